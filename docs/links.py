@@ -4,4 +4,4 @@ import re
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    return re.sub(r"\[(`[^`]+`)\]\(\.\./(?:engine|client|contracts|conformance|tests)/[^)]*\)", r"\1", markdown)
+    return re.sub(r"\[(`[^`]+`)\]\((?:\.\./)+(?:engine|client|contracts|conformance|tests)/[^)]*\)", r"\1", markdown)

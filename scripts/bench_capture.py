@@ -98,7 +98,7 @@ def _seconds(act: Callable[[], object]) -> float:
 def measure(name: str, make: Make, rounds: int) -> str:
     """A row of the table."""
     try:
-        program = capture(make()).program
+        program = capture(make).program
         whole, trace = [], []
         for _ in range(rounds):
             task = make()

@@ -87,7 +87,9 @@ class Bill:
 
 def the_job(layers: int) -> Job:
     data = Path(__file__).resolve().parent.parent / "docs" / "protocol.md"
-    return Job.from_task(gpt(data=data, steps=STEPS, interval=INTERVAL, batch_size=4, context=32, layers=layers))
+    return Job.from_task(
+        lambda: gpt(data=data, steps=STEPS, interval=INTERVAL, batch_size=4, context=32, layers=layers)
+    )
 
 
 def room_before(job: Job, directory: Path) -> list[bytes]:

@@ -270,7 +270,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ranks-") as room:
         steps = max(options.rounds + WARM_UP + 1, MEMORY_STEPS)
-        Job.from_task(replace(MODELS[options.model](steps), batch_size=options.batch)).write(Path(room) / "job")
+        Job.from_task(lambda: replace(MODELS[options.model](steps), batch_size=options.batch)).write(Path(room) / "job")
         job = Job.read(Path(room) / "job")
         paper = {size: bytes_on_paper(job, size) for size in ON_PAPER}
         found = {"model": options.model, "batch": options.batch, **measure(Path(room) / "job", options.rounds)}

@@ -177,7 +177,7 @@ class Logged:
     """A training by the engine, which writes its log to a file of a folder."""
 
     def __init__(self, task: Task, device: torch.device, folder: Path, arithmetic: str = EXACT) -> None:
-        self.job = Job.from_task(task, arithmetic=arithmetic)
+        self.job = Job.from_task(lambda: task, arithmetic=arithmetic)
         self.training, self.recorder = Certified(self.job, device), Recorder(self.job.spec.log_guard)
         self.writer = LogWriter(folder / f"log{len(list(folder.iterdir()))}", log_header(self.job, 0))
         self.entries = 0
@@ -282,7 +282,7 @@ def peak(model: str, precision: str, kind: str, device: torch.device, arithmetic
 def _two_steps(model: str, precision: str, kind: str, name: str, arithmetic: str) -> tuple[int, int]:
     device = usable(name)
     task = task_of(model, 2, precision)
-    job = Job.from_task(task, arithmetic=arithmetic)
+    job = Job.from_task(lambda: task, arithmetic=arithmetic)
     capture = _most_resident()
     batches = Batches(job.dataset, job.spec)
     plain = PlainTraining(task, torch.float64, device) if kind == "fp64" else None

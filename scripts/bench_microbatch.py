@@ -123,8 +123,8 @@ def two_steps(job: Job, count: int) -> float:
 def measure(name: str, count: int) -> dict[str, float]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    job = Job.from_task(TASKS[name](BATCH[name]))
-    two_steps(Job.from_task(TASKS[name](2)), min(count, 2))
+    job = Job.from_task(lambda: TASKS[name](BATCH[name]))
+    two_steps(Job.from_task(lambda: TASKS[name](2)), min(count, 2))
     # Memory that the small task has given back goes back to the system.
     ctypes.CDLL(None).malloc_trim(0)
     before = status("VmRSS")

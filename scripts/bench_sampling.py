@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 import torch
-from roundlog.capture.huggingface import Sampling, TokenSampler, sampler_numbers
+from roundlog.capture.huggingface import Sampling
+from roundlog.generation import TokenSampler, sampler_numbers
 from roundlog.generation.step_program import StepProgram
 
 SETTINGS = {

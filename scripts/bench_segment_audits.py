@@ -110,7 +110,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="bench-segment-audits-") as name:
         room = Path(name)
-        job = Job.from_task(task(given.intervals, given.steps))
+        job = Job.from_task(lambda: task(given.intervals, given.steps))
         job.write(room / "job")
         Trainer(job, room / "run").run()
         rounds = []

@@ -100,7 +100,7 @@ def by_program(task: Task, arithmetic: str = EXACT) -> list[float]:
     losses: list[float] = []
     options = RunOptions(on_step=lambda event: losses.append(float(event.loss)))
     with tempfile.TemporaryDirectory() as room:
-        Trainer(Job.from_task(task, arithmetic=arithmetic), Path(room) / "run", options).run()
+        Trainer(Job.from_task(lambda: task, arithmetic=arithmetic), Path(room) / "run", options).run()
     return losses
 
 

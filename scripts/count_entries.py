@@ -28,7 +28,7 @@ NUMBERS = 1 << 28
 
 
 def of_a_model(name: str, steps: int, precision: str) -> None:
-    job = Job.from_task(task_of(name, steps, precision))
+    job = Job.from_task(lambda: task_of(name, steps, precision))
     recorder = Recorder(job.spec.log_guard)
     training, batches = Certified(job, torch.device("cpu")), Batches(job.dataset, job.spec)
     found: Counter[str] = Counter()

@@ -31,71 +31,59 @@ Written by `scripts/make_operator_docs.py` from the definitions and the table of
 
 ## What a task may do
 
-Read this before the first try.
+Read this before the first try. [What to write instead](how-to/scripts.md#what-to-write-instead) has a rewrite for each
+refusal.
 
-1. Capture runs your own step (model, loss, `backward()`) once, without computing anything, and writes down its
-   operators. Autograd, activation checkpointing, `autograd.Function` and hooks on modules, tensors and parameters work.
-2. Every step has to be a line of operators. Python's `if` and `for` may look at shapes and settings. An `if`, a
-   `while` or a `min` that looks at values which the step computes is [followed on every path](#ifs-that-values-decide),
-   16 at most. What only checks may stay: asserts, and an `if` that does nothing but raise an error that nobody catches,
-   are taken to pass, and a program does not check them. So may prints and logs: `.item()`, `.tolist()` and formatted
-   text from which nothing is computed, and sums of them from step to step (`running_loss += loss.item()`).
-3. Masks may choose rows and elements: `x[mask]`, `masked_select`, `x[mask.nonzero()]`, `torch.where(mask)`, and writes
-   of these forms. A program computes all rows, and leaves those that are not chosen out of every sum, mean, extreme,
-   product and gradient: what they hold reaches nothing, infinities and NaN neither, and no bit is another one. Of no
-   rows a sum is 0 and a mean NaN, as in PyTorch; the largest of none, an error there, is -inf. What dropout draws for
-   chosen rows it draws for all, and uses theirs. Their number is a number to compute with (`len`, `.shape[0]`,
-   `.numel()`, `mask.sum()`, `max(n, 1)`). Packed sequences are refused: pad
-   them, and gather the last step of each. So are: rows of two masks brought together, a row taken by its place, an
-   order of the rows, `if` and `range` of their number, batch norm over them.
+1. A task is made by a function, which is called several times and makes an equal task each time: each trace and each
+   comparison gets a task of its own, so that no step of capture's changes yours. Capture takes some twelve real steps
+   of such a task, and watches what they change. Then it runs a step (model, loss, `backward()`) once more, without
+   computing anything, and writes down its operators. Autograd, activation checkpointing, `autograd.Function` and hooks
+   on modules, tensors and parameters work.
+2. All steps are one line of operators. Python's `if`, `for` and `while` may look at shapes and settings. They may not
+   look at values of tensors: decide by `torch.where`. That holds for `assert` and for an `if` that only raises an
+   error, too: leave them out, since a run stops by itself at a loss or a state that is not finite. A number that is
+   taken out of a tensor (`.item()`, `float()`, `.tolist()`) may be printed, and nothing else.
+3. Masks may write: `h[mask] = 0`, `h[mask] = row` become `torch.where`. They may not choose rows: `x[mask]`,
+   `masked_select`, `nonzero` and packed sequences are refused, since their shapes depend on values. Keep all rows, and
+   multiply by the mask as zeros and ones.
 4. Parameters may be reached in any way: through modules, lists, closures, tied or sharing memory as a whole. Arrays of
    numpy that share memory with them, or with other state, are refused.
 5. What a step changes is state, if it is a tensor of one shape: parameters, buffers, attributes of objects and
    classes, items of lists and dictionaries, variables of the loss (a moving centre, a recurrent state, a teacher). It
-   may be None, or not there, before the first step, if that always puts a tensor there, and may stand in a tuple, list
-   or dictionary, as the state of an LSTM does.
-6. Numbers of Python that steps change (counters, flags, factors that decay) are followed through all steps of the
-   task. Where an operator of tensors gets one, a column of the schedule has its value at every step (`min(1.0, step /
-   1000)`, `math.cos`); where Python decides by one (`if step % 2 == 0`), both ways are computed and a column chooses,
-   up to 16 ways. `int()` and `float()` of one, and its text outside of a print, count as a way for every value. All
-   ways have to give gradients to the same parameters. Refused are arrays of numpy that steps write, and iterators that
-   steps take from. Caches (`functools.cache` too) may fill. Nobody sees the clock, files or threads: a step may not
-   depend on them.
-7. Writes in place are followed, through views too, and into `.data`. So is assigning to `.data` of what is state,
-   unless it comes to share memory with other state. Two names of one tensor (`self.last = self.now`) are refused where
-   steps write into one and read the other. So is a tensor that is kept with its history of gradients, where the next
-   step differentiates through it.
-8. Random numbers of torch become the program's own, the same on every machine, and so do single numbers of Python's
-   `random` and of `numpy.random` (`random.random()`, `np.random.randint(5)`, `np.random.beta(0.4, 0.4)`), and
-   `np.random.permutation(n)`; other arrays of theirs are refused. So is a seed that is set inside the step, a generator
-   that is made there, and one that the step puts back after it has drawn (`torch.random.fork_rng()`).
+   has to be there, in its final shape, before the first step: begin with zeros in place of None. It may stand in a
+   tuple, as the state of an LSTM does. A list or dictionary that holds it stays the same object: put the tensor into
+   it.
+6. Numbers of Python that a step changes (counters, epochs, factors that decay) are refused by their names, with the
+   values before and after, also where they act at step 1,000 alone. Leave them out where they are only printed. Else
+   [state them](how-to/scripts.md#numbers-that-change-from-step-to-step) in `Task(numbers={...})`, as a function of the
+   step or one number a step, or count in a buffer. Flags, texts, lengths of lists, arrays of numpy, iterators and
+   positions in files are refused in the same way. Caches (`functools.cache`) may fill in the first step. A step may not
+   ask the clock, or read files.
+7. Writes in place are followed, through views too, and into `.data`. So is assigning to `.data` of what is state. A
+   tensor that is kept with its history of gradients is refused, where the next step differentiates through it.
+8. Random numbers of torch become the program's own, the same on every machine, and so does
+   `np.random.permutation(n)` as an index. Single numbers of Python's `random` and of `numpy.random` are numbers that
+   are taken out of a tensor, so that rule 2 holds for them: draw by torch. A seed that is set inside the step is
+   refused, and so is a generator of one's own: draw from torch's.
 9. Data come in by the batch alone. Fields are float32, bfloat16, bool or integers, which a step sees as int64; a tensor
    of PyTorch's of fewer bits it sees as it is, so convert that (`.long()`) where PyTorch asks for int64.
 10. The optimizer is one of `torch.optim` over the model's parameters, or a subclass of `torch.optim.Optimizer` with a
-    `step` of your own, which is traced as it is written (Lion, AdaBelief, Lookahead); or there are several, each with
-    its own parameters and loss, which take turns in a step. What capture does not know of them is refused.
+    `step` of your own, which is traced as it is written (Lion, AdaBelief, Lookahead), and whose state begins with
+    zeros; or there are several, each with its own parameters and loss, which take turns in a step. What capture does
+    not know of them is refused.
 11. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
-    the capture is refused and names the first tensor that differs. Your model is as it was, afterwards.
+    the capture is refused and names the first tensor that differs.
 
-## Ifs that values decide
+## What no way finds
 
-`if loss.item() > 10`, `if torch.rand(1) < 0.5`, `while x.norm() > 1`: where Python asks a tensor of the step for its
-truth, the step is traced once for every answer. The program computes all paths, what they have in common once, and
-chooses the loss, every gradient and every state by the condition, so that nothing of a path that is not taken reaches
-them, infinite or NaN as it may be. A step takes as long as all its paths together.
+Capture looks at what a step reaches and calls, and at what twelve steps change. It does not see what changes something
+between steps, from outside of them. `tests/engine/capture/test_late_counters.py` shows that these are captured:
 
-* A step has 16 paths at most: four ifs in a row, or a loop of up to fifteen rounds. The same question has one answer,
-  however often it is asked.
-* Every path has to work. One that ends in an error is refused, unless it does nothing but raise: that is a check.
-* A count or text of Python that is another one on another path may be shown, and no more.
-* Where a parameter gets a gradient on some paths only, an optimizer that counts its steps (Adam) is refused: PyTorch
-  leaves such a parameter out of a step, and how often is not known before training.
-* What `.item()` gives may be compared, added and multiplied, with tensors too. A comparison is exact, with a constant
-  or a number that steps change (`random.random() < epsilon`); arithmetic rounds to FP32, where Python has FP64. `int()`
-  and `float()` of a tensor are refused.
-* A number that the step computes may say where a tensor is cut (`x[:, top : top + 4]`), not how large the piece is.
-* What stops a run, such as an index outside of its axis, stops it on the path that is taken alone.
+* another thread that writes a number which the step reads, later than in the steps that are watched;
+* a function that Python's garbage collector calls, or a signal, and that does so.
+
+A program has the number as it was at capture, in all steps.
 
 ## Where PyTorch has several right answers
 
@@ -123,10 +111,11 @@ BF16 means the following.
   are given to FP32, compute as written below, and round what comes out, once. So do those that PyTorch takes apart.
 * A tensor without axes is rounded to BF16 beside a tensor of BF16, unless it is the second factor of a product or a
   divisor; so is an integer tensor. A number of Python's is rounded where PyTorch's kernel on the CPU rounds it: a
-  term of `add` and `sub`, and their `alpha`, what is compared, the divisor of `fmod` and `remainder`, base and exponent
-  of `pow`, the number of `xlogy` and `xlog1py`, the bounds of `hardshrink` and `huber_loss`; others are taken in FP32.
-* `addbmm`, `addr`, `renorm`, `logit` with bounds, `addmv` and `index_add` with factors, quotients of two tensors that
-  are rounded to integers, random slopes (`rrelu`) and LSTMs are refused in BF16: there, PyTorch rounds on the way.
+  term of `add` and `sub`, and their `alpha`, what is compared, base and exponent of `pow`, the number of `xlogy` and
+  `xlog1py`, the bounds of `hardshrink` and `huber_loss`; others are taken in FP32.
+* `addr`, `renorm`, `logit` with bounds, `addmv` and `index_add` with factors, quotients of two tensors that are rounded
+  to integers, random slopes (`rrelu`), LSTMs, and gradients of volumes by convolutions whose windows overlap are
+  refused in BF16: there, PyTorch rounds on the way.
 * The mean and the reciprocal deviation of a norm are kept in FP32 where its weights, or its running statistics, are.
 * Attention is `scaled_dot_product_attention` by PyTorch's own formula (`SDPBackend.MATH`), in FP32 within.
 * Where PyTorch adds into BF16 again and again (gradients of embeddings, `index_add`, products over an axis), a program
@@ -136,8 +125,7 @@ BF16 means the following.
   PyTorch's loop over vectors; its loop over the rest, the last elements of a tensor whose number is no multiple of 32,
   rounds it. Norms for clipping are BF16, too.
 * Random numbers are drawn in FP32; uniform ones in BF16 are refused, since rounding could make them 1.
-* Rows that a mask chooses are read, written and computed element by element in BF16; what goes over them (sums, means,
-  products of matrices, norms) takes `.float()` first.
+* Elements that a mask chooses may be written in BF16.
 
 Before a job is made, your own step is watched. It has to call the kernels that were traced, in order, with the same
 dtypes, so that no cast is missing and none is too many. The part of the program that stands for each kernel's results
@@ -180,7 +168,7 @@ here; where that is not obvious:
 DECOMPOSED = """## What PyTorch takes apart first
 
 These ATen operators are decomposed before any rule sees them: by PyTorch's core table, or by functions of ours
-(`roundlog.capture.decompositions`), which write complex numbers, Fourier transforms, CTC and bags of embeddings in real
+(`roundlog.capture.decompositions`), which write rotary embeddings, CTC and bags of embeddings in real
 operators. They can be captured as far as what they consist of can.
 """
 

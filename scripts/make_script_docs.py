@@ -1,4 +1,4 @@
-"""Writes docs/how-to/scripts.md from the scripts in tests/scripts, which the tests run.
+"""Writes docs/how-to/scripts.md, an index of the scripts in tests/scripts, which the tests run.
 
 python scripts/make_script_docs.py          writes the page
 python scripts/make_script_docs.py --check  exits with 1 if the page on disk is not what would be written
@@ -6,31 +6,53 @@ python scripts/make_script_docs.py --check  exits with 1 if the page on disk is 
 
 from __future__ import annotations
 
-import ast
 import importlib
-import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from generated import write_or_check
 
+if TYPE_CHECKING:
+    from tests.scripts.script_corpus import Script
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how-to" / "scripts.md"
-CORPUS = ROOT / "tests" / "scripts"
 
 INTRODUCTION = """# From your script to a job
 
-Written by `scripts/make_script_docs.py` from the scripts in `tests/scripts`. Tests run every one of them: those that
-are captured train to the losses of plain PyTorch (three steps, within 1e-6), and to one root on two kinds of
-processor; those that are refused are so in the sentence that stands here, and the script that does the same instead
-is itself among them.
+Written by `scripts/make_script_docs.py` from the scripts in `tests/scripts`. Of {count} scripts {captured} are captured
+as they are, {refused} are refused. Tests run all of them. Those that are captured train to the losses of plain PyTorch
+(three steps, within 1e-6), and to one root on two kinds of processor. Those that are refused are refused in the
+sentence that stands here, and the script that does the same instead is captured.
 
-Find the shape of script that you have: {sections}. Of {count} scripts {captured} are captured as they are, {refused}
-are refused.
+Find the shape of script that you have in [the tables](#images), and read it in its file.
 
 ## What goes where
 
-A job is made of a `roundlog.Task`. The loop of a script falls into its parts:
+A job is made of a `roundlog.Task`, and a task is made by a function. Everything that a step changes (model, optimizer,
+scheduler, tensors of the loss) is made inside the function, which is called several times: each trace and each
+comparison gets a task of its own.
+
+```python
+def make_task():
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Task(
+        model=model, loss=loss, optimizer=optimizer, dataset=rows, batch_size=8, steps=400, interval=100, seed=1
+    )
+
+
+job = Job.from_task(make_task)
+```
+
+On the command line, `tiebreak job create script.py:make_task --out job` says whether it is captured ([what a task may
+do](../operators.md#what-a-task-may-do)). Each call begins with the same random numbers. Parameters, buffers and the
+first batch have to be the same each time, or the task is refused. If a function returns the same objects each time
+(`lambda: task`), they are copied; if they cannot be copied, the task is refused.
+
+The loop of a script falls into its parts:
 
 | your loop | the task |
 |---|---|
@@ -41,21 +63,40 @@ A job is made of a `roundlog.Task`. The loop of a script falls into its parts:
 | `clip_grad_norm_(model.parameters(), 1.0)` | `max_grad_norm=1.0` |
 | `optimizer.step()`, `optimizer.zero_grad()` | `optimizer=optimizer`, freshly made |
 | `scheduler.step()` | `schedule=scheduler`, freshly made, stepped once a step |
+| `beta = min(1.0, step / 1000)` | `numbers={{"beta": lambda step: min(1.0, step / 1000)}}`, read as `batch["beta"]` |
 | `if step % 100 == 0: torch.save(...)` | `interval=100` |
 | `with torch.no_grad():` over held-out rows | `tiebreak train job --run trained --validate held_out.safetensors` |
 
-`tiebreak job create script.py:task --out job`, where `task` is a function that returns the task, says whether it is
-captured ([what a task may do](../operators.md#what-a-task-may-do)). A script with `transformers.Trainer` has [an
-easier way](transformers.md).
+A script with `transformers.Trainer` has [an easier way](transformers.md).
+
+## Numbers that change from step to step
+
+All steps of a job are one program, so that a number of Python's that a step changes is refused by its name: a count,
+an epoch, a weight that is annealed. State it, as a function of the step (0, 1, ...) or as one number a step. There are
+two ways:
+
+```python
+numbers={{"beta": lambda step: min(1.0, step / 1000)}}  # the loss reads batch["beta"], a tensor of no axes
+numbers={{"model.step": lambda step: step}}  # the script stays as it is, and counts model.step by itself
+```
+
+In the first way, `torch.where(batch["step"] < 100, a, b)` decides in place of an `if`. In the second way, what is
+computed with the number has to work with a tensor as well, as products and sums do. The refusal gives the name;
+`loss.step` is the variable `step` of the loss. The number is the one with which a step begins, and a wrong one is
+refused. A buffer of the model, which is a tensor, may count as well.
+
+## What to write instead
+
+{rewrites}
+
+Writes by a mask (`h[mask] = 0`, `h[mask] = row`) are captured.
 
 ## Where to augment
 
-In the step, by `torch`: whatever it draws becomes the program's own, the same on every machine, and another in every
-step; single numbers of Python's `random` and of `numpy.random` are drawn so, too. An `if` that a draw decides is
-computed on [both paths](../operators.md#ifs-that-values-decide): where rows are to differ, draw for every row, and
-decide by `torch.where`. What a `Dataset` draws in `__getitem__` is drawn when its rows are read into fields: once, and
-then every epoch sees the same. What has to be computed of the whole batch, where `micro_batches` cuts it, stands in
-`of_batch`. See [flips and crops](#random-flips-and-crops-in-the-step) and [CutMix](#cutmix-by-a-mask).
+Augment in the step, by `torch`. What it draws becomes the program's own: the same on every machine, and another in
+every step. Draw for every row, and decide by `torch.where`. What a `Dataset` draws in `__getitem__` is drawn when its
+rows are read into fields: once, and then every epoch sees the same. What has to be computed of the whole batch, where
+`micro_batches` cuts it, stands in `of_batch`. See {flips_and_crops} and {cutmix}.
 
 ## Early stopping
 
@@ -87,115 +128,90 @@ Of equal elements, `topk`, `sort`, `argmax` and max pooling take the one with th
 kernel finds first: [where PyTorch has several right
 answers](../operators.md#where-pytorch-has-several-right-answers). Random numbers are the job's own, as many as
 PyTorch draws.
-
-## What the scripts share
-
-Rows are random numbers, few and small:
-
-```python
-import torch
-from roundlog import Task
-from torch import Tensor, nn
-from torch.nn import functional as F
-
-{rows}
-```
 """
 
-
-def source_of(module: str) -> tuple[str, ast.Module]:
-    text = (CORPUS / f"{module}.py").read_text()
-    return text, ast.parse(text)
-
-
-def lines_of(text: str, node: ast.stmt) -> str:
-    """Source of a statement, without its decorators."""
-    return "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno])
-
-
-def is_script(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and bool(node.decorator_list)
-
-
-def shared(text: str, tree: ast.Module) -> str:
-    """Code that the scripts of a module share: what is neither a script nor an import."""
-    kept = []
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Assign) and not is_script(node):
-            kept.append(lines_of(text, node))
-    return "\n\n\n".join(kept)
-
-
-def anchor(title: str) -> str:
-    """Anchor of a heading, as GitHub and mkdocs make it."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
-
-
-def code(text: str) -> str:
-    return f"```python\n{re.sub(r'  # noqa:.*', '', text)}\n```\n"
+REWRITES = (
+    (
+        "`if loss > 10:`, `if random.random() < 0.5:`",
+        "compute both, and choose by `torch.where`: {layer_by_where}, {flips_and_crops}",
+    ),
+    (
+        "`x[mask].mean()`, `nonzero`, `masked_select`",
+        "keep all rows, and multiply by the mask as zeros and ones: {weighted_mean}, {experts_by_masks}; or labels of "
+        "-100 in `F.cross_entropy`: {masked_words}",
+    ),
+    (
+        "`beta = min(1, step / 1000)`, where the step counts",
+        "`numbers=`: {epsilon_by_numbers}; or a buffer: {kl_annealing_by_buffer}",
+    ),
+    (
+        "`if step % 10 == 0: target.load_state_dict(...)`",
+        "`torch.where`, by a number that is stated or a buffer: {dqn_by_where}",
+    ),
+    (
+        "`total += loss.item()`",
+        "leave it out, since every loss stands in the run's `history.jsonl`: {history}; or a tensor: "
+        "{running_loss_as_tensor}",
+    ),
+    ("`x * y.max().item()`", "compute with the tensor: `x * y.max()`"),
+    ("`assert loss > 0`, `if torch.isnan(loss): raise`", "leave it out: a run stops at a loss that is not finite"),
+    (
+        "`self.state = None` before the first step",
+        "begin with zeros of the final shape: {statistics}, {lstm_state_zero}",
+    ),
+    (
+        '`self.state = [h]` or `{{"h": h}}` in the step: another list or dictionary each time',
+        '`self.state[0] = h`, `self.state["h"] = h`: keep the list, and put the tensor into it',
+    ),
+    ("`pack_padded_sequence`", "pad, and gather the last step of each: {padded_gru}"),
+    ("`AveragedModel` of `torch.optim.swa_utils`", "an average by hand: {ema}"),
+    ("`random` and `numpy.random`", "`torch.rand` and its like: {teacher_forcing}"),
+    ("a generator of one's own, a seed that the step sets", "torch's own generator: {draws_without_seed}"),
+    ("`torch.fft`, `torch.stft`", "products with matrices of cosines and sines: {fno_by_products}, {stft_by_products}"),
+    ("`torch.linalg.cholesky`, `inv`, `solve`", "a loop over the columns: {cholesky_by_columns}"),
+)
+"""What is refused, and what is captured."""
 
 
 def page() -> str:
     sys.path.insert(0, str(ROOT))
     corpus = importlib.import_module("tests.scripts.script_corpus")
-    scripts = corpus.corpus()
-    rows, tree = source_of("script_rows")
-    run = lines_of(*_run())
-    parts, sections = [], []
-    for module in corpus.MODULES:
-        text, module_tree = source_of(module)
-        title = (ast.get_docstring(module_tree) or "").partition("\n")[0]
-        sections.append(f"[{title[:1].lower()}{title[1:]}](#{anchor(title)})")
-        own = [scripts[node.name] for node in module_tree.body if isinstance(node, ast.FunctionDef) and is_script(node)]
-        parts += section(text, module_tree, own, scripts)
+    scripts: dict[str, Script] = corpus.corpus()
     refused = sum(bool(script.outcome.sentence) for script in scripts.values())
-    head = INTRODUCTION.format(
-        sections=",\n".join(sections),
-        count=len(scripts),
-        captured=len(scripts) - refused,
-        refused=refused,
-        rows=f"{run}\n\n\n{shared(rows, tree)}",
-    )
-    return "\n".join([head, *parts]).rstrip() + "\n"
+    links = {name: link(script) for name, script in scripts.items()}
+    rows = ["| what is refused | what is captured |", "|---|---|", *(f"| {what} | {how} |" for what, how in REWRITES)]
+    counts = {"count": len(scripts), "captured": len(scripts) - refused, "refused": refused}
+    lines = [INTRODUCTION.format(**counts, rewrites="\n".join(rows).format(**links), **links)]
+    for module in corpus.MODULES:
+        home = f"tests.scripts.{module}"
+        head, _, introduction = (sys.modules[home].__doc__ or "").partition("\n\n")
+        lines += [
+            f"## {head.strip()}\n",
+            f"{introduction.strip()}\n",
+            "| script | seen in | becomes |",
+            "|---|---|---|",
+        ]
+        own = (script for script in scripts.values() if script.function.__module__ == home)
+        lines += [
+            f"| {script.title}: {link(script)} | {script.source} | {becomes(script, links)} |".replace("\n", " ")
+            for script in own
+        ]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def _run() -> tuple[str, ast.stmt]:
-    text, tree = source_of("script_corpus")
-    return text, next(node for node in tree.body if isinstance(node, ast.AnnAssign))
+def link(script: Script) -> str:
+    """Link to the function, by its name."""
+    code = script.function.__code__
+    return f"[`{script.name}`](../../tests/scripts/{Path(code.co_filename).name}#L{code.co_firstlineno})"
 
 
-def section(text: str, tree: ast.Module, own: list, scripts: dict) -> list[str]:
-    head, _, introduction = (ast.get_docstring(tree) or "").partition("\n\n")
-    parts = [f"## {head}\n", f"{introduction}\n", "| script | becomes |", "|---|---|"]
-    parts += [f"| [{script.title}](#{anchor(script.title)}) | {becomes(script, scripts)} |" for script in own]
-    parts.append("")
-    if beside := shared(text, tree):
-        parts += ["They share:\n", code(beside)]
-    nodes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    for script in own:
-        parts += [f"### {script.title}\n", f"{told(script, scripts)} Source: {script.source}.\n"]
-        if not script.outcome.rewrite:  # a reader of a refusal wants what works
-            parts.append(code(lines_of(text, nodes[script.name])))
-    return parts
-
-
-def becomes(script: object, scripts: dict) -> str:
+def becomes(script: Script, links: dict[str, str]) -> str:
     outcome = script.outcome
     if not outcome.sentence:
-        return "a job, with a warning" if outcome.warning else "a job"
-    return f"refused: {link(scripts[outcome.rewrite])}" if outcome.rewrite else "refused"
-
-
-def told(script: object, scripts: dict) -> str:
-    outcome = script.outcome
-    if not outcome.sentence:
-        return f"Captured, with the **warning**: “… {outcome.warning} …”." if outcome.warning else "Captured."
-    instead = f"What works: {link(scripts[outcome.rewrite])}." if outcome.rewrite else outcome.advice
-    return f"**Refused**: “… {outcome.sentence} …”. {instead}"
-
-
-def link(script: object) -> str:
-    return f"[{script.title}](#{anchor(script.title)})"
+        return f"a job, with the warning “… {outcome.warning} …”" if outcome.warning else "a job"
+    instead = f"write {links[outcome.rewrite]}" if outcome.rewrite else outcome.advice
+    return f"refused, “… {outcome.sentence} …”: {instead}"
 
 
 if __name__ == "__main__":

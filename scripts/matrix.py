@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import platform
 import shutil
@@ -161,7 +162,7 @@ def make_jobs(
         small = (texts[name], TEXT_STEPS) if name in texts else ((SMALL | SMALL_IN_BF16)[name], SMALL_STEPS)
         make, count = FULL[name] if full else small
         counts[name] = steps or count
-        Job.from_task(make(counts[name]), arithmetic=arithmetic).write(room / name)
+        Job.from_task(functools.partial(make, counts[name]), arithmetic=arithmetic).write(room / name)
         jobs[name] = room / name
     return jobs, counts
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -168,7 +169,9 @@ def main() -> int:
         jobs = {}
         for name in options.task or tasks:
             jobs[name] = Path(room) / "jobs" / name
-            Job.from_task(tasks[name](options.steps), arithmetic=options.arithmetic).write(jobs[name])
+            Job.from_task(functools.partial(tasks[name], options.steps), arithmetic=options.arithmetic).write(
+                jobs[name]
+            )
         result = run(jobs, Path(room), sizes, told=lambda text: print(text, flush=True))
         text = markdown(result, jobs, sizes, FOLLOWERS, options.precision, options.arithmetic)
     print(text)

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 import torch
 from bench_capture import Make, kinds
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.python_state import snapshot_of
 from roundlog.training.trial import Results, Trial, TrialProgress
 
 NUDGES = 3
@@ -27,23 +26,22 @@ NUDGES = 3
 
 def losses(task: Task, steps: int) -> tuple[list[float], list[float], list[list[float]], list[float]]:
     """Losses of a program, of PyTorch's FP32, of that after each nudge, and of PyTorch's FP64."""
-    captured, steps = capture(task), min(steps, task.steps)
-    with snapshot_of(task) as snapshot:
-        progress = TrialProgress(lambda share, what: None, steps, by_kernel=False)
-        trial = Trial(task, captured, snapshot, captured.states, steps, progress)
-        ours = [float(results["the loss"]()) for results in trial.by_engine().kept]
+    captured, steps = capture(lambda: task), min(steps, task.steps)
+    progress = TrialProgress(lambda share, what: None, steps, by_kernel=False)
+    trial = Trial(captured, captured.states, steps, progress)
+    ours = [float(results["the loss"]()) for results in trial.by_engine().kept]
 
-        def by_pytorch(dtype: torch.dtype, start: Mapping[str, torch.Tensor] | None = None) -> list[float]:
-            found: list[float] = []
+    def by_pytorch(dtype: torch.dtype, start: Mapping[str, torch.Tensor] | None = None) -> list[float]:
+        found: list[float] = []
 
-            def look(_: int, results: Results) -> None:
-                found.append(float(results["the loss"]()))
+        def look(_: int, results: Results) -> None:
+            found.append(float(results["the loss"]()))
 
-            trial.by_pytorch(dtype, look, start, alone=True)
-            return found
+        trial.by_pytorch(dtype, look, start, alone=True)
+        return found
 
-        nudged = [by_pytorch(torch.float32, _nudged(captured.states, number)) for number in range(NUDGES)]
-        return ours, by_pytorch(torch.float32), nudged, by_pytorch(torch.float64)
+    nudged = [by_pytorch(torch.float32, _nudged(captured.states, number)) for number in range(NUDGES)]
+    return ours, by_pytorch(torch.float32), nudged, by_pytorch(torch.float64)
 
 
 def _nudged(states: Mapping[str, torch.Tensor], number: int) -> dict[str, torch.Tensor]:

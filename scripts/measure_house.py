@@ -90,7 +90,7 @@ def main() -> None:
     print("\n| on its way | changes of file | files | returns |\n|---|---|---|---|")
     from roundlog import Job
 
-    job = Job.from_task(_linear_task())
+    job = Job.from_task(_linear_task)
     with tempfile.TemporaryDirectory() as folder:
         root, path = path_of_a_batch(job, Path(folder, "trained"))
         paths = {"a task": path_of_a_task(), "a batch": path, "a claim": path_of_a_claim(job, root, Path(folder))}
@@ -230,9 +230,10 @@ def path_of_a_task() -> tuple[int, int, int]:
     from roundlog import Job
 
     require_own_environment()
-    task = _linear_task()
-    Job.from_task(_linear_task())  # what is done once a process
-    return _path(ROOMS["engine, capture"], lambda one: one is task, lambda: Job.from_task(task))
+    Job.from_task(_linear_task)  # what is done once a process
+    return _path(
+        ROOMS["engine, capture"], lambda one: type(one).__name__ == "Task", lambda: Job.from_task(_linear_task)
+    )
 
 
 def path_of_a_batch(job: Job, directory: Path) -> tuple[bytes, tuple[int, int, int]]:

@@ -80,7 +80,7 @@ def tasks_of(step: Callable[[], None]) -> int:
 
 
 def report(model: str, rounds: int) -> None:
-    job = Job.from_task(MODELS[model](rounds + WARM_UP))
+    job = Job.from_task(lambda: MODELS[model](rounds + WARM_UP))
     batches, recorder = Batches(job.dataset, job.spec), Recorder(job.spec.log_guard)
     trainer, interpreting = (Certified(job, torch.device("cpu")) for _ in range(2))
     drawn = [node.type.shape for node in job.program.nodes if node.op == "uniform"]

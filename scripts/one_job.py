@@ -51,7 +51,7 @@ def made(names: Sequence[str], *, tensors: bool, torch_random: bool) -> Jobs:
             if tensors:
                 found[name] = {"tensors": _digest(task)}
             else:
-                spec = Job.from_task(task).spec
+                spec = Job.from_task(lambda task=task: task).spec
                 roots = ("program_root", "initial_state_root", "data_root", "schedule_root")
                 found[name] = {root: getattr(spec, root).hex() for root in roots}
         found[name]["unportable"] = "" if numbers is None else ", ".join(numbers.unportable)

@@ -57,7 +57,7 @@ def measured(profile: str, asks: list[Ask]) -> list[dict[str, Any]]:
 def captured(model: str, arguments: dict[str, Any], steps: int, room: Path) -> dict[str, Any]:
     """A task that is captured here once, as every worker gets it."""
     path = room / f"job of {steps} steps"
-    Job.from_task(make(model, arguments, steps)).write(path)
+    Job.from_task(lambda: make(model, arguments, steps)).write(path)
     return {"model": model, "arguments": arguments, "steps": steps, "job": path}
 
 

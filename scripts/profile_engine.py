@@ -79,7 +79,7 @@ def products(program: Program) -> float:
 def report(model: str, counted: int, precision: str) -> None:
     steps = counted + WARM_UP
     task = task_of(model, steps, precision)
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     batches, recorder = Batches(job.dataset, job.spec), Recorder(job.spec.log_guard)
     beside = "plain FP64" if precision == "fp32" else "plain autocast"
     plain = PlainTraining(task, torch.float64 if precision == "fp32" else torch.float32)

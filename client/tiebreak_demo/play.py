@@ -202,7 +202,7 @@ def _make_job(directory: Path, steps: int) -> Path:
     from roundlog.examples import digits
     from roundlog.training import Job
 
-    Job.from_task(digits(steps=steps, interval=INTERVAL)).write(directory)
+    Job.from_task(lambda: digits(steps=steps, interval=INTERVAL)).write(directory)
     return directory
 
 

@@ -2,7 +2,7 @@
 
     from roundlog import Auditor, Job, Task, Trainer, audit
 
-    job = Job.from_task(task)             # a PyTorch step, captured
+    job = Job.from_task(make_task)        # a function that makes a task; a step of it, captured
     trained = Trainer(job, run_dir).run()  # checkpoints, their root, and a rounding log
     verdict = audit(job, ...)             # the same bits on another machine, or the interval that differs
 

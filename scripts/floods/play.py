@@ -110,7 +110,7 @@ class Ground:
 
     def __init__(self, directory: Path, setting: Setting, steps: int = STEPS) -> None:
         self.directory, self.setting = directory, setting
-        Job.from_task(small_task(steps)).write(directory / "job")
+        Job.from_task(lambda: small_task(steps)).write(directory / "job")
         self.job = Job.read(directory / "job")
         self.run_dir = directory / "right"
         self.roots = list(Trainer(self.job, self.run_dir).run().state_roots)

@@ -61,7 +61,7 @@ def make_job(name: str, steps: int = STEPS) -> Job:
     task, arithmetic = ROWS[name]
     with portable():
         made = (SMALL | SMALL_IN_BF16)[task](steps)
-        return Job.from_task(made, arithmetic=arithmetic)
+        return Job.from_task(lambda: made, arithmetic=arithmetic)
 
 
 def trained(job: Job, device: str) -> tuple[str, str, float]:

@@ -85,7 +85,7 @@ def capture(model: nn.Module, inputs: Inputs, told: Callable[[str], None]) -> tu
     if not _same(*(states for _, states in runs)):
         raise NotTried("PyTorch's two runs end in different states")
     told("the process died in the capture")
-    return runs[0][0], Job.from_task(task_of(model, inputs))
+    return runs[0][0], Job.from_task(lambda: task_of(model, inputs))
 
 
 def execute(directory: Path, run: str) -> dict[str, Any]:

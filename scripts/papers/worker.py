@@ -199,7 +199,7 @@ def timing(ask: dict[str, Any]) -> dict[str, Any]:
     """Steps of plain FP64, the trainer and the auditor under one policy, interleaved; medians of the ratios to plain
     FP64 within one round."""
     task = make(ask["model"], ask["arguments"], ask["steps"])
-    job = Job.from_task(task, policy=ask["policy"])
+    job = Job.from_task(lambda: task, policy=ask["policy"])
     plain64 = PlainTraining(task, torch.float64)
     trainer, auditor = Engine(job), Engine(job)
     recorder: Recorder | ThresholdRecorder = Recorder(4)

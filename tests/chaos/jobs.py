@@ -39,7 +39,7 @@ def small_job(kind: int) -> Job:
         interval=INTERVAL,
         seed=9,
     )
-    return Job.from_task(task)
+    return Job.from_task(lambda: task)
 
 
 def write_jobs(directory: Path) -> None:

@@ -40,12 +40,15 @@ def test_the_readme_is_read_in_a_minute_and_its_links_lead_somewhere() -> None:
 def test_the_readmes_python_trains_and_audits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    model = nn.Linear(3, 2)
+
+    def make_model() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = nn.Linear(3, 2)
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return nn.functional.cross_entropy(model(batch["x"]), batch["y"])
 
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    names = {"model": model, "loss": loss, "optimizer": optimizer, "x": torch.randn(32, 3), "y": torch.arange(32) % 2}
+    rows = {"x": torch.randn(32, 3), "y": torch.arange(32) % 2}
+    names = {"make_model": make_model, "loss": loss, "rows": rows}
     exec(code, names)
     assert (tmp_path / "trained" / "roots").exists() and (tmp_path / "audited" / "roots").exists()

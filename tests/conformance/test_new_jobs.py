@@ -33,7 +33,7 @@ TASKS = {
 def test_it_comes_to_the_trainers_root(name: str, tmp_path: Path) -> None:
     make, arithmetic = TASKS[name]
     with roundlog.portable():
-        job = Job.from_task(make(), arithmetic=arithmetic)
+        job = Job.from_task(make, arithmetic=arithmetic)
     job.write(tmp_path / "job")
     root = "0x" + Trainer(job, tmp_path / "run").run().checkpoint_root.hex()
     done = verify(tmp_path / "job", "--claim", root)

@@ -230,6 +230,6 @@ def test_texts_of_a_model_in_bf16_as_tensor_cores_add(tmp_path: Path) -> None:
         task = Task.from_causal_lm(
             loaded.model, [prompt], new_tokens=4, temperature=0.7, top_p=0.95, stop=loaded.stop, seed=2
         )
-        Job.from_task(task, arithmetic="hopper").write(tmp_path / "job")
+        Job.from_task(lambda: task, arithmetic="hopper").write(tmp_path / "job")
     done = verify(tmp_path / "job", "--receipt", tmp_path / "text.json", "--model", folder)
     assert (done.returncode, done.stderr) == (RIGHT, "")

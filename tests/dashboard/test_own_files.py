@@ -63,7 +63,7 @@ def task() -> Task:
 def role(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A role's directory with a job and a run of it. Read only."""
     directory = tmp_path_factory.mktemp("role")
-    job = Job.from_task(task())
+    job = Job.from_task(task)
     room = directory / f"job-7-{posted(job).spec_hash.hex()[:16]}"
     job.write(room / "job")
     Trainer(Job.read(room / "job"), room / "alone").run()

@@ -53,7 +53,7 @@ def job_of_text() -> Job:
     """Two prompts, behind which tokens are drawn; a checkpoint every two steps."""
     how = {name: getattr(SAMPLING, name) for name in ("temperature", "top_k", "top_p")}
     task = Task.from_causal_lm(model_of_text(), PROMPTS, new_tokens=NEW, interval=INTERVAL, seed=SEED, **how)
-    return Job.from_task(task)
+    return Job.from_task(lambda: task)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ def test_lies_are_found_whatever_the_first_weights(
     with torch.no_grad():
         for parameter in task.model.parameters():
             parameter.mul_(scale)
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     honest = bench_dispute.trees(job, tmp_path, "auditor")
     found = bench_dispute.lies(job, honest)
     assert set(found) == set(bench_dispute.kinds(job))

@@ -59,7 +59,7 @@ def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_hone
 
 
 def test_a_stop_is_confirmed_by_the_element_itself_after_a_restart_too(tmp_path: Path) -> None:
-    job = Job.from_task(diverging_task())
+    job = Job.from_task(diverging_task)
     trees = audited(job, tmp_path)
     assert confirm_stop(trees) is None
     recalled = Engine().recall(job, tmp_path)
@@ -67,7 +67,7 @@ def test_a_stop_is_confirmed_by_the_element_itself_after_a_restart_too(tmp_path:
 
 
 def test_a_stop_that_does_not_come_again_is_none(tmp_path: Path) -> None:
-    job = Job.from_task(diverging_task())
+    job = Job.from_task(diverging_task)
     audited(job, tmp_path, RunOptions(execution=execution_of(timid)))
     trees = Engine().recall(job, tmp_path)
     assert trees is not None
@@ -76,7 +76,7 @@ def test_a_stop_that_does_not_come_again_is_none(tmp_path: Path) -> None:
 
 
 def test_a_stop_without_a_record_is_none(tmp_path: Path) -> None:
-    trees = audited(Job.from_task(diverging_task()), tmp_path)
+    trees = audited(Job.from_task(diverging_task), tmp_path)
     (tmp_path / "stopped.json").write_text("{")
     objection = confirm_stop(trees)
     assert objection is not None and "does not say where: empty it and audit again" in objection
@@ -84,6 +84,6 @@ def test_a_stop_without_a_record_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_went_through_needs_no_opinion(tmp_path: Path) -> None:
-    job = Job.from_task(linear_task())
+    job = Job.from_task(linear_task)
     result = Auditor(job, tmp_path, RunOptions(continue_after_stop=True)).run()
     assert confirm_stop(DisputeTrees(job, tmp_path, result.state_roots)) is None

@@ -44,7 +44,7 @@ def files_of(blocks: Blocks, directory: Path) -> dict[str, Cid]:
 
 def post(world: World, files: dict[str, Cid], blocks: Blocks) -> int:
     """A posting of these files under the spec of the linear task."""
-    job = Job.from_task(linear_task())
+    job = Job.from_task(linear_task)
     contract = world.contract.by(world.senders["customer"])
     world.job, _ = made(
         contract, contract.post_job(world.spec(job.spec), TERMS, str(blocks.directory(*sorted(files.items()))))
@@ -61,7 +61,7 @@ def follower(context: RoleContext) -> JobFollower:
 
 @pytest.mark.slow
 def test_three_postings_of_one_leaf_repeated_leave_nothing_on_a_trainer_s_disk(world: World, blocks: Blocks) -> None:
-    Job.from_task(linear_task()).write(world.root / "files")
+    Job.from_task(linear_task).write(world.root / "files")
     files = files_of(blocks, world.root / "files")
     for name in (DATA, "torch.py", "program.json"):
         post(world, files | {name: repeated(blocks, SIZE)[0]}, blocks)
@@ -106,7 +106,7 @@ def test_a_claim_whose_log_is_one_leaf_repeated_costs_an_auditor_no_disk(
 
 def test_files_that_are_wrong_are_removed_before_the_role_leaves(world: World) -> None:
     """A role looks several times, and deep enough, before it leaves."""
-    Job.from_task(linear_task()).write(world.root / "files")
+    Job.from_task(linear_task).write(world.root / "files")
     damaged = world.root / "files" / DATA
     damaged.write_bytes(damaged.read_bytes()[:-4] + b"\0\0\xc0\x7f")
     post(world, files_of(Blocks(world.root / "store"), world.root / "files"), Blocks(world.root / "store"))
@@ -122,7 +122,7 @@ def test_files_that_are_wrong_are_removed_before_the_role_leaves(world: World) -
 def test_what_a_killed_fetch_has_left_of_a_refused_job_is_removed(
     world: World, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Job.from_task(linear_task()).write(world.root / "files")
+    Job.from_task(linear_task).write(world.root / "files")
     post(world, files_of(blocks, world.root / "files"), blocks)
     read, left = blocks.block, [5]
 

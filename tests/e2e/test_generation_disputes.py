@@ -37,7 +37,7 @@ def job_of_text() -> Job:
         initializer_range=0.3,
     )
     model = transformers.LlamaForCausalLM(config)
-    return Job.from_task(Task.from_causal_lm(model, [[1, 2, 3], [4]], new_tokens=6, interval=2))
+    return Job.from_task(lambda: Task.from_causal_lm(model, [[1, 2, 3], [4]], new_tokens=6, interval=2))
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def world(quick_world: World) -> World:
 
 
 def post_with_cid(world: World, cid: str, **spec: object) -> int:
-    job = Job.from_task(linear_task())
+    job = Job.from_task(linear_task)
     posted = world.spec(replace(job.spec, **spec))  # type: ignore[arg-type]
     contract = world.contract.by(world.senders["customer"])
     world.job, _ = made(contract, contract.post_job(posted, TERMS, cid))
@@ -52,7 +52,7 @@ def refusal(world: World, **limits: int) -> str:
 
 @pytest.mark.slow
 def test_a_job_whose_files_are_another_one_s_is_refused(world: World) -> None:
-    Job.from_task(conv_task()).write(world.root / "files")
+    Job.from_task(conv_task).write(world.root / "files")
     post_with_cid(world, world.store.add_directory(world.root / "files"))
     assert "another job than the posted one" in refusal(world)
 
@@ -66,7 +66,7 @@ def test_a_job_whose_files_are_not_a_job_is_refused(world: World) -> None:
 
 @pytest.mark.slow
 def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: World) -> None:
-    job = Job.from_task(linear_task())
+    job = Job.from_task(linear_task)
     job.write(world.root / "files")
     other = fields_of({"x": job.dataset["x"][:] + 1, "y": job.dataset["y"][:]})
     write_fields(world.root / "files" / "data.safetensors", other)
@@ -83,7 +83,7 @@ def test_a_spec_that_this_version_cannot_follow_is_refused(world: World) -> None
 @pytest.mark.slow
 def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None:
     """Its code is the right one, but it asks other contracts."""
-    job = Job.from_task(linear_task())
+    job = Job.from_task(linear_task)
     job.write(world.root / "files")
     cid = world.store.add_directory(world.root / "files")
     sender = world.senders["customer"]

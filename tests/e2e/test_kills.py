@@ -252,7 +252,7 @@ def test_a_referee_killed_while_it_works_decides_all_the_same(doubtful: None, wo
 
 
 def test_a_customer_killed_while_posting_pays_one_reward(world: World) -> None:
-    Job.from_task(linear_task()).write(world.root / "files")
+    Job.from_task(linear_task).write(world.root / "files")
     context = world.context("customer")
     referee = world.senders["referee"].address
 

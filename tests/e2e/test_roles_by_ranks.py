@@ -114,7 +114,7 @@ def market(tmp_path: Path) -> Iterator[Market]:
         pytest.skip("anvil is not installed: run npm ci")
     with start_devnet(kind="anvil") as devnet:
         world = World(connect(devnet.url), tmp_path)
-        Job.from_task(linear_task(STEPS, INTERVAL)).write(tmp_path / "files")
+        Job.from_task(lambda: linear_task(STEPS, INTERVAL)).write(tmp_path / "files")
         made = Market(world, devnet.url)
         yield made
         for one in made.processes:

@@ -53,7 +53,7 @@ def test_a_trainer_that_lies_by_one_ulp_of_a_product_loses_at_that_element(
     world: World, tmp_path: Path, arithmetic: str, wide: int
 ) -> None:
     """Sums of one segment, and of several, whose running results are searched as well."""
-    job = Job.from_task(task(wide), arithmetic=arithmetic)
+    job = Job.from_task(lambda: task(wide), arithmetic=arithmetic)
     right = Trainer(job, tmp_path / "run").run()
     fraud = wrong_activation(Run(job, tmp_path / "run"), STEP)
     node, descriptor = job.program.nodes[fraud.operator], describe(job.program, fraud.operator)

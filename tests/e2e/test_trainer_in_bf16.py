@@ -70,7 +70,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
         ),
         train_dataset=rows,
     )
-    job = Job.from_task(Task.from_trainer(trainer, interval=INTERVAL))
+    job = Job.from_task(lambda: Task.from_trainer(trainer, interval=INTERVAL))
     right = Trainer(job, room / "run").run()
     return Known(job, right, wrong_activation(Run(job, room / "run"), STEP))
 

@@ -18,7 +18,7 @@ STEP = (1, 0)
 
 @pytest.fixture(scope="module")
 def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Path, list[bytes]]:
-    job, room = Job.from_task(linear_task(4, 2)), tmp_path_factory.mktemp("audited")
+    job, room = Job.from_task(lambda: linear_task(4, 2)), tmp_path_factory.mktemp("audited")
     return job, room, Auditor(job, room).run().state_roots
 
 

@@ -32,7 +32,7 @@ UNFOLLOWABLE: list[dict[str, int]] = [
 
 @pytest.fixture(scope="module")
 def spec() -> TrainingSpec:
-    return replace(Job.from_task(linear_task()).spec, steps=15, interval=15)
+    return replace(Job.from_task(linear_task).spec, steps=15, interval=15)
 
 
 @pytest.mark.parametrize("change", UNFOLLOWABLE, ids=lambda change: ", ".join(f"{k} {v}" for k, v in change.items()))

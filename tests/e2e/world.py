@@ -167,7 +167,7 @@ class World:
         )
 
     def post(self, task: Task | None = None, terms: Terms = TERMS) -> int:
-        return self.post_made(Job.from_task(task or linear_task()), terms)
+        return self.post_made(Job.from_task(lambda: task or linear_task()), terms)
 
     def post_made(self, job: Job, terms: Terms = TERMS) -> int:
         job.write(self.root / "files")

@@ -61,6 +61,7 @@ SMALLEST: dict[str, list[str]] = {
     "matrix": ["--task", "logistic", "--machine", "native", "--steps", "2"],
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
     "matrix_of_texts": ["--model", "gpt2_fp32", "--machine", "native, one thread"],
+    "measure_capture": [],
     "measure_differences": ["--steps", "1", "--only", "a linear layer"],
     "measure_house": [],
     "measure_parts": ["--model", "logistic", "--rounds", "1"],

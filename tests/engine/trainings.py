@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from roundlog.capture import Task
 from roundlog.capture.captured import model_tensors
-from roundlog.capture.tracing.substitution import tied
+from roundlog.capture.tracing.stand_ins import tied
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor
 from roundlog.execution.executor import StepResult
@@ -89,7 +89,7 @@ def trained_and_audited(
 ) -> tuple[Job, TrainingResult]:
     """The task as a job, and what its trainer published, to whose root it was audited by the log, all of it verified,
     and without any log."""
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     result = Trainer(job, directory / "trainer", RunOptions(on_step=on_step)).run()
     audit = Auditor(job, directory / "auditor", log_dir=result.log_dir, verify_log=1.0).run()
     alone = Auditor(job, directory / "alone").run()

@@ -81,7 +81,7 @@ def _trained() -> _Trained:
         seed=1,
     )
     room = _room()
-    Job.from_task(task).write(room / "job")
+    Job.from_task(lambda: task).write(room / "job")
     job = Job.read(room / "job")
     result = Trainer(job, room / "trained").run()
     Auditor(job, room / "audited", log_dir=result.log_dir, verify_log=1.0).run()

@@ -31,10 +31,11 @@ class RandomJob:
     columns: dict[str, Column]
     make: Callable[[dict[str, object]], Task]
 
-    def task(self, directory: Path, places: Mapping[str, str] | None = None) -> Task:
-        """The task with each field in its place (None: all are arrays in memory), files of which are written into the
-        directory."""
-        return self.make(placed(self.columns, places or dict.fromkeys(self.columns, "memory"), directory))
+    def made_by(self, directory: Path, places: Mapping[str, str] | None = None) -> Callable[[], Task]:
+        """A function that makes the task, with each field in its place (None: all are arrays in memory), files of which
+        are written into the directory, once."""
+        fields = placed(self.columns, places or dict.fromkeys(self.columns, "memory"), directory)
+        return lambda: self.make(fields)
 
 
 class Rows(nn.Module):

@@ -17,8 +17,8 @@ import torch
 from roundlog import load_into
 from roundlog.capture import CaptureError
 from roundlog.capture.captured import model_tensors
-from roundlog.capture.task import STORED
 from roundlog.commitments import state_root
+from roundlog.data import STORED
 from roundlog.execution import StoppedError
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.segment_audits.segment import Listing, read_listing, recorded, starting_state
@@ -106,7 +106,7 @@ class Round:
     def _job(self, made: RandomJob) -> Job:
         places = places_of(made.columns, self.draw)
         try:
-            job = Job.from_task(made.task(self.room / "data", places))
+            job = Job.from_task(made.made_by(self.room / "data", places))
         except CaptureError as error:
             assert "\n" not in str(error) and len(str(error)) > 10, f"a refusal is not one sentence: {error!r}"
             raise Refused(str(error)) from error
@@ -121,7 +121,7 @@ class Round:
         """Holds the job against one whose data lie in memory, or elsewhere: the same but for the bytes in which small
         integers of tensors are stored, and the same roots in any case."""
         others = self.draw.choice([dict.fromkeys(places, "memory"), places_of(made.columns, self.draw)])
-        again = Job.from_task(made.task(self.room / "data again", others))
+        again = Job.from_task(made.made_by(self.room / "data again", others))
         alike = all(
             column.widened(places[name]) is column.widened(others[name]) for name, column in made.columns.items()
         )
@@ -309,14 +309,14 @@ class Round:
     def _export(self, made: RandomJob, trained: Trained) -> None:
         final = load_tensors(checkpoint_path(trained.run, trained.job.spec.steps), trained.job.program.states)
         assert state_root(final.values()) == trained.roots[-1], "the final state is not that of its root"
-        model = made.task(self.room / "fresh").model
+        model = made.made_by(self.room / "fresh")().model
         load_into(model, trained.run)
         for name, tensor in model_tensors(model).items():
             if name in final:
                 assert torch.equal(tensor.detach(), final[name]), f"{name} is loaded as something else"
         out = self.room / "model.safetensors"
         trained_state(trained.run).export(out)
-        other = made.task(self.room / "fresh again").model
+        other = made.made_by(self.room / "fresh again")().model
         missing, unexpected = load_model(other, str(out), strict=False)
         stays = {name for name, buffer in other.named_buffers() if buffer.dtype not in STORED}
         assert set(missing) <= stays and not unexpected, (missing, unexpected)

@@ -74,7 +74,7 @@ def random_training(seed: int, is_short: bool = False) -> Training:
     statements = [rng.choice(statements_of.PLAIN)]
     for _ in range(rng.randint(1, 5)):
         statements.append(_statement(rng))
-    if rng.random() < 0.4:
+    if rng.random() < 0.1:  # which is refused
         statements.insert(rng.randint(0, len(statements)), _branch(rng, 2))
     init = rng.sample(statements_of.INIT, rng.choice([0, 0, 1, 2]))
     is_portable = rng.random() < 0.25

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from roundlog.capture.rules import RULES
 
 from tests.fuzz.capture_campaign import Difference, attempt, campaign, short_script
-from tests.fuzz.random_choices import choosing_training
 from tests.fuzz.random_trainings import Training, random_training
 
 pytestmark = pytest.mark.slow
@@ -20,13 +18,6 @@ def test_no_script_is_captured_as_something_else() -> None:
     counts = campaign(10_000, SAMPLE)
     assert not counts["differs"] and not counts["raises"]
     assert counts["captured"] > SAMPLE // 4 and counts["refused"]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_no_script_that_chooses_rows_is_captured_as_something_else() -> None:
-    counts = campaign(20_000, SAMPLE // 2, choosing_training)
-    assert not counts["differs"] and not counts["raises"]
-    assert counts["captured"] > SAMPLE // 6
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -47,17 +38,6 @@ def test_the_campaign_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     training = plain()
     right = RULES["gelu"]
     monkeypatch.setitem(RULES, "gelu", lambda c, *a, **options: c.op("mul", right(c, *a, **options), c.f32(1.01)))
-    monkeypatch.setattr("tests.fuzz.capture_campaign.confirm_same", lambda task, captured: None)
+    monkeypatch.setattr("tests.fuzz.capture_campaign.confirm_same", lambda captured: None)
     with pytest.raises(Difference, match=r"the loss of step 0|off after three steps"):
         attempt(training)
-
-
-def test_a_capture_that_changes_the_model_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(task):
-        with torch.no_grad():
-            task.model.w.mul_(0.5)
-        raise AssertionError
-
-    monkeypatch.setattr("tests.fuzz.capture_campaign.capture", careless)
-    with pytest.raises(Difference, match="changed the user's model"):
-        attempt(plain())

@@ -66,7 +66,7 @@ def test_wrong_data_would_be_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     room = tmp_path_factory.mktemp("trained")
-    job = Job.from_task(_plain().task(room / "data"))
+    job = Job.from_task(_plain().made_by(room / "data"))
     job.write(room / "job")
     return Trained(room, job, Trainer(job, room / "run").run().state_roots)
 

@@ -57,7 +57,7 @@ def fields() -> Task:
 @script(
     "Batches taken from an iterator in the loss",
     source="a second data set, as in semi-supervised training: next(iter(loader))",
-    outcome=refused("an iterator (generator) that cannot be wound back", rewrite="second_data"),
+    outcome=refused("a step changes loss.unlabelled._sampler_iter", rewrite="second_data"),
 )
 def iterator() -> Task:
     data, model = rows(), linear()

@@ -43,6 +43,7 @@ def vae() -> Task:
 @script(
     "KL annealing by a number of Python",
     source="beta-VAEs, and VAEs for text",
+    outcome=refused("numbers={'model.step': lambda step: ...}", rewrite="kl_annealing_by_buffer"),
 )
 def kl_annealing() -> Task:
     class Annealed(Vae):
@@ -134,7 +135,7 @@ def vq_vae() -> Task:
 @script(
     "A VQ-VAE that resets dead codes if there are any",
     source="vector-quantize-pytorch of lucidrains",
-    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="vq_vae_resets"),
+    outcome=refused("decide by torch.where", rewrite="vq_vae_resets"),
 )
 def vq_vae_resets_by_if() -> Task:
     class Codes(Quantizer):

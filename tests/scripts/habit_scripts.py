@@ -75,7 +75,11 @@ def backward_of_a_part() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script("A running mean of losses", source="PyTorch's tutorial on training a classifier: running_loss += loss.item()")
+@script(
+    "A running mean of losses",
+    source="PyTorch's tutorial on training a classifier: running_loss += loss.item()",
+    outcome=refused("a step changes loss.count, from 2 to 3", rewrite="running_loss_as_tensor"),
+)
 def running_loss() -> Task:
     running, count = 0.0, 0
 
@@ -175,7 +179,14 @@ def plain_printing() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script("An assert, and an error for losses that are not finite", source="fairseq, and debugging since")
+@script(
+    "An assert, and an error for losses that are not finite",
+    source="fairseq, and debugging since",
+    outcome=refused(
+        "control flow depends on values",
+        advice="Look at the data before the first step; a run stops by itself at a loss that is not finite.",
+    ),
+)
 def checks() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         found = entropy(m, batch)
@@ -191,7 +202,7 @@ def checks() -> Task:
 @script(
     "A step that is skipped if the loss is not finite",
     source="a habit of long runs",
-    outcome=refused("the loss depends on no parameter that is trained", rewrite="not_finite_as_zero"),
+    outcome=refused("a run stops by itself at a loss", rewrite="not_finite_as_zero"),
 )
 def skipping() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -258,7 +269,7 @@ def seed_in_step() -> Task:
 @script(
     "A seed for every step",
     source="the same, so that a step can be repeated: torch.manual_seed(step)",
-    outcome=refused("a seed that is set inside the step", rewrite="draws_without_seed"),
+    outcome=refused("a step changes loss.step", rewrite="draws_without_seed"),
 )
 def seed_by_step() -> Task:
     step = 0
@@ -285,6 +296,7 @@ def draws_without_seed() -> Task:
 @script(
     "Epochs counted in the step",
     source="curricula: a weight that grows with the epoch",
+    outcome=refused("numbers={'loss.step': lambda step: ...}", rewrite="curriculum"),
 )
 def curriculum_by_epoch() -> Task:
     step = 0

@@ -5,6 +5,7 @@ Images are a field of floats, or of bytes that the step scales. What is drawn, i
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from roundlog import Task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.scripts.script_corpus import RUN, script
+from tests.scripts.script_corpus import RUN, refused, script
 from tests.scripts.script_rows import images
 
 
@@ -122,6 +123,7 @@ def noise() -> Task:
 @script(
     "A flip decided by an if",
     source="a habit of training loops",
+    outcome=refused("decide by torch.where", rewrite="flips_and_crops"),
 )
 def flip_by_if() -> Task:
     def augment(x: Tensor) -> Tensor:
@@ -142,6 +144,7 @@ def flip_by_if() -> Task:
 @script(
     "random.random() in the step",
     source="a habit of training loops",
+    outcome=refused("decide by torch.where", rewrite="flips_and_crops"),
 )
 def flip_by_random() -> Task:
     def augment(x: Tensor) -> Tensor:
@@ -212,6 +215,7 @@ def mixup_uniform() -> Task:
 @script(
     "CutMix by slices",
     source="the code of the CutMix paper (Yun et al. 2019)",
+    outcome=refused("takes a number out of a tensor", rewrite="cutmix"),
 )
 def cutmix_by_slices() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -273,7 +277,11 @@ def other_norms() -> Task:
     )
 
 
-@script("BatchNorm with momentum None", source="PyTorch's BatchNorm: a cumulative average")
+@script(
+    "BatchNorm with momentum None",
+    source="PyTorch's BatchNorm: a cumulative average",
+    outcome=refused("decide by torch.where", rewrite="resnet"),
+)
 def cumulative_norm() -> Task:
     model = nn.Sequential(
         nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, momentum=None), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)
@@ -317,6 +325,7 @@ def unet() -> Task:
 @script(
     "Stochastic depth by an if",
     source="the stochastic depth paper (Huang et al. 2016)",
+    outcome=refused("decide by torch.where", rewrite="stochastic_depth"),
 )
 def stochastic_depth_by_if() -> Task:
     class Deep(nn.Module):
@@ -363,7 +372,11 @@ def stochastic_depth() -> Task:
     )
 
 
-@script("Boxes of a detector, where there are objects", source="SSD in tutorials: pred[pos], target[pos]")
+@script(
+    "Boxes of a detector, where there are objects",
+    source="SSD in tutorials: pred[pos], target[pos]",
+    outcome=refused("keep all rows, and weigh them by the mask", rewrite="detector_by_weights"),
+)
 def detector() -> Task:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -386,3 +399,73 @@ def detector() -> Task:
 
     model = Net()
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dataset=images(), **RUN)
+
+
+@script("Boxes of a detector, weighed where there are objects", source="the same, written for fixed shapes")
+def detector_by_weights() -> Task:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(8, 9, 1))
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        kinds, boxes = m(batch["x"]).flatten(2).transpose(1, 2).split((5, 4), dim=-1)
+        labels = torch.where(batch["x"].mean(1).reshape(len(kinds), 16, 4).amax(-1) > 1.0, batch["y"][:, None] + 1, 0)
+        targets = batch["x"].reshape(len(kinds), 16, 12)[..., :4]
+        found = (labels > 0).float()
+        apart = (F.smooth_l1_loss(boxes, targets, reduction="none").sum(-1) * found).sum()
+        each = F.cross_entropy(kinds.reshape(-1, 5), labels.reshape(-1), reduction="none").view_as(labels)
+        nothing = (each * (1 - found)).sum() / (1 - found).sum()
+        return (apart + (each * found).sum() + 0.5 * nothing) / found.sum().clamp(min=1)
+
+    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dataset=images(), **RUN)
+
+
+def transformed(sample: Callable[[Tensor, Tensor], Tensor]) -> Task:
+    """sample: of images [N, C, H, W] and a grid [N, H, W, 2]."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Tanh(), nn.Linear(8, 6))
+            self.head = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
+            with torch.no_grad():
+                self.place[3].bias += torch.tensor([0.9, 0.1, 0.0, -0.1, 0.9, 0.0])
+
+        def forward(self, x: Tensor) -> Tensor:
+            grid = F.affine_grid(self.place(x).view(-1, 2, 3), list(x.shape), align_corners=False)
+            return self.head(sample(x, grid))
+
+    model = Net()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        dataset=images(),
+        **RUN,
+    )
+
+
+@script(
+    "A spatial transformer",
+    source="PyTorch's tutorial (Jaderberg et al. 2015)",
+    outcome=refused("read the four pixels around each position", rewrite="transformer_by_gather"),
+)
+def spatial_transformer() -> Task:
+    return transformed(lambda x, grid: F.grid_sample(x, grid, align_corners=False))
+
+
+@script("A spatial transformer by gather", source="the same; pixels outside of an image are zero")
+def transformer_by_gather() -> Task:
+    def sample(x: Tensor, grid: Tensor) -> Tensor:
+        channels, height, width = x.shape[1:]
+        place = ((grid + 1) * torch.tensor([width, height]) - 1) / 2
+        total = torch.zeros_like(x)
+        for corner in torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]):
+            at = place.detach().floor() + corner
+            across, down = (1 - (place - at).abs()).unbind(-1)
+            column, row = at.unbind(-1)
+            inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+            index = (row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).long().flatten(1)
+            pixels = x.flatten(2).gather(2, index[:, None].expand(-1, channels, -1)).view_as(x)
+            total = total + torch.where(inside, across * down, 0.0)[:, None] * pixels
+        return total
+
+    return transformed(sample)

@@ -147,7 +147,11 @@ def masked_words() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
 
 
-@script("Masked words, predicted where labels are", source="BERT, with labels of -100 where nothing was masked")
+@script(
+    "Masked words, predicted where labels are",
+    source="BERT, with labels of -100 where nothing was masked",
+    outcome=refused("or by labels of -100 in F.cross_entropy", rewrite="masked_words"),
+)
 def masked_words_by_labels() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         labels = batch["ids"][:, :8].masked_fill(torch.arange(8) % 3 > batch["y"][:, None], -100)
@@ -160,7 +164,11 @@ def masked_words_by_labels() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
 
 
-@script("A head on the chosen words alone", source="the same, as in RoBERTa of fairseq: features[masked_tokens]")
+@script(
+    "A head on the chosen words alone",
+    source="the same, as in RoBERTa of fairseq: features[masked_tokens]",
+    outcome=refused("or by labels of -100 in F.cross_entropy", rewrite="masked_words"),
+)
 def head_on_masked_words() -> Task:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -180,7 +188,11 @@ def head_on_masked_words() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
 
 
-@script("The mean of x[mask]", source="a habit of losses over padded sequences")
+@script(
+    "The mean of x[mask]",
+    source="a habit of losses over padded sequences",
+    outcome=refused("(loss * mask).sum() / mask.sum()", rewrite="weighted_mean"),
+)
 def mean_of_mask() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         logits, targets = m(batch["ids"][:, :-1]), batch["ids"][:, 1:]
@@ -210,7 +222,11 @@ class Experts(nn.Module):
         self.gate, self.experts = nn.Linear(8, 4, bias=False), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
 
 
-@script("Experts that take their rows by nonzero", source="Mixtral as in transformers")
+@script(
+    "Experts that take their rows by nonzero",
+    source="Mixtral as in transformers",
+    outcome=refused("weigh them by a mask of zeros and ones", rewrite="experts_by_masks"),
+)
 def experts_by_nonzero() -> Task:
     class Mixture(Experts):
         def forward(self, x: Tensor) -> Tensor:
@@ -226,7 +242,11 @@ def experts_by_nonzero() -> Task:
     return Task(model=model, loss=next_word, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
 
 
-@script("Experts that find their rows in a mask of one-hot choices", source="the first Mixtral of transformers")
+@script(
+    "Experts that find their rows in a mask of one-hot choices",
+    source="the first Mixtral of transformers",
+    outcome=refused("weigh them by a mask of zeros and ones", rewrite="experts_by_masks"),
+)
 def experts_by_one_hot() -> Task:
     class Mixture(Experts):
         def forward(self, x: Tensor) -> Tensor:
@@ -245,7 +265,11 @@ def experts_by_one_hot() -> Task:
     return Task(model=model, loss=next_word, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
 
 
-@script("One expert a row, written by its mask", source="switch transformers in small tutorials")
+@script(
+    "One expert a row, written by its mask",
+    source="switch transformers in small tutorials",
+    outcome=refused("keep all rows, and weigh them by the mask", rewrite="experts_by_masks"),
+)
 def switch_by_masks() -> Task:
     class Mixture(Experts):
         def forward(self, x: Tensor) -> Tensor:

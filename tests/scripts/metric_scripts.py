@@ -42,7 +42,11 @@ def triplet() -> Task:
     )
 
 
-@script("Triplets of the batch, mined by masks", source="FaceNet, as in small tutorials on online mining")
+@script(
+    "Triplets of the batch, mined by masks",
+    source="FaceNet, as in small tutorials on online mining",
+    outcome=refused("keep all rows, and weigh them by the mask", rewrite="mined_triplets_by_weights"),
+)
 def mined_triplets() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         codes = F.normalize(m(batch["x"]), dim=1)
@@ -53,6 +57,21 @@ def mined_triplets() -> Task:
         triplets = (same & other)[:, :, None] & ~same[:, None, :]
         hard = triplets & (further > 0)
         return further[hard].sum() / (hard.sum() + 1e-16) + 0.01 * apart[same & other].sum()
+
+    model = encoder()
+    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
+
+
+@script("Triplets of the batch, weighed by masks", source="the same, written for fixed shapes")
+def mined_triplets_by_weights() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        codes = F.normalize(m(batch["x"]), dim=1)
+        apart = (2.0 - 2.0 * codes @ codes.T).clamp(min=0.0)
+        same = batch["y"][:, None] == batch["y"][None]
+        other = ~torch.eye(len(codes), dtype=torch.bool)
+        further = apart[:, :, None] - apart[:, None, :] + 0.2
+        hard = (same & other)[:, :, None] & ~same[:, None, :] & (further > 0)
+        return (further * hard).sum() / (hard.sum() + 1e-16) + 0.01 * (apart * (same & other)).sum()
 
     model = encoder()
     return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
@@ -195,6 +214,7 @@ def byol() -> Task:
 @script(
     "A mean teacher",
     source="Mean Teacher (Tarvainen and Valpola 2017)",
+    outcome=refused("a step changes loss.step, from 2 to 3", rewrite="mean_teacher_by_numbers"),
 )
 def mean_teacher() -> Task:
     model = encoder()
@@ -210,6 +230,22 @@ def mean_teacher() -> Task:
         return F.cross_entropy(y, batch["y"]) + F.mse_loss(y, teacher(batch["x"]).detach())
 
     return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
+
+
+@script("A mean teacher whose rate is stated", source="the same, with the numbers of all steps given to the task")
+def mean_teacher_by_numbers() -> Task:
+    model = encoder()
+    teacher = copy.deepcopy(model)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        for slow, fast in zip(teacher.parameters(), m.parameters(), strict=True):
+            slow.data.mul_(batch["alpha"]).add_(fast.data * (1 - batch["alpha"]))
+        y = m(batch["x"])
+        return F.cross_entropy(y, batch["y"]) + F.mse_loss(y, teacher(batch["x"]).detach())
+
+    numbers = {"alpha": lambda step: min(1 - 1 / (step + 2), 0.99)}
+    optimizer = torch.optim.Adam(model.parameters())
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), numbers=numbers, **RUN)
 
 
 @script("A centre and sharpened targets of DINO", source="the code of DINO (Caron et al. 2021)")

@@ -100,7 +100,11 @@ def groups() -> Task:
     return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
 
 
-@script("An average of the weights over time", source="PyTorch's swa_utils, stepped after the optimizer")
+@script(
+    "An average of the weights over time",
+    source="PyTorch's swa_utils, stepped after the optimizer",
+    outcome=refused("decide by torch.where", rewrite="ema"),
+)
 def averaged_model() -> Task:
     model = mlp()
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
@@ -158,6 +162,7 @@ def lora() -> Task:
 @script(
     "Early stopping in the step",
     source="a habit of training loops: if loss < best",
+    outcome=refused("decide by torch.where", rewrite="keep_checkpoints"),
 )
 def early_stopping() -> Task:
     model, best = mlp(), copy.deepcopy(torch.tensor(9.0))
@@ -264,13 +269,13 @@ def masks_in_place() -> Task:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             h, chosen = m[0](batch["x"]), batch["y"] > 0
             h[h > 0.5] = 0.5
-            h[h < -0.5] *= 0.9
+            h[h < -0.5] = -0.5
             h[chosen, 0] = 0.0
             h[:, h[0].detach() < 0] = h.detach().mean()
-            h[chosen] = torch.sigmoid(h[chosen])
+            h[chosen] = torch.sigmoid(h).detach().mean(0)
             h.masked_fill_(h == 0, 0.1)
             y = m[2](h)
-            return F.cross_entropy(y.float(), batch["y"]) + F.cross_entropy(y[chosen], batch["y"][chosen])
+            return F.cross_entropy(y.float(), torch.where(chosen, batch["y"], -100)) + F.cross_entropy(y, batch["y"])
 
     model = mlp()
     return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
@@ -433,7 +438,7 @@ def experts() -> nn.Module:
 @script(
     "Adam, and a layer that some batches leave out",
     source="layers chosen by an if on the batch",
-    outcome=refused("gets a gradient on some of the step's paths only", rewrite="layer_by_where"),
+    outcome=refused("decide by torch.where", rewrite="layer_by_where"),
 )
 def layer_by_if() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:

@@ -45,6 +45,9 @@ def lstm() -> Task:
 @script(
     "An LSTM whose state begins as None and is carried on",
     source="truncated backpropagation through time",
+    outcome=refused(
+        "a step reads model.state[0], where there is no tensor before the first step", rewrite="lstm_state_zero"
+    ),
 )
 def lstm_state_none() -> Task:
     class Net(Recurrent):
@@ -160,6 +163,7 @@ def padded_gru() -> Task:
 @script(
     "Teacher forcing by a coin of Python",
     source="PyTorch's tutorial on translation with a sequence to sequence network",
+    outcome=refused("decide by torch.where", rewrite="teacher_forcing"),
 )
 def teacher_forcing_by_random() -> Task:
     class Net(Recurrent):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 from torch.nn import functional as F
 
-from tests.scripts.script_corpus import RUN, script
+from tests.scripts.script_corpus import RUN, refused, script
 
 
 def played() -> dict[str, Tensor]:
@@ -82,6 +82,7 @@ def dqn() -> Task:
 @script(
     "Q-learning whose target is copied every two steps",
     source="DQN (Mnih et al. 2015)",
+    outcome=refused("a step changes loss.step, from 2 to 3", rewrite="dqn_by_where"),
 )
 def dqn_every_two() -> Task:
     model = net()
@@ -117,7 +118,11 @@ def dqn_by_where() -> Task:
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
 
 
-@script("A target that explores: epsilon falls with the steps", source="epsilon-greedy targets, as in double DQN")
+@script(
+    "A target that explores: epsilon falls with the steps",
+    source="epsilon-greedy targets, as in double DQN",
+    outcome=refused("a step changes loss.step, from 2 to 3", rewrite="epsilon_by_numbers"),
+)
 def epsilon_greedy() -> Task:
     model = net()
     target, step = copy.deepcopy(model), 0
@@ -133,6 +138,21 @@ def epsilon_greedy() -> Task:
 
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
+
+
+@script("A target that explores by an epsilon that is stated", source="the same, with the numbers of all steps")
+def epsilon_by_numbers() -> Task:
+    model = net()
+    target = copy.deepcopy(model)
+
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        values = target(batch["next"]).detach()
+        chosen = torch.where(torch.rand(()) < batch["epsilon"], values.mean(1), values.max(1).values)
+        return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), batch["r"] + 0.99 * chosen)
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    numbers = {"epsilon": lambda step: max(0.1, 0.9 - 0.2 * step)}
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), numbers=numbers, **RUN)
 
 
 @script("A Gaussian policy by reparametrization", source="SAC's actor (Haarnoja et al. 2018)")

@@ -1,7 +1,7 @@
 """Graphs, signals and equations
 
-Edges and weights of a graph that all steps share are buffers. Integer buffers, `index_add_`, `scatter`, complex
-numbers inside the step and gradients of the input are followed."""
+Edges and weights of a graph that all steps share are buffers. Integer buffers, `index_add_`, `scatter` and
+gradients of the input are followed. Fourier transforms and factors of matrices are not: write them out."""
 
 from __future__ import annotations
 
@@ -143,7 +143,11 @@ def hessians() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
 
 
-@script("A Fourier neural operator", source="FNO (Li et al. 2021): complex weights as two real ones")
+@script(
+    "A Fourier neural operator",
+    source="FNO (Li et al. 2021): complex weights as two real ones",
+    outcome=refused("a Fourier transform is two products", rewrite="fno_by_products"),
+)
 def fno() -> Task:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -168,10 +172,48 @@ def fno() -> Task:
     )
 
 
+def waves_of(length: int, frequencies: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines: f32[length, frequencies] each."""
+    angles = 2 * torch.pi * torch.outer(torch.arange(length), torch.arange(frequencies)).double() / length
+    return angles.cos().float(), angles.sin().float()
+
+
+@script("A Fourier neural operator by products", source="the same, with its few frequencies as matrices")
+def fno_by_products() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lift, self.skip, self.out = nn.Conv1d(1, 4, 1), nn.Conv1d(4, 4, 1), nn.Conv1d(4, 1, 1)
+            self.weight = nn.Parameter(torch.randn(4, 4, 3, 2) / 8)
+            cos, sin = waves_of(16, 3)
+            self.register_buffer("cos", cos)
+            self.register_buffer("sin", sin)
+            # A frequency counts twice, since its mirror image is left out.
+            self.register_buffer("share", torch.tensor([1.0, 2.0, 2.0]) / 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.lift(x[:, None])
+            real, imaginary = h @ self.cos, -(h @ self.sin)
+            a, b = self.weight.unbind(-1)
+            mixed = torch.einsum("bim,iom->bom", real, a) - torch.einsum("bim,iom->bom", imaginary, b)
+            turned = torch.einsum("bim,iom->bom", real, b) + torch.einsum("bim,iom->bom", imaginary, a)
+            smooth = (mixed * self.share) @ self.cos.T - (turned * self.share) @ self.sin.T
+            return self.out(F.gelu(smooth + self.skip(h)))[:, 0]
+
+    model = Net()
+    return Task(
+        model=model,
+        loss=lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)),
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+        dataset={"x": torch.randn(32, 16)},
+        **RUN,
+    )
+
+
 @script(
     "A complex parameter",
     source="the code of FNO: nn.Parameter(torch.rand(..., dtype=torch.cfloat))",
-    outcome=refused("is torch.complex64: keep its real and imaginary parts", rewrite="fno"),
+    outcome=refused("is torch.complex64: keep its real and imaginary parts", rewrite="fno_by_products"),
 )
 def complex_parameter() -> Task:
     class Net(nn.Module):
@@ -204,11 +246,34 @@ def waves() -> nn.Module:
     )
 
 
-@script("A loss over torch.stft", source="auraloss: the multi-resolution STFT loss")
+@script(
+    "A loss over torch.stft",
+    source="auraloss: the multi-resolution STFT loss",
+    outcome=refused("a Fourier transform is two products", rewrite="stft_by_products"),
+)
 def stft() -> Task:
     def spectrum(x: Tensor) -> Tensor:
         found = torch.stft(x, 16, hop_length=8, window=torch.hann_window(16), return_complex=True)
         return found.abs().clamp(min=1e-4)
+
+    model = waves()
+    return Task(
+        model=model,
+        loss=lambda m, batch: spectral(m, batch, spectrum),
+        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
+        dataset={"x": torch.randn(32, 64)},
+        **RUN,
+    )
+
+
+@script("A loss over spectra by products", source="the same, with windows by unfold and the transform as matrices")
+def stft_by_products() -> Task:
+    cos, sin = waves_of(16, 9)
+    window = torch.hann_window(16)
+
+    def spectrum(x: Tensor) -> Tensor:
+        frames = F.pad(x[:, None], (8, 8), mode="reflect")[:, 0].unfold(1, 16, 8) * window
+        return ((frames @ cos).square() + (frames @ sin).square()).clamp(min=1e-8).sqrt()
 
     model = waves()
     return Task(
@@ -279,20 +344,22 @@ def fixed_iterations() -> Task:
     return classified(Net())
 
 
-@script("A Gaussian process by Cholesky", source="GPyTorch's exact marginal likelihood")
-def gaussian_process() -> Task:
+def kernel_of(x: Tensor, raw: Tensor) -> Tensor:
+    """The kernel of rows, by three numbers: scale, length and noise."""
+    scale, length, noise = F.softplus(raw)
+    return scale * torch.exp(-torch.cdist(x, x).square() / (2 * length**2)) + noise * torch.eye(len(x))
+
+
+def process(likelihood: Callable[[Tensor, Tensor], Tensor]) -> Task:
+    """likelihood: of a kernel and of values."""
+
     class Kernel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.raw = nn.Parameter(torch.zeros(3))
 
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            scale, length, noise = F.softplus(self.raw)
-            near = torch.cdist(x, x).square()
-            k = scale * torch.exp(-near / (2 * length**2)) + noise * torch.eye(len(x))
-            factor = torch.linalg.cholesky(k)
-            alpha = torch.cholesky_solve(y[:, None], factor)
-            return 0.5 * (y @ alpha).squeeze() + factor.diagonal().log().sum()
+            return likelihood(kernel_of(x, self.raw), y)
 
     model = Kernel()
     return Task(
@@ -302,3 +369,31 @@ def gaussian_process() -> Task:
         dataset=rows(),
         **RUN,
     )
+
+
+@script(
+    "A Gaussian process by Cholesky",
+    source="GPyTorch's exact marginal likelihood",
+    outcome=refused("factor a small matrix column by column", rewrite="cholesky_by_columns"),
+)
+def gaussian_process() -> Task:
+    def likelihood(k: Tensor, y: Tensor) -> Tensor:
+        factor = torch.linalg.cholesky(k)
+        alpha = torch.cholesky_solve(y[:, None], factor)
+        return 0.5 * (y @ alpha).squeeze() + factor.diagonal().log().sum()
+
+    return process(likelihood)
+
+
+@script("A Gaussian process by columns", source="the same; Golub and Van Loan, algorithm 4.2.1")
+def cholesky_by_columns() -> Task:
+    def likelihood(k: Tensor, y: Tensor) -> Tensor:
+        total, logarithm = torch.zeros(()), torch.zeros(())
+        while len(k):  # as often as there are rows
+            column = k[:, 0] / k[0, 0].sqrt()
+            first = y[0] / column[0]
+            total, logarithm = total + first.square(), logarithm + column[0].log()
+            k, y = k[1:, 1:] - torch.outer(column[1:], column[1:]), y[1:] - first * column[1:]
+        return 0.5 * total + logarithm
+
+    return process(likelihood)

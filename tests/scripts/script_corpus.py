@@ -1,7 +1,7 @@
 """Scripts of the kinds that people have, each with what it should do: be captured, or be refused in a sentence.
 
-`docs/how-to/scripts.md` is made from their source, and `test_script_corpus.py` runs them all. The outcome of a
-script stands in its decorator and nowhere else."""
+`docs/how-to/scripts.md` is an index of them, and `test_script_corpus.py` runs them all. The outcome of a script stands
+in its decorator and nowhere else."""
 
 from __future__ import annotations
 

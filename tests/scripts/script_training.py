@@ -10,8 +10,9 @@ from unittest import mock
 import roundlog.capture
 import torch
 from roundlog import Job, Task
-from roundlog.capture import Captured
+from roundlog.capture import Captured, MakeTask
 from roundlog.capture.draws import Replay
+from roundlog.capture.tracing.traced_torch import without_checkpoints
 from roundlog.randomness import batch_rows
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -20,17 +21,17 @@ from tests.engine.trainings import steps_by_program
 Draws = list[torch.Tensor | None]
 
 
-def captured_job(task: Task) -> tuple[Job, Captured]:
+def captured_job(make_task: MakeTask) -> tuple[Job, Captured]:
     """The job of a task, and the capture that it was made of."""
     found: list[Captured] = []
     capture = roundlog.capture.capture
 
-    def keep(task: Task, *tell: Any) -> Captured:
-        found.append(capture(task, *tell))
+    def keep(make_task: MakeTask, *tell: Any) -> Captured:
+        found.append(capture(make_task, *tell))
         return found[-1]
 
     with mock.patch("roundlog.capture.capture", keep):
-        job = Job.from_task(task)
+        job = Job.from_task(make_task)
     return job, found[0]
 
 
@@ -56,7 +57,7 @@ def losses_by_pytorch(task: Task, drawn: list[Draws]) -> list[float]:
                     for group, rate in zip(optimizer.param_groups, own, strict=True):
                         group["lr"] = rate * schedule(step)
                 optimizer.zero_grad()
-                for part in task.parts(task.batch(rows)):
+                for part in task.parts_at(step, task.batch(rows)):
                     value = task.share(loss(model, part))
                     value.backward()
                     total += value.item()
@@ -79,5 +80,9 @@ def _several(part: Any) -> list[Any]:
 @contextlib.contextmanager
 def plain_kernels() -> Iterator[None]:
     """PyTorch's operators one by one, so that a script draws as often as its program does."""
-    with torch.compiler.set_stance("force_eager"), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+    with (
+        torch.compiler.set_stance("force_eager"),
+        torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+        without_checkpoints(),
+    ):
         yield

@@ -9,10 +9,10 @@ import torch
 from roundlog import Task
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.checkpoint import checkpoint
 
-from tests.scripts.script_corpus import RUN, script
+from tests.scripts.script_corpus import RUN, refused, script
 from tests.scripts.script_rows import rows
 
 
@@ -51,10 +51,28 @@ def weight_norm() -> Task:
     return task_of(model)
 
 
-@script("Orthogonal weights", source="PyTorch's tutorial on parametrizations")
+@script(
+    "Orthogonal weights",
+    source="PyTorch's tutorial on parametrizations",
+    outcome=refused("aten._linalg_solve_ex", rewrite="reflections"),
+)
 def orthogonal() -> Task:
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
     model[0] = parametrizations.orthogonal(model[0], orthogonal_map="cayley")
+    return task_of(model)
+
+
+@script("Orthogonal weights as a product of reflections", source="the same; Householder 1958")
+def reflections() -> Task:
+    class Reflections(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            turned = torch.eye(len(weight))
+            for v in F.normalize(weight, dim=1):
+                turned = turned - 2 * torch.outer(turned @ v, v)
+            return turned
+
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    parametrize.register_parametrization(model[0], "weight", Reflections())
     return task_of(model)
 
 
@@ -177,6 +195,7 @@ def lazy() -> Task:
 @script(
     "A buffer that is made in the step",
     source="a habit of running statistics: if self.mean is None",
+    outcome=refused("a step reads model.mean, where there is no tensor before the first step", rewrite="statistics"),
 )
 def statistics_none() -> Task:
     class Net(nn.Module):
@@ -230,7 +249,11 @@ def pruning() -> Task:
     return task_of(model)
 
 
-@script("Dropout of chosen rows, or of all", source="augmentation of easy rows, where there are enough of them")
+@script(
+    "Dropout of chosen rows, or of all",
+    source="augmentation of easy rows, where there are enough of them",
+    outcome=refused("decide by torch.where", rewrite="dropout_of_rows_by_where"),
+)
 def dropout_of_rows() -> Task:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -244,5 +267,19 @@ def dropout_of_rows() -> Task:
             else:
                 h = self.drop(h)
             return self.two(h)
+
+    return task_of(Net())
+
+
+@script("Dropout of rows, and of all, by torch.where", source="the same, written for fixed shapes")
+def dropout_of_rows_by_where() -> Task:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.drop, self.two = nn.Linear(6, 16), nn.Dropout(0.2), nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h, chosen = torch.tanh(self.one(x)), x[:, :1] > 0
+            return self.two(torch.where(chosen | (x.mean() <= 0), self.drop(h), h))
 
     return task_of(Net())

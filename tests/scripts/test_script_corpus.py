@@ -46,7 +46,7 @@ OF_BF16 = 2.0**-8
 def job_of(name: str) -> Job:
     """The job of a script, after three steps of it beside plain PyTorch."""
     script = SCRIPTS[name]
-    job, captured = captured_job(_task_of(script))
+    job, captured = captured_job(functools.partial(_task_of, script))
     ours, drawn = losses_by_program(job, captured, 3)
     with plain_kernels():
         theirs = losses_by_pytorch(script.task(), drawn)
@@ -72,7 +72,7 @@ def _does_what_it_says(name: str) -> None:
         assert (outcome.warning in found[0]) if found else not outcome.warning
         return
     with pytest.raises(CaptureError) as caught:
-        Job.from_task(SCRIPTS[name].task())
+        Job.from_task(SCRIPTS[name].task)
     assert outcome.sentence in str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -4,6 +4,7 @@ its runs."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
-    from roundlog.capture import Task
+    from roundlog.capture import MakeTask, Task
     from roundlog.generation import LoadedModel
     from roundlog.training import Job
 
@@ -95,14 +96,15 @@ def create_generation(
             raise CommandError("a prompt is no text in UTF-8: convert it.") from None
     request = JobRequest(str(model), out, max_memory, arithmetic=arithmetic)
 
-    def task() -> Task:
+    def loaded_task() -> MakeTask:
         # Tables of positions are computed as the model is read: portably, so that the job is the same everywhere.
         with output.progress("Making a job") as bar:
             bar.tell(READS_MODEL)
             loaded = read_model(model, dtype)
-        return _generation(loaded, [_prompt_tokens(loaded, one, raw=raw) for one in prompt], interval, choice)
+        tokens = [_prompt_tokens(loaded, one, raw=raw) for one in prompt]
+        return functools.partial(_generation, loaded, tokens, interval, choice)
 
-    job, made = request.make(task)
+    job, made = request.make(loaded_task)
     plain = show_made_job(job, out, made, quiet=json)
     if json:
         output.show_json(plain)

@@ -13,7 +13,7 @@ from tiebreak.cli.failures import CommandError
 from tiebreak.cli.output import size
 
 if TYPE_CHECKING:
-    from roundlog.capture import Task
+    from roundlog.capture import MakeTask
     from roundlog.training import Job, Sameness
 
 _EXACT = "exact"
@@ -38,8 +38,8 @@ class JobOrigin:
     def warning(self) -> str:
         named = ", ".join(f"{name}{place}" for name, place in (self.unportable or {}).items())
         return (
-            f"the job may be another where another machine runs your function: PyTorch itself has computed {named}, "
-            "with the bits of this machine"
+            f"the initial state depends on this machine, on which PyTorch itself has computed {named}: it travels with "
+            "the job as data, and your function may make another job on another machine"
         )
 
 
@@ -67,10 +67,11 @@ class JobRequest:
         if self.out is not None and self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
             raise CommandError(f"{self.out} is not an empty directory: choose another place for the job.")
 
-    def make(self, task: Callable[[], Task], *, compare: bool = True) -> tuple[Job, JobOrigin | None]:
-        """The job, written to its directory, and the account of its making. task: called where random numbers are
-        portable. compare: False for a job that is neither compared with the task's own steps nor written, and None.
-        Raises CommandError, CaptureError, DefectError, and what `task` does."""
+    def make(self, loaded: Callable[[], MakeTask], *, compare: bool = True) -> tuple[Job, JobOrigin | None]:
+        """The job, written to its directory, and the account of its making. loaded: gives the function that makes
+        the task; both are called where random numbers are portable. compare: False for a job that is neither compared
+        with the task's own steps nor written, and None. Raises CommandError, CaptureError, DefectError, and what
+        `loaded` does."""
         from roundlog.capture import portable, torchs_own
         from roundlog.execution.microbatch import samples_of
         from roundlog.spec import POLICY_CERTIFIED, POLICY_NAMES
@@ -78,10 +79,10 @@ class JobRequest:
 
         found: list[Sameness] = []
         with torchs_own() if self.torch_random else contextlib.nullcontext(), portable() as numbers:
-            to_capture = task()
+            make_task = loaded()
             with output.progress("Making a job", stages=len(JOB_STAGES) - (not compare)) as bar:
                 job = Job.from_task(
-                    to_capture,
+                    make_task,
                     policy=POLICY_NAMES.index(self.policy) if self.policy is not None else POLICY_CERTIFIED,
                     bits=self.bits or 32,
                     arithmetic=self.arithmetic or _EXACT,

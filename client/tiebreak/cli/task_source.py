@@ -32,26 +32,31 @@ EXAMPLES = {
 """Name of the function -> its module."""
 
 
-def load_task(source: str, settings: Sequence[str]) -> Task:
-    """The task that `source` names: an example, or FILE.py:FUNCTION. settings: `name=value` for its parameters.
+def load_task(source: str, settings: Sequence[str]) -> Callable[[], Task]:
+    """Return a function that makes the task that `source` names: an example, or FILE.py:FUNCTION. settings:
+    `name=value` for its parameters.
 
-    Raises CommandError, in one sentence, for whatever is wrong with them or with the user's code; DefectError for what
-    is wrong with this program."""
-    from roundlog.capture import CaptureError, DefectError, Task, is_refusal, is_users_error
-
+    Raises CommandError, in one sentence, for whatever is wrong with them or with the user's code, as the function does;
+    that raises DefectError for what is wrong with this program."""
     function, place = _find(source)
     arguments = _arguments(function, settings, source)
-    try:
-        task = function(**arguments)
-    except CaptureError:
-        raise
-    except Exception as error:
-        if is_refusal(error) or is_users_error(error):
-            raise _failed(error, place) from error
-        raise DefectError(error, place=f" ({_place(error, place)})") from error
-    if not isinstance(task, Task):
-        raise CommandError(f"{source} returns {type(task).__name__}: let it return a roundlog.capture.Task.")
-    return task
+
+    def make_task() -> Task:
+        from roundlog.capture import CaptureError, DefectError, Task, is_refusal, is_users_error
+
+        try:
+            task = function(**arguments)
+        except CaptureError:
+            raise
+        except Exception as error:
+            if is_refusal(error) or is_users_error(error):
+                raise _failed(error, place) from error
+            raise DefectError(error, place=f" ({_place(error, place)})") from error
+        if not isinstance(task, Task):
+            raise CommandError(f"{source} returns {type(task).__name__}: let it return a roundlog.capture.Task.")
+        return task
+
+    return make_task
 
 
 def _find(source: str) -> tuple[Callable[..., object], Path]:

@@ -179,7 +179,7 @@ class Training:
     arithmetic: str = "exact"
 
     def job(self) -> engine.Job:
-        return engine.Job.from_task(self.task(), arithmetic=self.arithmetic)
+        return engine.Job.from_task(self.task, arithmetic=self.arithmetic)
 
 
 _OF_BF16 = (FraudKind.ACTIVATION, FraudKind.CONVERSION, FraudKind.MASTER)

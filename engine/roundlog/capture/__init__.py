@@ -4,6 +4,7 @@ step."""
 from roundlog.capture.captured import Captured
 from roundlog.capture.checkpoint import load_checkpoint
 from roundlog.capture.errors import CaptureError, DefectError, is_refusal, is_users_error, told_from_refusals
+from roundlog.capture.fresh_tasks import MakeTask
 from roundlog.capture.huggingface import generated_tokens
 from roundlog.capture.pipeline import capture
 from roundlog.capture.portable import paused, portable, torchs_own
@@ -13,6 +14,7 @@ __all__ = [
     "CaptureError",
     "Captured",
     "DefectError",
+    "MakeTask",
     "Task",
     "capture",
     "generated_tokens",

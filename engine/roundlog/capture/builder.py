@@ -35,15 +35,6 @@ def needed(nodes: Sequence[Node], values: Iterable[int], known: Collection[int] 
     return found
 
 
-def from_constants(nodes: Sequence[Node]) -> set[int]:
-    """The values that are computed from constants alone."""
-    found = set[int]()
-    for index, node in enumerate(nodes):
-        if found.issuperset(node.inputs) if node.inputs else node.op in ("constant", "iota"):
-            found.add(index)
-    return found
-
-
 def evaluated(
     nodes: Sequence[Node],
     wanted: Collection[int],
@@ -74,10 +65,6 @@ MAX_LITERAL = 1 << 10
 """Elements of a literal tensor: what is larger belongs into the state, where a single element can be proven."""
 
 
-_INDEXING = ("take", "gather")
-"""Operators that an index outside of its axis stops."""
-
-
 def _pattern(numbers: torch.Tensor) -> tuple[int, ...]:
     """The bits of numbers of a format, [count], with the one NaN that programs have."""
     bits = numbers.contiguous().view(torch.uint8).numpy().view(f"u{numbers.itemsize}")
@@ -97,8 +84,6 @@ class Builder:
         self.nodes: list[Node] = []
         self.source = ""
         self._known: dict[object, Value] = {}
-        self.counts: Value | None = None
-        """bool[]: whether what is built counts, where it belongs to a path that may not be taken."""
         self.draw: Draw | None = None
         """The call that draws random numbers which is being lowered."""
         self._streams: dict[object, int] = {}
@@ -122,10 +107,6 @@ class Builder:
             starts = range(0, len(inputs), MAX_JOINED)
             inputs = tuple(self.op("cat", *inputs[start : start + MAX_JOINED], **attributes) for start in starts)
             return self.op("cat", *inputs, **attributes)
-        if name in _INDEXING and self.counts is not None and self.nodes[inputs[1]].op not in ("constant", "iota"):
-            # An index outside of its axis stops the run, but not on a path that is not taken.
-            inside = self.op("where", self.counts, inputs[1], self.constant(0, DType.I64))
-            inputs = (inputs[0], inside)
         declared = TensorType((), DType.F32)
         kind = operator(name).infer([self.type(value) for value in inputs], attributes, declared)
         return self._add(name, inputs, attributes, kind)
@@ -133,14 +114,6 @@ class Builder:
     def source_op(self, name: str, kind: TensorType, **attributes: Attribute) -> Value:
         """Append an operator whose type is declared, not computed: state, data, schedule, constant, iota, uniform."""
         return self._add(name, (), attributes, operator(name).infer([], attributes, kind))
-
-    def again(self, node: Node, inputs: Sequence[Value]) -> Value:
-        """Append a node's operator, of other inputs of the same types."""
-        return self._add(node.op, inputs, dict(node.attributes), node.type)
-
-    def begin(self) -> None:
-        """Begin another lowering of the step, which draws anew."""
-        self._streams, self._drawn = {}, {}
 
     def _add(self, name: str, inputs: Sequence[Value], attributes: dict[str, Attribute], kind: TensorType) -> Value:
         key = (name, tuple(inputs), tuple(sorted(attributes.items())), kind)

@@ -1,27 +1,20 @@
-"""Values of tensors in files: those of a model's parameters and buffers, from a safetensors file, to fine-tune it or as
-it was trained here; and tensors that are written into a file, so that they take no memory until they are read again."""
+"""Values of a model's parameters and buffers from a safetensors file, to fine-tune it or as it was trained here."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.task import STORED
-from roundlog.capture.tracing.eager import plain_model
-from roundlog.data import absence
+from roundlog.capture.real_steps.eager import plain_model
+from roundlog.data import STORED, absence
 from roundlog.program import ProgramError
 from roundlog.program.model import names_in_model
-from roundlog.storage import load_tensors, open_regular, read_into, tensor_types
+from roundlog.storage import load_tensors, open_regular, tensor_types
 
 _DTYPES = {
     **{"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64, "BOOL": torch.bool},
@@ -151,67 +144,3 @@ def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 def _more(names: list[str]) -> str:
     return "the only one" if len(names) == 1 else f"and {len(names) - 1} more"
-
-
-class SpillFile:
-    """A file without a name, which goes when nobody has it open. It lies where temporary files do."""
-
-    def __init__(self, what: str) -> None:
-        """what: is kept in it, for messages. Raises CaptureError if the file cannot be made."""
-        self._what, self._size = what, 0
-        self.place = Path(tempfile.gettempdir())
-        """The folder."""
-        with self._writing():
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open for as long as its tensors are in use)
-            self.reader = os.fdopen(os.dup(self._file.fileno()), "rb")
-        """The file, open for reading."""
-
-    def append(self, tensor: torch.Tensor) -> int:
-        """Writes a tensor on the CPU behind all others. Returns its first byte. Raises CaptureError if there is no
-        room."""
-        # Modes of a trace, or of a run in FP64, have no business here.
-        with _disable_current_modes():
-            whole = tensor.detach().contiguous()
-            # A single element may have any stride, and is contiguous.
-            data = whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
-        start = self._size
-        with self._writing():
-            self._file.write(data.data)
-            self._file.flush()
-        self._size += len(data)
-        return start
-
-    def put(self, tensor: torch.Tensor) -> SpilledTensor:
-        """As `append`."""
-        return SpilledTensor(self, self.append(tensor), tensor.shape, tensor.dtype)
-
-    def read(self, start: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-        """Tensor on the CPU that was written from byte `start` on. Raises StorageError if it cannot be read."""
-        with _disable_current_modes():
-            found = torch.empty(shape, dtype=dtype)
-            read_into(found.view(-1).view(torch.uint8).numpy().data, self.reader, self.place, start)
-        return found
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CaptureError(
-                f"{self._what} cannot be kept in {self.place} ({error.strerror}): set TMPDIR to a folder with room for "
-                "them"
-            ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class SpilledTensor:
-    """A tensor in a file."""
-
-    file: SpillFile
-    start: int
-    shape: torch.Size
-    dtype: torch.dtype
-
-    def tensor(self) -> torch.Tensor:
-        """A copy of its own. Raises StorageError if it cannot be read."""
-        return self.file.read(self.start, self.shape, self.dtype)

@@ -7,9 +7,7 @@ the program."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from roundlog.capture.portable import PortableNumbers
+from roundlog.capture.portable import paused, portable
 from roundlog.capture.rules import VIEWS
 from roundlog.capture.rules.rule_table import is_among
 
@@ -27,11 +25,9 @@ from roundlog.capture.rules.rule_table import is_among
 class Constants:
     """Constant nodes of a graph, and their values."""
 
-    def __init__(self, module: nn.Module, graph: fx.Graph, *, by_pytorch: bool = False) -> None:
-        """module: what the graph's attributes are found in. by_pytorch: values as the user's own steps have them, to
-        be compared with what those have kept."""
+    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
+        """module: what the graph's attributes are found in."""
         self._module = module
-        self._arithmetic = nullcontext if by_pytorch else PortableNumbers
         self._values: dict[fx.Node, Any] = {}
         changing = written(graph)
         self._constant: set[fx.Node] = set()
@@ -59,10 +55,6 @@ class Constants:
                 self._values[current] = self._compute(current)
         return self._values[node]
 
-    def digest(self, node: fx.Node) -> str:
-        """A constant node's value, told apart from other values."""
-        return digest_of(self.evaluate(node))
-
     def _compute(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
             return getattr(self._module, str(node.target)).detach().cpu()
@@ -73,23 +65,10 @@ class Constants:
         if "view_as_real" in str(node.target) and not args[0].is_complex():
             return args[0]  # complex numbers are held as real pairs
         assert callable(node.target)
-        with torch.no_grad(), self._arithmetic():
+        with torch.no_grad(), paused(), portable():
             value = node.target(*args, **kwargs)
         # Memory that nobody has written to holds anything: here, as in programs, zeros.
         return torch.zeros_like(value) if "empty" in str(node.target) else value
-
-
-def digest_of(value: Any) -> str:
-    """A tensor, or a tuple of tensors, told apart from other values."""
-    digest = hashlib.sha256()
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            digest.update(f"{leaf.dtype} {list(leaf.shape)}".encode())
-            dense = torch.empty(leaf.shape, dtype=leaf.dtype).copy_(leaf)
-            digest.update(dense.view(-1).view(torch.uint8).numpy().tobytes() if leaf.numel() else b"")
-        else:
-            digest.update(repr(leaf).encode())
-    return digest.hexdigest()
 
 
 def _is_tensor(module: nn.Module, node: fx.Node) -> bool:

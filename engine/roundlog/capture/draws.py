@@ -8,12 +8,13 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -88,7 +89,7 @@ def _below(start: int, stop: int) -> Any:
 
 
 def _number(drawn: torch.Tensor) -> Any:
-    return drawn.item()
+    return drawn if isinstance(drawn, FakeTensor) else drawn.item()  # a step is traced with the tensor itself
 
 
 def _randint_of_numpy(low: int, high: int | None = None) -> Any:
@@ -147,8 +148,6 @@ class Draw:
     """Number of the call in its step."""
     state: str
     """State of the generator before the call."""
-    path: int = 0
-    """Number of the path through the step."""
 
 
 class Draws(TorchDispatchMode):
@@ -182,7 +181,7 @@ class Draws(TorchDispatchMode):
             self.refused.append(
                 CaptureError(
                     f"{func}{place_of_call()} draws from a seed that is set inside the step, or from a generator that "
-                    "is made there: make the generator, and set its seed, before the first step"
+                    "is made there: draw from torch's own generator, whose seed is the task's"
                 )
             )
             raise self.refused[-1]
@@ -265,13 +264,6 @@ def draws(func: Any) -> bool:
 def draw_of(node: fx.Node) -> Draw | None:
     """The call that a graph node is a part of; None if it draws nothing."""
     return (node.meta.get("custom") or {}).get(_KEY)
-
-
-def in_path(node: fx.Node, path: int) -> None:
-    """Tells the call that a graph node is a part of from the calls of other paths through the step, which may draw the
-    same numbers: only one path is taken. path: its number."""
-    if (draw := draw_of(node)) is not None:
-        node.meta["custom"] = {**node.meta["custom"], _KEY: replace(draw, path=path)}
 
 
 def _drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:

@@ -25,7 +25,7 @@ from torch.fx import traceback
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_CAPTURE = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "fresh_capture"))
+_CAPTURE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -135,7 +135,7 @@ def is_of_torch(path: str) -> bool:
 
 def is_internal(path: str) -> bool:
     """Whether a file of Python is capture's or PyTorch's own."""
-    return path.startswith((*_CAPTURE, _TORCH, "<"))
+    return path.startswith((_CAPTURE, _TORCH, "<"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class SourcePlace:
 
     @property
     def name(self) -> str:
-        return f"{Path(self.path).name}:{self.line}"
+        return f"{self.path.replace(os.sep, '/').rpartition('/')[2]}:{self.line}"  # pathlib would be seen as the step's
 
 
 def places_of(error: BaseException) -> list[SourcePlace]:

@@ -11,18 +11,15 @@ import torch
 from torch import fx
 
 from roundlog.capture.builder import Builder, ProgramStates, Value
-from roundlog.capture.captured import OnPath, calls_of
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, source_of, told_from_refusals
-from roundlog.capture.masked_rows import Axes, MaskedRows
+from roundlog.capture.kernel_calls import Result, calls_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
-from roundlog.capture.rules.numbers import OF_NUMBERS, refuse_numbers
 from roundlog.capture.rules.rule_table import NodeValues, base_name, is_among, storage
 from roundlog.capture.rules.shapes_and_views import diagonal_scatter, places_in_base, slice_scatter
 from roundlog.capture.rules.short_formats import applied
-from roundlog.capture.tracing.traced_step import decisions_before
-from roundlog.program import DType, ProgramError, TensorType
+from roundlog.program import ProgramError, TensorType
 
 
 class Storages:
@@ -173,7 +170,46 @@ _OF_A_SAMPLE = (
     "a gamma number (Beta, Dirichlet) has no gradient by its concentration here: draw it by sample() in place of "
     "rsample()"
 )
+_OF_ROWS = "keep all rows, and weigh them by a mask of zeros and ones: how many places nonzero finds depends on values"
+_AS_PRODUCTS = (
+    "a Fourier transform is two products with matrices of cosines and sines, made before training "
+    "(`stft_by_products`, `fno_by_products` in docs/how-to/scripts.md)"
+)
+_BY_LOOP = (
+    "torch.linalg.solve_triangular is captured; factor a small matrix column by column in a loop of your own "
+    "(`cholesky_by_columns` in docs/how-to/scripts.md)"
+)
+_BY_STIRLING = (
+    "for x > 0 write Stirling's formula at y = x + 6, less the logarithms that lead there: (y - 0.5) * y.log() - y + "
+    "0.9189385 + 1 / (12 * y) - 1 / (360 * y**3) - sum((x + k).log() for k in range(6))"
+)
+_ROUNDED_BY_HAND = "round by hand: x + (torch.round(x / scale).clamp(low, high) * scale - x).detach()"
+_FACTORS = (
+    *("linalg_cholesky_ex", "cholesky", "cholesky_solve", "linalg_lu_factor_ex", "linalg_lu", "linalg_inv_ex"),
+    *("_linalg_solve_ex", "_linalg_det", "_linalg_slogdet"),
+)
 _REWRITES = {
+    **dict.fromkeys(("nonzero", "masked_select", "unique", "_unique2"), _OF_ROWS),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2c", "_fft_c2r"), _AS_PRODUCTS),
+    **dict.fromkeys(_FACTORS, _BY_LOOP),
+    **dict.fromkeys(("lgamma", "digamma", "polygamma"), _BY_STIRLING),
+    "erfinv": "draw normal numbers by torch.randn, or compute this before training",
+    "hypot": "write (a * a + b * b).sqrt()",
+    "asinh": "write x.sign() * (x.abs() + x * x / (1 + (1 + x * x).sqrt())).log1p()",
+    "acosh": "write (t + (t * (t + 2)).sqrt()).log1p(), t = x - 1",
+    "atanh": "write 0.5 * (x.log1p() - (-x).log1p())",
+    "erfc": "write 1 - torch.erf(x)",
+    **dict.fromkeys(("cummax", "cummin"), "take torch.maximum or torch.minimum of one slice after another"),
+    "logcumsumexp": "write (x - top).exp().cumsum(dim).log() + top, top = x.amax(dim, keepdim=True).detach()",
+    "addbmm": "write x + torch.bmm(a, b).sum(0)",
+    "_pdist_forward": "take the pairs of torch.cdist(x, x) that torch.triu_indices names",
+    "multilabel_margin_loss_forward": "write (1 - x[:, t] + x[:, j]).clamp(min=0) for targets t and other classes j",
+    "fake_quantize_per_channel_affine_cachemask": _ROUNDED_BY_HAND,
+    "grid_sampler_2d": (
+        "read the four pixels around each position by torch.gather, and add them up by their weights "
+        "(`transformer_by_gather` in docs/how-to/scripts.md)"
+    ),
+    "index_reduce": "write scatter_reduce with the index expanded to the source's shape",
     **dict.fromkeys(("poisson", "binomial"), _OF_A_FIELD),
     **dict.fromkeys(("_standard_gamma_grad", "_dirichlet_grad"), _OF_A_SAMPLE),
 }
@@ -183,30 +219,21 @@ _REWRITES = {
 class GraphLowering(Context):
     """Lowering of one traced graph."""
 
-    def __init__(
-        self, builder: Builder, states: ProgramStates, module: fx.GraphModule, counts: Value | None = None
-    ) -> None:
-        """states: those of the program. module: the traced graph. counts: bool[], whether a step is this one, where
-        steps differ."""
+    def __init__(self, builder: Builder, states: ProgramStates, module: fx.GraphModule) -> None:
+        """states: those of the program. module: the traced graph."""
         super().__init__(builder, states)
-        self.on_paths: dict[OnPath, Value | None] = {}
-        """Results of PyTorch's kernels, None for what is known at capture, and next states: by who lowers the graph."""
+        self.results: dict[Result, Value | None] = {}
+        """Results of PyTorch's kernels, None for what is known at capture, and next states."""
         self._module = module
         self._constants = Constants(module, module.graph)
         self._values = NodeValues(states)
         self._storages = Storages(self, self._values)
-        self._masked_rows = MaskedRows(self, self._values)
-        self._counts = counts
-        self._decisions: tuple[tuple[fx.Node, bool], ...] = ()
 
     def lower(self, inputs: Mapping[fx.Node, Value]) -> None:
         """Lower all operators. inputs: values of the placeholders; those that nothing reads may be missing."""
-        self.builder.begin()
-        self.builder.counts = self._counts
         self._values.update(inputs)
         for node in self._module.graph.nodes:
             self.builder.source = source_of(node)
-            self._follow_path(decisions_before(node))
             if node.op == "get_attr":
                 held = getattr(self._module, str(node.target))
                 if not isinstance(held, torch.Tensor):  # a generator: a program has its own random numbers
@@ -220,19 +247,11 @@ class GraphLowering(Context):
                 value = self._values[node]
                 if isinstance(value, Value | torch.Tensor):
                     stands: Value | None = None if isinstance(value, torch.Tensor) else value
-                    self.on_paths.update(dict.fromkeys(calls_of(node), stands))
+                    self.results.update(dict.fromkeys(calls_of(node), stands))
 
     def value(self, node: fx.Node) -> Any:
         """Values of the program that a graph node stands for."""
         return self._values.value(node)
-
-    def operand(self, node: fx.Node) -> Any:
-        """Values as `value` gives them, and of numbers of chosen elements, too."""
-        return self._masked_rows.number(node) if self._masked_rows.counts(node) else self.value(node)
-
-    def axes(self, node: fx.Node) -> Axes:
-        """The masks of a tensor's axes; nothing, of one that has nothing to do with chosen rows."""
-        return self._masked_rows.axes(node)
 
     def known(self, node: Any) -> torch.Tensor | None:
         if not isinstance(node, fx.Node) or node not in self._constants:
@@ -243,36 +262,16 @@ class GraphLowering(Context):
     def rebind(self, target: fx.Node, value: Value) -> None:
         self._write(target, self._like(target, value))
 
-    def _follow_path(self, decisions: tuple[tuple[fx.Node, bool], ...]) -> None:
-        """Has the builder know when what follows counts: conditions and their answers on the path that it is on."""
-        if decisions is self._decisions:
-            return
-        self._decisions, self.builder.counts = decisions, self._counts
-        for node, answer in decisions:
-            condition = self.builder.convert(self.operand(node), DType.BOOL)
-            holds = condition if answer else self.builder.op("logical_not", condition)
-            before: Value | None = self.builder.counts
-            self.builder.counts = holds if before is None else self.builder.op("logical_and", before, holds)
-
     def _call(self, node: fx.Node) -> None:
         values = self._values
         if getattr(node.target, "__name__", "") == "getitem":
             container, position = node.args
             values[node] = values[container][position]  # type: ignore[index]
-            self._masked_rows.take_item(node, container, position)  # type: ignore[arg-type]
             return
-        if self._masked_rows.counts(node):
-            values[node] = None  # computed where it is used
-            return
-        if node.target in OF_NUMBERS:
-            args: Any = fx.node.map_arg(node.args, self.operand)
-            values[node] = OF_NUMBERS[node.target](self, *args)
-            return
-        if not hasattr(node.target, "_schema"):
-            name = getattr(node.target, "__name__", "an operation")
+        if "_local_scalar_dense" in str(node.target):
             raise CaptureError(
-                f"the step computes {name} of a number that it takes out of a tensor (.item()){self._where()}: compute "
-                "with the tensor itself"
+                f"the step takes a number out of a tensor (.item(), float(), .tolist()){self._where()}: compute with "
+                "the tensor itself"
             )
         if node not in self._constants:
             self._lower(node)
@@ -300,7 +299,7 @@ class GraphLowering(Context):
                 f"the operator aten.{call.name}{self._where()} changes the shape of a tensor in place, and the "
                 f"tensor has views: use aten.{call.base[:-1]}"
             )
-        if call.rule is None and not self._masked_rows.concerns(node):
+        if call.rule is None:
             raise CaptureError(
                 f"the operator aten.{call.name}{self._where()} has no counterpart in this program's operator set: "
                 f"{_REWRITES.get(call.base, 'write this line with the operators that docs/operators.md lists')}"
@@ -327,11 +326,9 @@ class GraphLowering(Context):
         self.node = node
         self.builder.draw = draw_of(node)
         try:
-            if call.rule is None or self._masked_rows.concerns(node):
-                return self._masked_rows.lowered(node, call.name, call.rule)
+            assert call.rule is not None
             # Random numbers are the program's own.
             options = {key: value for key, value in node.kwargs.items() if key != "generator"}
-            refuse_numbers(node, call.base)
             return applied(self, call.name, call.rule, options, self.value)
         except (CaptureError, ProgramError) as error:
             raise CaptureError(f"the operator aten.{call.name}{self._where()} cannot be lowered: {error}") from None

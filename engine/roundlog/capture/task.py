@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.optimizers.update import Factor
-from roundlog.data import NARROW, DataError, Field, absence, fields_of, is_lazy_view
+from roundlog.data import NARROW, STORED, DataError, Field, absence, fields_of, is_lazy_view, micro_batches
 from roundlog.storage import StorageError
 
 if TYPE_CHECKING:
@@ -161,13 +161,13 @@ def _takes_two(function: Callable[..., object]) -> bool:
     return True
 
 
+StepNumbers = Callable[[int], float] | Sequence[float] | NDArray[Any]
+"""A number at each step: a function of the step (0, 1, ...), or one number a step."""
+
 OfBatch = Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
 
 Source = torch.Tensor | NDArray[Any] | Field
 """Field of a data set, as a user gives it."""
-
-STORED = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
-"""Dtypes of states and data in a program."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,6 +200,10 @@ class Task:
     max_grad_norm: gradients are clipped before the update as by
         `torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)`; of several optimizers, each by the norm of
         its own parameters.
+    numbers: name -> what changes from step to step, rounded to FP32: a function of the step (0, 1, ...), or one number
+        a step. The loss reads a name from its batch, as a tensor of no axes (float32, or int64 where the number at step
+        0 is an int). A name with a dot or a bracket is the place of a number of Python's as the script has it,
+        `model.step`, or `loss.step` for a variable of the loss's closure, with the value with which a step begins.
     """
 
     model: nn.Module
@@ -215,19 +219,21 @@ class Task:
     max_grad_norm: Several[float | None] = None
     accumulate: Literal["mean", "sum"] = "mean"
     of_batch: OfBatch | None = None
+    numbers: Mapping[str, StepNumbers] = field(default_factory=dict)
 
     @staticmethod
-    def from_trainer(trainer: Trainer, *, interval: int | None = None) -> Task:
-        """The task that a `transformers.Trainer`, freshly made, would train by `train()`.
+    def from_trainer(trainer: Trainer | Callable[[], Trainer], *, interval: int | None = None) -> Task:
+        """The task that a `transformers.Trainer`, freshly made, would train by `train()`: one, or a function that makes
+        one.
 
         Its model, loss, optimizer, scheduler, data and arguments are followed; the order of the data and the draws of
         dropout are the job's own. interval: steps between checkpoints; None takes `save_steps`, or all steps where
         nothing is saved meanwhile. The model is put into training mode, and the trainer is left as it was otherwise.
 
-        Raises CaptureError for what a job cannot follow of it: all that is found, on one line."""
-        from roundlog.capture.huggingface import task_of
+        Raises CaptureError, on one line, for what a job cannot follow of it."""
+        from roundlog.capture.huggingface import trainer_arguments
 
-        return task_of(trainer, interval)
+        return Task(**trainer_arguments(trainer, interval))
 
     @staticmethod
     def from_causal_lm(
@@ -255,24 +261,43 @@ class Task:
         the end.
 
         Raises CaptureError, in one sentence, for what cannot be generated."""
-        from roundlog.capture.huggingface import Sampling, generation_task
+        from roundlog.capture.huggingface import Sampling, generation_arguments
 
         sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty)
-        return generation_task(
-            model, prompts, new_tokens=new_tokens, sampling=sampling, stop=stop, seed=seed, interval=interval
+        return Task(
+            **generation_arguments(
+                model, prompts, new_tokens=new_tokens, sampling=sampling, stop=stop, seed=seed, interval=interval
+            )
         )
 
-    def parts(self, batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-        """Micro-batches of a batch, in order, as the loss gets them: each with what `of_batch` says of the whole."""
+    def parts(
+        self, batch: Mapping[str, torch.Tensor], numbers: Mapping[str, torch.Tensor]
+    ) -> list[dict[str, torch.Tensor]]:
+        """Micro-batches of a batch, in order, as the loss gets them: each with what `of_batch` says of the whole, and
+        these numbers."""
         found = micro_batches(batch, self.micro_batches)
         whole = {} if self.of_batch is None else dict(self.of_batch(batch))
         if taken := sorted(whole.keys() & batch.keys()):
             raise CaptureError(f"of_batch gives {taken[0]}, which is a field of the dataset: choose another name")
-        return [{**part, **whole} for part in found]
+        return [{**part, **whole, **numbers} for part in found]
 
     def parts_at(self, step: int, batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
-        """The parts of the batch of a step."""
-        return self.parts(batch)
+        """The parts of the batch of a step, with the numbers that the loss reads from it."""
+        names = (name for name in self.numbers if name.isidentifier())
+        return self.parts(batch, {name: torch.tensor(self.number(name, step)) for name in names})
+
+    def number(self, name: str, step: int) -> float:
+        """A stated number at a step. Raises CaptureError for what is none."""
+        source = self.numbers[name]
+        value = source(step) if callable(source) else source[step]
+        value = value.item() if isinstance(value, np.generic | torch.Tensor) and value.ndim == 0 else value
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise CaptureError(f"numbers[{name!r}] is {value!r} at step {step}: give a finite int or float")
+        return value
+
+    def held_numbers(self) -> list[str]:
+        """Names of the numbers that stand in places of the script's."""
+        return [name for name in self.numbers if not name.isidentifier()]
 
     def share(self, loss: torch.Tensor) -> torch.Tensor:
         """Share of one micro-batch in the loss of its batch."""
@@ -307,6 +332,13 @@ class Task:
         self._check_parts()
         self._check_numbers()
         self._check_dataset()
+        for name, source in self.numbers.items():
+            if name in self.dataset:
+                raise CaptureError(f"numbers has {name}, which is a field of the dataset: choose another name")
+            if not callable(source) and len(source) < self.steps:
+                raise CaptureError(
+                    f"numbers[{name!r}] has {len(source)} numbers: give one for each of {self.steps} steps"
+                )
         if not 1 <= self.batch_size <= self.rows:
             raise CaptureError(
                 f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows: choose a smaller batch_size"
@@ -366,26 +398,26 @@ class Task:
             )
         if not self.dataset:
             raise CaptureError("the dataset has no fields: give at least one tensor of rows")
-        for name, field in self.dataset.items():
+        for name, source in self.dataset.items():
             if not isinstance(name, str):
                 raise CaptureError(f"the dataset field {name!r} has a name that is no text: give it a str")
-            if not isinstance(field, torch.Tensor | np.ndarray | Field):
+            if not isinstance(source, torch.Tensor | np.ndarray | Field):
                 raise CaptureError(
-                    f"dataset field {name} is {a_kind(field)}: make it a torch.Tensor, a NumPy array or "
+                    f"dataset field {name} is {a_kind(source)}: make it a torch.Tensor, a NumPy array or "
                     "memory map, or what roundlog.windows, safetensors_fields or arrow_fields gives"
                 )
-            if len(field.shape) == 0 or field.shape[0] == 0:
+            if len(source.shape) == 0 or source.shape[0] == 0:
                 raise CaptureError(f"dataset field {name} is empty: give at least one row")
-            if field.shape[0] != self.rows:
+            if source.shape[0] != self.rows:
                 raise CaptureError(
-                    f"dataset field {name} has {field.shape[0]} rows, the first field {self.rows}: "
+                    f"dataset field {name} has {source.shape[0]} rows, the first field {self.rows}: "
                     "give all fields the same number of rows"
                 )
-            if not isinstance(field, torch.Tensor):
+            if not isinstance(source, torch.Tensor):
                 continue
-            if field.dtype not in STORED + NARROW:
-                raise CaptureError(f"dataset field {name} is {field.dtype}: convert it to float32, int64 or bool")
-            if field.layout != torch.strided:
+            if source.dtype not in STORED + NARROW:
+                raise CaptureError(f"dataset field {name} is {source.dtype}: convert it to float32, int64 or bool")
+            if source.layout != torch.strided:
                 raise CaptureError(f"dataset field {name} is sparse: convert it with .to_dense()")
         self.fields()
 
@@ -396,11 +428,3 @@ _AS_COMPLEX = (
     "torch.view_as_complex of it in the step"
 )
 """Advice about dtypes of states, for refusals."""
-
-
-def micro_batches(batch: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
-    """The `count` equal parts of a batch, in order."""
-    if count == 1:
-        return [dict(batch)]
-    rows = len(next(iter(batch.values()))) // count
-    return [{name: field[i * rows : (i + 1) * rows] for name, field in batch.items()} for i in range(count)]

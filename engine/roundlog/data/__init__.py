@@ -27,11 +27,13 @@ from roundlog.data.remote_field import (
 )
 from roundlog.data.sources import (
     NARROW,
+    STORED,
     absence,
     field_of,
     fields_of,
     is_lazy_view,
     materialized,
+    micro_batches,
     reach,
     safetensors_fields,
     widened,
@@ -41,6 +43,7 @@ from roundlog.data.sources import (
 __all__ = [
     "HELD_BYTES",
     "NARROW",
+    "STORED",
     "ArrowField",
     "BlockCache",
     "DataError",
@@ -67,6 +70,7 @@ __all__ = [
     "is_lazy_view",
     "is_unchanged",
     "materialized",
+    "micro_batches",
     "most_data_bytes",
     "reach",
     "read_block_roots",

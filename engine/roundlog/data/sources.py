@@ -56,6 +56,9 @@ def reach(tensor: torch.Tensor) -> int:
 
 
 _DTYPES = "give float32, bfloat16, float16, bool, or integers of up to 64 bits (unsigned ones of up to 16)"
+STORED = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+"""Dtypes of states and data in a program."""
+
 NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 """Dtypes of tensors that a field holds as int64."""
 
@@ -193,3 +196,11 @@ def _tensor_of(what: str, entry: object) -> tuple[FieldType, int, int]:
     if end - begin != kind.nbytes(shape[0]):
         raise DataError(f"{what} has {end - begin} bytes where its shape needs {kind.nbytes(shape[0])}: write it again")
     return kind, shape[0], begin
+
+
+def micro_batches(batch: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:
+    """The `count` equal parts of a batch, in order."""
+    if count == 1:
+        return [dict(batch)]
+    rows = len(next(iter(batch.values()))) // count
+    return [{name: field[i * rows : (i + 1) * rows] for name, field in batch.items()} for i in range(count)]

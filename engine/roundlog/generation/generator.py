@@ -20,16 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundlog.capture import CaptureError
-from roundlog.capture.huggingface import (
-    NOISE,
-    ChunkReader,
-    Sampling,
-    SamplingForm,
-    TokenSampler,
-    check_generation,
-    sampler_numbers,
-)
+from roundlog.capture.huggingface import NOISE, Sampling, SamplingForm, check_generation
 from roundlog.execution import StoppedError
+from roundlog.generation.step_modules import ChunkReader, TokenSampler, sampler_numbers
 from roundlog.generation.step_program import StepProgram
 from roundlog.operators.job_arithmetic import EXACT
 from roundlog.program import Program

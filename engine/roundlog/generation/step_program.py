@@ -41,7 +41,7 @@ class StepProgram:
             seed=0,
         )
         with paused(), told_from_refusals():
-            captured = capture(task, tell)
+            captured = capture(lambda: task, tell, once=True)
         self._executor = Executor(with_arithmetic(captured.program, arithmetic))
         self._rounding = Follower.without_log(MIN_LOG_GUARD)
         self._schedule = captured.schedule[0]

@@ -50,7 +50,7 @@ from roundlog.storage import (
 )
 
 if TYPE_CHECKING:
-    from roundlog.capture import Task
+    from roundlog.capture import MakeTask
     from roundlog.training.sameness import Sameness
 
 PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = JOB_FILES = (
@@ -144,7 +144,7 @@ class Job:
 
     @staticmethod
     def from_task(
-        task: Task,
+        make_task: MakeTask,
         *,
         policy: int = POLICY_CERTIFIED,
         bits: int = FLOAT32.width,
@@ -153,12 +153,13 @@ class Job:
         tell: Callable[[str, float, str], None] = lambda stage, share, detail: None,
         compare: bool = True,
     ) -> Job:
-        """A job made from a task: captures a step, compares it with the task's own, and commits to everything in a
-        spec. policy, bits: the spec's rounding_policy and rounding_bits. arithmetic: of products of BF16 and FP16
-        matrices, EXACT or a name of docs/arithmetic.md. report: called with the result of the comparison, whose warning
-        is one of Python's otherwise. tell: called with one of `JOB_STAGES`, the share of it that is done, and what is
-        done there now. compare: False to see what a job would be, in a fraction of the time; it is not to be used,
-        since nothing says that its program is the task's step.
+        """Make a job from a function that makes a task: capture a step, compare it with the task's own, and commit to
+        everything in a spec. make_task: called several times, each from the same states of the generators of random
+        numbers; its tasks are equal. policy, bits: the spec's rounding_policy and rounding_bits. arithmetic: of
+        products of BF16 and FP16 matrices, EXACT or a name of docs/arithmetic.md. report: called with the result of the
+        comparison, whose warning is one of Python's otherwise. tell: called with one of `JOB_STAGES`, the share of it
+        that is done, and what is done there now. compare: False to see what a job would be, in a fraction of the time;
+        it is not to be used, since nothing says that its program is the task's step.
 
         Raises CaptureError, DefectError where capture fails though it should not, JobError for an initial state or
         schedule that is not finite, ProgramError for an operator that cannot be rounded to so few bits or an arithmetic
@@ -170,8 +171,9 @@ class Job:
 
         check_rounding(policy, bits)
         check_arithmetic(arithmetic)
-        with paused(), told_from_refusals():
-            captured = capture(task, lambda share: tell(CAPTURES, share, ""))
+        with told_from_refusals():
+            captured = capture(make_task, lambda share: tell(CAPTURES, share, ""))
+        task = captured.task
         program = with_arithmetic(captured.program, arithmetic)
         check_narrow(program, [operator(node.op) for node in program.nodes], narrow_float32(bits))
         _require_sizes(program, task.rows)
@@ -179,7 +181,7 @@ class Job:
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
         if compare:
             with paused(), told_from_refusals():
-                sameness = confirm_same(task, captured, lambda share, detail: tell(COMPARES, share, detail))
+                sameness = confirm_same(captured, lambda share, detail: tell(COMPARES, share, detail))
             if report is not None:
                 report(sameness)
             elif sameness.warning:

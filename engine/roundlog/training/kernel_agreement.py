@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.arithmetic import is_short
-from roundlog.capture.captured import Note, WatchedCalls
+from roundlog.capture.kernel_calls import Note, WatchedCalls
 from roundlog.capture.rules.short_formats import by_name, rounds_numbers, with_rounded_numbers
 
 _FEW = 0.01

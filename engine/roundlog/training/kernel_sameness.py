@@ -8,18 +8,19 @@ rounds to, or neighbours where what is rounded lies in the middle."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from roundlog.capture import Captured, CaptureError, Task
+from roundlog.capture import Captured, CaptureError
 from roundlog.capture.builder import evaluated, needed
-from roundlog.capture.captured import CallTrail, KernelCall, WatchedCalls
+from roundlog.capture.captured import OwnStates
+from roundlog.capture.kernel_calls import CallTrail, KernelCall, WatchedCalls
 from roundlog.data import widened
 from roundlog.execution import StoppedError
 from roundlog.operators import StepInputs
@@ -40,7 +41,7 @@ def has_short_numbers(program: Program) -> bool:
     return any(node.type.dtype.is_short for node in program.nodes)
 
 
-def confirm_same_kernels(task: Task, captured: Captured, trial: Trial) -> int:
+def confirm_same_kernels(captured: Captured, trial: Trial) -> int:
     """Runs the user's own steps twice, and compares the kernels that they call with the program. Gives how many results
     were compared. Raises CaptureError, naming the first kernel that differs."""
     calls: list[list[KernelCall]] = []
@@ -50,23 +51,24 @@ def confirm_same_kernels(task: Task, captured: Captured, trial: Trial) -> int:
         return WatchedCalls(lambda call, *_: calls[step].append(call))
 
     trial.by_pytorch(torch.float32, lambda *_: None, watching=listening)
-    trails = [_trails_of(captured, step, tuple(called)) for step, called in enumerate(calls)]
-    steps = _Steps(task, captured, trails, partial(trial.progress.add_kernel, sum(map(len, calls))))
+    for step, called in enumerate(calls):
+        _require_calls(captured, step, called)
+    steps = _Steps(captured, functools.partial(trial.progress.add_kernel, sum(map(len, calls))))
     trial.by_pytorch(torch.float32, steps.finish, watching=steps.watching)
     return steps.compared
 
 
-def _trails_of(captured: Captured, step: int, calls: tuple[KernelCall, ...]) -> list[CallTrail]:
-    """The traced paths whose kernels are those of a step: several, where paths differ by values alone. Raises
-    CaptureError if there is none."""
-    trails = captured.origin.trails
-    if found := [one for trail in trails if (one := trail.followed_by(calls)) is not None]:
-        return found
-    traced = max((one for trail in trails for one in trail.forms), key=lambda one: _common(one, calls), default=())
+def _require_calls(captured: Captured, step: int, calls: Sequence[KernelCall]) -> None:
+    """Raises CaptureError if a step calls other kernels than the traced one."""
+    traced = captured.origin.trail.calls
+    if list(traced) == list(calls):
+        return
     place = _common(traced, calls)
     yours, theirs = (str(some[place]) if place < len(some) else "nothing more" for some in (calls, traced))
+    stated = captured.task.held_numbers()
+    way = f"state {stated[0]} by a name that the loss reads from its batch, " if stated else ""
     raise CaptureError(
-        f"the captured step is not yours: at step {step} PyTorch computes {yours}, where capture has {theirs}: "
+        f"the captured step is not yours: at step {step} PyTorch computes {yours}, where capture has {theirs}: {way}"
         "convert the numbers yourself there (.float(), .to(torch.bfloat16)), or compute in float32"
     )
 
@@ -80,15 +82,12 @@ def _common(some: Sequence[KernelCall], others: Sequence[KernelCall]) -> int:
 class _Steps:
     """The user's own steps, compared while they run."""
 
-    def __init__(
-        self, task: Task, captured: Captured, trails: Sequence[Sequence[CallTrail]], tell: Callable[[], None]
-    ) -> None:
+    def __init__(self, captured: Captured, tell: Callable[[], None]) -> None:
         """tell: called with every kernel that is compared."""
-        self._task, self._captured, self._trails, self._tell = task, captured, trails, tell
+        self._captured, self._tell = captured, tell
         self._step = -1
         self._before: Tensors = {}
-        self._paths: list[_Parts] = []
-        """Paths that the step may be on: their kernels have given PyTorch's numbers so far."""
+        self._parts: _Parts | None = None
         program = captured.program
         stores = {node.attributes["slot"]: node.inputs[0] for node in program.nodes if node.op == "store"}
         self._stores = {name: stores[slot] for slot, name in enumerate(program.state_names) if slot in stores}
@@ -99,38 +98,37 @@ class _Steps:
         self.compared = 0
         """Results that were compared."""
 
-    def watching(self, step: int, batch: Tensors, before: Tensors, now: Tensors) -> AbstractContextManager[object]:
-        """Compares the kernels that a step calls from now on."""
-        if step != self._step:
-            self._step, self._before, self._paths = step, before, self._paths_of(step, batch, before)
+    def watching(self, step: int, batch: Tensors, before: Tensors, own: OwnStates) -> AbstractContextManager[object]:
+        """Compare the kernels that a step calls from now on."""
+        if step != self._step or self._parts is None:
+            self._step, self._before, self._parts = step, before, self._parts_of(step, batch, before)
         else:
-            self._read_parameters(now)
-        return KernelArguments(self._compare)
+            self._read_parameters(self._parts, own.now())
+        return KernelArguments(functools.partial(self._compare, self._parts))
 
-    def _read_parameters(self, now: Tensors) -> None:
+    def _read_parameters(self, parts: _Parts, now: Tensors) -> None:
         """Has later kernels read PyTorch's own parameters where the optimizer of an earlier loss has changed them: its
         changes are compared by themselves."""
         for name in (f"parameter/{name}" for name in self._captured.origin.trained):
-            if not torch.equal(now[name], self._before[name]):
-                for parts in self._paths:
-                    if name in parts.following:
-                        parts.know(parts.following[name], now[name].clone())
+            if name in parts.following and not torch.equal(now[name], self._before[name]):
+                parts.know(parts.following[name], now[name].detach().clone())
 
-    def _paths_of(self, step: int, batch: Tensors, before: Tensors) -> list[_Parts]:
+    def _parts_of(self, step: int, batch: Tensors, before: Tensors) -> _Parts:
         captured = self._captured
         given = StepInputs(
             states=list({**captured.states, **self._carried, **before}.values()),
             data=[widened(field) for field in batch.values()],
             schedule=captured.schedule[step],
-            seed=self._task.seed,
+            seed=captured.task.seed,
             step=step,
             device=torch.device("cpu"),
         )
         ends = {self._loss, *captured.origin.gradients.values(), *self._stores.values()}
-        return [_Parts(captured.program.nodes, trail, ends, given) for trail in self._trails[step]]
+        return _Parts(captured.program.nodes, captured.origin.trail, ends, given)
 
     def _compare(
         self,
+        parts: _Parts,
         call: KernelCall,
         func: OpOverload,
         args: tuple[Any, ...],
@@ -139,38 +137,30 @@ class _Steps:
     ) -> None:
         with _disable_current_modes(), torch.no_grad():
             arguments = KernelInvocation(func, args, kwargs)
-
-            def differing(parts: _Parts) -> str | None:
-                found, read = parts.of_next(given)
-                for result, ours in found:
-                    theirs = arguments.given(given, result)
-                    if agree(ours, theirs, arguments) or agrees_with_kernel(ours, theirs, result, arguments):
-                        continue
-                    if not call.orders or not agree_on_order(ours, theirs, arguments):
-                        return _difference(ours, theirs)
-                if arguments.eps is None or all(result for result, _ in found):  # statistics alone do not show it
-                    return None
-                return None if _is_in(arguments.eps, read) else f"it does not read the eps {arguments.eps}"
-
-            self.compared += self._paths[0].upcoming
-            self._stay(call, differing)
+            self.compared += parts.upcoming
+            found, read = parts.of_next(given)
+            for result, ours in found:
+                theirs = arguments.given(given, result)
+                if agree(ours, theirs, arguments) or agrees_with_kernel(ours, theirs, result, arguments):
+                    continue
+                if not call.orders or not agree_on_order(ours, theirs, arguments):
+                    self._refuse(call, _difference(ours, theirs))
+            # Statistics alone do not show the eps.
+            if arguments.eps is not None and not all(result for result, _ in found) and not _is_in(arguments.eps, read):
+                self._refuse(call, f"it does not read the eps {arguments.eps}")
             self._tell()
 
-    def _stay(self, what: object, differing: Callable[[_Parts], str | None]) -> None:
-        """Leaves the paths on which something differs. differing: says what, None for nothing. Raises CaptureError if
-        it differs on all."""
-        found = [(parts, differing(parts)) for parts in self._paths]
-        self._paths = [parts for parts, difference in found if difference is None]
-        if not self._paths:
-            raise CaptureError(
-                f"the captured step is not yours: at step {self._step} {what} gives other numbers than PyTorch's, of "
-                f"the same ones: {found[0][1]}: write this part with other operators, or in float32"
-            )
+    def _refuse(self, what: object, difference: str) -> None:
+        raise CaptureError(
+            f"the captured step is not yours: at step {self._step} {what} gives other numbers than PyTorch's, of "
+            f"the same ones: {difference}: write this part with other operators, or in float32"
+        )
 
     def finish(self, step: int, results: Results) -> None:
         """For `Trial.by_pytorch`: compares what a step leaves: the loss, the gradients, and the states that no
         optimizer changes."""
-        assert self._paths and step == self._step
+        parts = self._parts
+        assert parts is not None and step == self._step
         origin = self._captured.origin
         trained = {f"parameter/{name}" for name in origin.trained}
         wanted = {LOSS: self._loss, **{f"{GRADIENT}{name}": place for name, place in origin.gradients.items()}}
@@ -180,12 +170,13 @@ class _Steps:
         for name, place in wanted.items():
             if name in results:
                 self.compared += 1
-                self._stay(name, partial(self._differing_at_end, name, place, results[name]()))
+                if (difference := self._differing_at_end(parts, name, place, results[name]())) is not None:
+                    self._refuse(name, difference)
         new = (name for name in self._stores if name not in self._before and not name.startswith("slot/"))
-        self._carried = {name: self._paths[0].at_end(self._stores[name]) for name in new}
+        self._carried = {name: parts.at_end(self._stores[name]) for name in new}
 
-    def _differing_at_end(self, name: str, place: int, theirs: torch.Tensor, parts: _Parts) -> str | None:
-        """The difference of a result of a step on a path, in words; None if there is none. theirs: f64, a change for a
+    def _differing_at_end(self, parts: _Parts, name: str, place: int, theirs: torch.Tensor) -> str | None:
+        """The difference of a result of a step, in words; None if there is none. theirs: f64, a change for a
         state."""
         ours = parts.at_end(place)
         if (before := self._before.get(name.removeprefix(CHANGE))) is not None:

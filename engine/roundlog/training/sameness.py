@@ -15,8 +15,7 @@ from typing import NamedTuple
 import torch
 
 from roundlog.arithmetic import is_short
-from roundlog.capture import Captured, CaptureError, Task
-from roundlog.capture.python_state import snapshot_of
+from roundlog.capture import Captured, CaptureError
 from roundlog.training.kernel_agreement import agree_on_change, ulps_of
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
 from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialProgress, TrialRun
@@ -75,30 +74,28 @@ class Sameness:
         )
 
 
-def confirm_same(
-    task: Task, captured: Captured, tell: Callable[[float, str], None] = lambda share, detail: None
-) -> Sameness:
-    """Runs the captured step and the user's own, and compares them. The task is left as it was. tell: called with the
-    share that is done, and what is done now.
+def confirm_same(captured: Captured, tell: Callable[[float, str], None] = lambda share, detail: None) -> Sameness:
+    """Runs the captured step and the user's own, of fresh tasks, and compares them. tell: called with the share that is
+    done, and what is done now.
 
     Raises CaptureError, naming the first tensor that differs."""
+    task = captured.task
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, LOSS), True
     kernels, warning = 0, ""
     progress = TrialProgress(tell, steps, by_kernel=has_short_numbers(captured.program))
-    with snapshot_of(task) as snapshot:
-        for start in (captured.states, _moved(captured.states, captured.origin.known)):
-            comparison = _Comparison(task, captured, Trial(task, captured, snapshot, start, steps, progress))
-            differences = list(comparison.differences())
-            if not differences and start is captured.states:
-                if comparison.failure:
-                    raise CaptureError(f"your own step fails on the first batch: {comparison.failure}: correct it")
-                return Sameness(steps=0, largest=0.0, name="", in_fp64=comparison.in_fp64)
-            is_still = not (comparison.is_trained or getattr(task.model, "trains_nothing", False))
-            if start is captured.states and is_still:
-                warning = comparison.standstill()
-            found = max([found, *differences])
-            in_fp64 &= comparison.in_fp64
-            kernels += comparison.kernels
+    for start in (captured.states, _moved(captured.states, captured.origin.known)):
+        comparison = _Comparison(captured, Trial(captured, start, steps, progress))
+        differences = list(comparison.differences())
+        if not differences and start is captured.states:
+            if comparison.failure:
+                raise CaptureError(f"your own step fails on the first batch: {comparison.failure}: correct it")
+            return Sameness(steps=0, largest=0.0, name="", in_fp64=comparison.in_fp64)
+        is_still = not (comparison.is_trained or getattr(task.model, "trains_nothing", False))
+        if start is captured.states and is_still:
+            warning = comparison.standstill()
+        found = max([found, *differences])
+        in_fp64 &= comparison.in_fp64
+        kernels += comparison.kernels
     return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64, kernels=kernels, warning=warning)
 
 
@@ -134,12 +131,12 @@ class _Step:
 class _Comparison:
     """A comparison of steps from one state, by the engine and by PyTorch."""
 
-    def __init__(self, task: Task, captured: Captured, trial: Trial) -> None:
+    def __init__(self, captured: Captured, trial: Trial) -> None:
         self._trial = trial
         self._ours = trial.by_engine()
         self._by_kernel = has_short_numbers(captured.program)
         self._optimized = {f"{CHANGE}parameter/{name}" for name in captured.origin.trained}
-        self.kernels = confirm_same_kernels(task, captured, trial) if self._by_kernel else 0
+        self.kernels = confirm_same_kernels(captured, trial) if self._by_kernel else 0
         """Results of kernels that were compared one by one."""
         self._single = self._kept_in_fp32()
         trial.by_pytorch(torch.float32, self._require_repeatable)

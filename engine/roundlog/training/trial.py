@@ -16,11 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from roundlog.capture import Captured, CaptureError, Task
-from roundlog.capture.checkpoint import SpilledTensor, SpillFile
-from roundlog.capture.draws import Replay
+from roundlog.capture.captured import OwnStates
+from roundlog.capture.draws import GENERATOR, Replay
 from roundlog.capture.errors import reason
-from roundlog.capture.python_state import Snapshot
-from roundlog.capture.tracing.eager import EagerTraining, plainly
+from roundlog.capture.real_steps.eager import EagerTraining, plainly
+from roundlog.capture.spill_file import SpilledTensor, SpillFile
+from roundlog.capture.tracing.traced_torch import without_checkpoints
 from roundlog.data import materialized, widened
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
@@ -50,7 +51,7 @@ all of its elements."""
 Look = Callable[[int, Results], None]
 """Is called after every step, with its number and its results, which stand until it returns."""
 
-Watching = Callable[[int, Tensors, Tensors, Tensors], AbstractContextManager[object]]
+Watching = Callable[[int, Tensors, Tensors, OwnStates], AbstractContextManager[object]]
 
 
 @dataclass(slots=True)
@@ -89,15 +90,13 @@ class TrialProgress:
 class Trial:
     """Some steps of a task from one state."""
 
-    def __init__(
-        self, task: Task, captured: Captured, snapshot: Snapshot, start: Tensors, steps: int, progress: TrialProgress
-    ) -> None:
+    def __init__(self, captured: Captured, start: Tensors, steps: int, progress: TrialProgress) -> None:
         self.start = start
         self.steps = steps
         self.progress = progress
-        self._task, self._captured, self._snapshot = task, captured, snapshot
+        self._task, self._captured = captured.task, captured
         self._origin = captured.origin
-        self._batches = [_batch(task, step) for step in range(steps)]
+        self._batches = [_batch(self._task, step) for step in range(steps)]
         self._aside = SpillFile("what the steps of the comparison give")
         self._drawn: list[dict[int, SpilledTensor]] = []
         self._gradients: list[dict[str, SpilledTensor]] = []
@@ -110,7 +109,8 @@ class Trial:
         """The steps of the program. Its results, random numbers and gradients are put aside."""
         origin, executor, run = self._origin, Executor(self._captured.program), TrialRun()
         states = list(self.start.values())
-        wanted = {*origin.gradients.values(), *origin.observed()}
+        drawn = origin.observed()
+        wanted = {*origin.gradients.values(), *drawn}
         share = _ENGINE / len(self._captured.program.nodes)
         for step, batch in enumerate(self._batches):
             kept: dict[int, SpilledTensor] = {}
@@ -136,13 +136,12 @@ class Trial:
             before, after = (
                 dict(zip(self._captured.states, tensors, strict=True)) for tensors in (states, result.states)
             )
-            path = origin.paths.taken(lambda index, kept=kept: bool(kept[index].tensor()))  # type: ignore[misc]
-            gradients = {name: kept[index] for name, index in origin.gradients.items() if name in path.gradients}
-            changes = {name: functools.partial(_change, before[name], after[name]) for name in origin.tensors}
+            gradients = {name: kept[index] for name, index in origin.gradients.items()}
+            changes = {name: functools.partial(_change, before[name], after[name]) for name in self._captured.own_names}
             changes_aside = self.put_aside(_named(result.loss, {}, changes))
             run.kept.append({**changes_aside, **_gradients({name: _later(one) for name, one in gradients.items()})})
             run.steps += 1
-            self._drawn.append({index: kept[index] for index in origin.observed()})
+            self._drawn.append({index: kept[index] for index in drawn})
             self._gradients.append(gradients)
             states = list(result.states)
         return run
@@ -159,30 +158,30 @@ class Trial:
         """The user's own steps, with the program's random numbers. After the user's own gradients are recorded, the
         optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
         The run ends at a step that raises. start: another state to begin with. alone: the optimizer gets the user's
-        own gradients. watching: is given the number of a step, its rows, the states before it, and the states as they
-        are, in the memory where the user's code has them; it is made around every loss and its gradients. Raises
-        CaptureError."""
-        origin, snapshot, run = self._origin, self._snapshot, TrialRun()
-        snapshot.restore()
-        first = self.start if start is None else start
-        snapshot.move(dtype, {id(tensor): first[name] for name, tensor in origin.tensors.items()})
-        del first, start
-        training = EagerTraining(self._task)
-        cost, what = (_DOUBLE, "your step in FP64") if dtype == torch.float64 else (1.0, "your step")
-        self.progress.add(0.0, what)
-        try:
+        own gradients. watching: is given the number of a step, its rows, the states before it, and the user's own
+        task; it is made around every loss and its gradients. Raises CaptureError."""
+        own, run = self._captured.begin(), TrialRun()
+        with own.widened() if dtype == torch.float64 else nullcontext():
+            first = self.start if start is None else start
+            with torch.no_grad():
+                for name, tensor in own.tensors.items():
+                    tensor.copy_(first[name])
+            del first, start
+            training = EagerTraining(own.task)
+            cost, what = (_DOUBLE, "your step in FP64") if dtype == torch.float64 else (1.0, "your step")
+            self.progress.add(0.0, what)
             for step, batch in enumerate(self._batches):
                 gradients: dict[str, torch.Tensor] = {}
                 try:
-                    before = {name: tensor.clone() for name, tensor in self._states_now().items()}
+                    before = {name: tensor.detach().clone() for name, tensor in own.now().items()}
 
                     def around(
                         step: int = step, batch: Tensors = batch, before: Tensors = before
                     ) -> AbstractContextManager[object]:
-                        return nullcontext() if watching is None else watching(step, batch, before, self._states_now())
+                        return nullcontext() if watching is None else watching(step, batch, before, own)
 
-                    loss = self._step(training, step, batch, dtype, gradients, alone, around)
-                    after = self._states_now()
+                    loss = self._step(own, training, step, batch, dtype, gradients, alone, around)
+                    after = _detached(own.now())
                 except CaptureError:
                     raise
                 except Exception as error:
@@ -194,12 +193,11 @@ class Trial:
                 self.progress.add(cost, what)
                 # Not beside those of the next step.
                 del before, after, changes, gradients
-        finally:
-            snapshot.restore()
         return run
 
     def _step(
         self,
+        own: OwnStates,
         training: EagerTraining,
         step: int,
         batch: Tensors,
@@ -212,13 +210,13 @@ class Trial:
         default = torch.get_default_dtype()
 
         def exchange() -> None:
-            own = self._gradients[step] if step < len(self._gradients) and not alone else {}
-            for name, parameter in self._origin.trained.items():
+            ours = self._gradients[step] if step < len(self._gradients) and not alone else {}
+            for name, parameter in own.trained.items():
                 if parameter.grad is not None:
                     gradients[name] = parameter.grad.detach().clone()
-                    if name in own:
+                    if name in ours:
                         parameter.grad = materialized(parameter.grad)
-                        parameter.grad.copy_(own[name].tensor())
+                        parameter.grad.copy_(ours[name].tensor())
 
         replay = (
             Replay(self._origin.drawn({index: one.tensor() for index, one in self._drawn[step].items()}))
@@ -227,7 +225,7 @@ class Trial:
         )
         try:
             torch.set_default_dtype(dtype)
-            with plainly(), replay, _Promoted(dtype):
+            with plainly(), without_checkpoints(), _same_draws(step), replay, _Promoted(dtype):
                 return training.step(step, _cast(batch, dtype), exchange, watching)
         finally:
             torch.set_default_dtype(default)
@@ -236,20 +234,32 @@ class Trial:
         """For `by_pytorch`: parameters are in FP64 once the gradients of step 0 are there, so that nothing of their
         updates is rounded away. Steps after it may fail."""
         calls, last = itertools.count(1), len(self._task.phases()) * self._task.micro_batches
-        return lambda *_: self._widened() if next(calls) == last else nullcontext()
+        return lambda *given: _widened(given[-1]) if next(calls) == last else nullcontext()
 
-    @contextmanager
-    def _widened(self) -> Iterator[None]:
+
+@contextmanager
+def _same_draws(step: int) -> Iterator[None]:
+    """Has PyTorch draw the same numbers every time, at a step that the program does not come to, too."""
+    before = torch.get_rng_state()
+    for generator in (torch.default_generator, GENERATOR):
+        generator.manual_seed(step)
+    try:
         yield
-        for parameter in self._origin.trained.values():
-            if (gradient := parameter.grad) is not None:
-                parameter.grad, parameter.data = None, parameter.data.double()
-                parameter.grad = gradient.double()
+    finally:
+        torch.set_rng_state(before)
 
-    def _states_now(self) -> dict[str, torch.Tensor]:
-        """Current states of the user's code, in the memory where it has them."""
-        now = self._snapshot.now(self._origin.tensors.values())
-        return {name: now[id(tensor)].detach() for name, tensor in self._origin.tensors.items()}
+
+@contextmanager
+def _widened(own: OwnStates) -> Iterator[None]:
+    yield
+    for parameter in own.trained.values():
+        if (gradient := parameter.grad) is not None:
+            parameter.grad, parameter.data = None, parameter.data.double()
+            parameter.grad = gradient.double()
+
+
+def _detached(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 class _Promoted(TorchDispatchMode):

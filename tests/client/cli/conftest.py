@@ -62,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Four steps of a very small net, a checkpoint every two. Read only."""
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("trained")
-    Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4)).write(room / "job")
+    Job.from_task(lambda: digits(steps=4, interval=2, batch_size=16, width=4)).write(room / "job")
     result = Trainer(Job.read(room / "job"), room / "run").run()
     return Trained(room / "job", room / "run", result.checkpoint_root)
 

@@ -42,7 +42,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("workers")
-    job = Job.from_task(linear_task(steps=2 * INTERVALS, interval=2))
+    job = Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2))
     job.write(room / "job")
     root = Trainer(job, room / "honest").run().checkpoint_root
     shutil.copytree(room / "honest", room / "liar")
@@ -200,7 +200,7 @@ def test_following_a_damaged_record_or_another_jobs_run_accuses_nobody(
     shutil.copytree(world.honest, followed)
     if harm == "another job":
         job = tmp_path / "job"
-        Job.from_task(linear_task(steps=2 * INTERVALS, interval=2, seed=9)).write(job)
+        Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2, seed=9)).write(job)
     elif harm == "a bent root":
         (followed / "roots").write_bytes((followed / "roots").read_bytes()[:-1] + b"?")
     else:

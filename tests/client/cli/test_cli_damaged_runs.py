@@ -150,7 +150,7 @@ def test_every_byte_of_a_checkpoint_counts(tmp_path: Path) -> None:
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     trained = Trainer(job, tmp_path / "run").run()
     file = tmp_path / "run" / "checkpoints" / "00000001.safetensors"
     whole = file.read_bytes()

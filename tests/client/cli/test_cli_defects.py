@@ -83,7 +83,7 @@ def test_what_code_of_the_users_raises_is_no_defect() -> None:
 def test_an_error_of_ours_inside_the_task_function_is_not_put_on_the_script(
     run: Run, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roundlog.capture.huggingface.task_of", lambda *_: Builder().shape(Value(1)))
+    monkeypatch.setattr("roundlog.capture.huggingface.trainer_arguments", lambda *_: Builder().shape(Value(1)))
     result = run("job", "create", f"{script}:of_ours", "--out", tmp_path / "job", "--json")
     error = json.loads(result.stderr)["error"]
     assert error["code"] == "internal" and "not of your script" in error["message"], error

@@ -62,7 +62,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     room = tmp_path_factory.mktemp("published")
     generator = torch.Generator().manual_seed(1)
     data = {"x": torch.randn(ROWS, 24, generator=generator), "y": torch.randint(0, 3, (ROWS,), generator=generator)}
-    Job.from_task(replace(linear_task(steps=8, interval=2), dataset=data, batch_size=3)).write(room / "job")
+    Job.from_task(lambda: replace(linear_task(steps=8, interval=2), dataset=data, batch_size=3)).write(room / "job")
 
     def run(*words: object) -> dict[str, Any]:
         return told(CliRunner().invoke(app, [str(word) for word in (*words, "--store", room / "store", "--json")]))

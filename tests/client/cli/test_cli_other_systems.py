@@ -52,7 +52,7 @@ def run(*arguments: object) -> str:
 
 
 def test_a_job_is_trained_and_audited_without_names_and_files_of_linux(tmp_path: Path) -> None:
-    Job.from_task(SMALL["logistic"](2)).write(tmp_path / "job")
+    Job.from_task(lambda: SMALL["logistic"](2)).write(tmp_path / "job")
     trained = run("train", tmp_path / "job", "--run", tmp_path / "trained")
     audited = run(
         "audit", tmp_path / "job", "--run", tmp_path / "audited", "--claim", tmp_path / "trained", "--log",

@@ -94,7 +94,7 @@ def test_dropout_in_a_validation_is_spoken_of(run: Run, tmp_path: Path) -> None:
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     job.write(tmp_path / "job")
     save_tensors(tmp_path / "rows", {"x": torch.randn(4, 3)})
     result = run("train", tmp_path / "job", "--run", tmp_path / "t", "--validate", tmp_path / "rows")

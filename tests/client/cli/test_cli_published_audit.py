@@ -61,7 +61,7 @@ class Published:
 def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("elsewhere")
-    Job.from_task(linear_task(steps=2 * INTERVALS, interval=2)).write(room / "job")
+    Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2)).write(room / "job")
     store = room / "store"
 
     def words(*more: object) -> dict[str, Any]:

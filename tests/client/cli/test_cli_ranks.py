@@ -117,7 +117,7 @@ def recorded(run: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_run_whose_rank_was_killed_carries_on_with_another_number(victim: int, tmp_path: Path, run: Run) -> None:
-    Job.from_task(digits(steps=60, interval=1)).write(tmp_path / "job")
+    Job.from_task(lambda: digits(steps=60, interval=1)).write(tmp_path / "job")
     made = tmp_path / "trained"
     processes = by_hand([train(tmp_path / "job", made)] * 3)
     while recorded(made) < 2 and all(one.poll() is None for one in processes):
@@ -145,7 +145,7 @@ def test_a_run_whose_rank_was_killed_carries_on_with_another_number(victim: int,
 @pytest.mark.slow
 def test_ranks_that_are_terminated_name_the_one_that_was_killed_before(tmp_path: Path) -> None:
     """As torchrun does it: one is killed, and the others are terminated at once."""
-    Job.from_task(digits(steps=60, interval=1)).write(tmp_path / "job")
+    Job.from_task(lambda: digits(steps=60, interval=1)).write(tmp_path / "job")
     made = tmp_path / "trained"
     processes = by_hand([train(tmp_path / "job", made)] * 3)
     while recorded(made) < 1 and all(one.poll() is None for one in processes):
@@ -160,7 +160,7 @@ def test_ranks_that_are_terminated_name_the_one_that_was_killed_before(tmp_path:
 
 @pytest.mark.slow
 def test_a_rank_that_is_terminated_alone_is_named_by_the_others(tmp_path: Path) -> None:
-    Job.from_task(digits(steps=60, interval=1)).write(tmp_path / "job")
+    Job.from_task(lambda: digits(steps=60, interval=1)).write(tmp_path / "job")
     processes = by_hand([train(tmp_path / "job", tmp_path / "trained")] * 2)
     while recorded(tmp_path / "trained") < 1 and all(one.poll() is None for one in processes):
         time.sleep(0.01)
@@ -269,7 +269,7 @@ def test_a_rank_that_chooses_a_device_that_is_not_there_is_named_by_all(trained:
 
 @pytest.mark.slow
 def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
-    Job.from_task(digits(steps=5, interval=1)).write(tmp_path / "other")
+    Job.from_task(lambda: digits(steps=5, interval=1)).write(tmp_path / "other")
     run = tmp_path / "trained"
     for code, _, err in ended(by_hand([train(trained.job, run), train(tmp_path / "other", run)])):
         assert code == 1

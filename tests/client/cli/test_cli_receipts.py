@@ -103,7 +103,7 @@ def test_a_changed_checkpoint_of_the_run_is_named(run: Run, trained: Trained, re
 @pytest.mark.slow
 def test_the_receipt_of_another_job_is_not_judged(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
+    Job.from_task(lambda: digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
     refused(
         run("verify", receipt, "--job", other, "--dir", tmp_path / "work"),
         str(receipt),
@@ -199,7 +199,7 @@ def test_a_repetition_carries_on_and_says_so(run: Run, trained: Trained, receipt
 def test_a_receipt_of_a_run_without_old_checkpoints_is_verified_in_part(run: Run, tmp_path: Path) -> None:
     from roundlog.training.options import RunOptions
 
-    Job.from_task(digits(steps=6, interval=1, batch_size=16, width=4)).write(tmp_path / "job")
+    Job.from_task(lambda: digits(steps=6, interval=1, batch_size=16, width=4)).write(tmp_path / "job")
     Trainer(Job.read(tmp_path / "job"), tmp_path / "run", RunOptions(keep_every=3)).run()
     path = tmp_path / "receipt.json"
     assert run("receipt", tmp_path / "run", "--job", tmp_path / "job", "--out", path).exit_code == 0

@@ -93,7 +93,7 @@ def test_a_trainer_and_an_auditor_of_two_ranks_each_do_what_one_process_does(
 @pytest.fixture
 def long_job(run: Run, chain: Chain, tmp_path: Path) -> int:
     """A job in which there is time to kill somebody."""
-    Job.from_task(digits(steps=40, interval=2, batch_size=16, width=4)).write(tmp_path / "job")
+    Job.from_task(lambda: digits(steps=40, interval=2, batch_size=16, width=4)).write(tmp_path / "job")
     return post(run, chain, tmp_path / "job", tmp_path)
 
 

@@ -63,7 +63,7 @@ def test_another_process_on_another_machine_audits_to_the_same_root(trained: Tra
 @pytest.mark.slow
 def test_a_killed_training_carries_on_to_the_same_root(tmp_path: Path) -> None:
     job = tmp_path / "job"
-    Job.from_task(digits(steps=40, interval=2, batch_size=16, width=4)).write(job)
+    Job.from_task(lambda: digits(steps=40, interval=2, batch_size=16, width=4)).write(job)
     command = [sys.executable, "-m", "tiebreak.cli.app", "train", str(job), "--run", str(tmp_path / "run"), "--json"]
     roots = tmp_path / "run" / "roots"
     victim = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -255,7 +255,7 @@ def test_a_job_that_needs_too_much_memory_is_left_alone(run: Run, trained: Train
 
 def test_the_run_of_another_job_is_not_touched(run: Run, trained: Trained, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
+    Job.from_task(lambda: digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
     before = {path: path.read_bytes() for path in trained.run.rglob("*") if path.is_file()}
     refused(run("train", other, "--run", trained.run), str(trained.run), "another job", "choose an empty directory")
     assert before == {path: path.read_bytes() for path in trained.run.rglob("*") if path.is_file()}
@@ -325,5 +325,5 @@ def test_a_damaged_log_is_named_with_the_offset(run: Run, trained: Trained, tmp_
 @pytest.mark.slow
 def test_the_log_of_another_job_is_not_mixed_up(run: Run, trained: Trained, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    Job.from_task(digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
+    Job.from_task(lambda: digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
     refused(run("log", "inspect", trained.run / "log", "--job", other), "the log of another job")

@@ -39,7 +39,7 @@ def test_both_scripts_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     Path("script.py").write_text(after)
     trainer = runpy.run_path("before.py")["trainer"]
     assert trainer.state.global_step == 8 and Path("output/model.safetensors").is_file()
-    task = load_task("script.py:task", [])
+    task = load_task("script.py:task", [])()
     task.check()
     assert (task.steps, task.interval, task.batch_size, task.micro_batches, task.seed) == (8, 4, 8, 2, 1)
     assert len(task.dataset["input_ids"]) == 32
@@ -58,7 +58,7 @@ def test_the_changed_script_becomes_a_job_and_a_model(
     for command in commands:
         done = run(*command.split())
         assert done.exit_code == 0, done.output
-    task = load_task("script.py:task", [])
+    task = load_task("script.py:task", [])()
     task.model.config.save_pretrained("my_model")
     read = type(task.model).from_pretrained("my_model").state_dict()
     assert not all(torch.equal(one, read[name]) for name, one in task.model.state_dict().items()), "it was trained"

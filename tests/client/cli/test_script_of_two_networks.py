@@ -31,7 +31,7 @@ def test_the_file_becomes_a_job_and_a_model(tmp_path: Path, monkeypatch: pytest.
         done = run(*command.split())
         assert done.exit_code == 0, done.output
     trained = load_file("model.safetensors")
-    assert trained.keys() == load_task("my_task.py:task", []).model.state_dict().keys()
+    assert trained.keys() == load_task("my_task.py:task", [])().model.state_dict().keys()
     entries = [json.loads(line) for line in Path("trained/history.jsonl").read_text().splitlines()]
     assert len(entries) == 8 and {"0/step_size", "1/step_size"} <= entries[0]["schedule"].keys()
     assert 1.5 < entries[0]["loss"] < 3, "the sum of three cross entropies of two answers, each near log 2"

@@ -89,7 +89,7 @@ def test_several_jobs_come_to_all_stakes_and_the_nearest_deadline() -> None:
 def job() -> Job:
     from roundlog.examples.digits import digits
 
-    return Job.from_task(digits(steps=8, interval=4, batch_size=16, width=4))
+    return Job.from_task(lambda: digits(steps=8, interval=4, batch_size=16, width=4))
 
 
 def test_a_deeper_tree_has_more_moves(job: Job) -> None:

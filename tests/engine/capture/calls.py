@@ -35,7 +35,7 @@ def linear_through(function) -> None:
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     theirs, ours = train_by_pytorch(task, 2), train_by_program(job, 2)
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-5)
@@ -53,5 +53,5 @@ def refused(
         **{"batch_size": 4, "steps": 1, "interval": 1, "seed": 0, **more},
     )
     with pytest.raises(CaptureError, match=message) as caught:
-        capture(task)
+        capture(lambda: task)
     assert "\n" not in str(caught.value)

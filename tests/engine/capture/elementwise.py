@@ -51,14 +51,14 @@ def after_a_step(model: nn.Module) -> tuple[dict[str, Tensor], Program]:
     task = Task(
         model=model,
         loss=lambda m, b: m(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9),
         dataset={"x": torch.zeros(1, 1)},
         batch_size=1,
         steps=1,
         interval=1,
         seed=0,
     )
-    captured = capture(task)
+    captured = capture(lambda: task)
     inputs = StepInputs(
         states=list(captured.states.values()),
         data=[task.dataset["x"]],

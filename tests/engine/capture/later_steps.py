@@ -50,8 +50,7 @@ def followed(make: Callable[[], Task]) -> Job:
     """Captured, and trained through all steps to the losses of PyTorch on objects of their own.
 
     make: makes the task anew."""
-    task = make()
-    job, theirs = Job.from_task(task), make()
+    job, theirs = Job.from_task(make), make()
     ours = losses_of(job)
     assert len(ours) == theirs.steps
     assert ours == pytest.approx(_losses_by_pytorch(theirs), rel=2e-5)
@@ -72,7 +71,7 @@ def _losses_by_pytorch(task: Task) -> list[float]:
             group["lr"] = rate * phase.schedule(step)
         phase.optimizer.zero_grad()
         total = 0.0
-        for part in task.parts(batch_of(task, step)):
+        for part in task.parts_at(step, batch_of(task, step)):
             loss = task.share(phase.loss(task.model, part))
             loss.backward()
             total += loss.item()

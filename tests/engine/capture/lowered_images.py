@@ -1,14 +1,11 @@
-"""Cases of lines, images and volumes: convolutions, pooling, interpolation, sampling."""
+"""Cases of lines, images and volumes: convolutions, pooling, interpolation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from tests.engine.capture.lowered_cases import group, like, modules, positive
+from tests.engine.capture.lowered_cases import group, modules, positive
 
 modules("convolutions", (3, 8), one=lambda: nn.Conv1d(3, 4, 3, padding="same"))
 modules("convolutions", (3, 8), one_transposed=lambda: nn.ConvTranspose1d(3, 4, 3, stride=2, output_padding=1))
@@ -87,40 +84,4 @@ group(
     kept_scale=lambda x: F.interpolate(x, scale_factor=1.3, mode="bicubic", recompute_scale_factor=False),
     border=lambda x: F.pad(x, (1, 2, 0, 3), mode="replicate"),
     mirror=lambda x: F.pad(x, (1, 2, 0, 3), mode="reflect"),
-)
-
-
-def sampled(**options: object) -> Callable[[Tensor], Tensor]:
-    """Positions inside, outside and at the corners, some of which move with the sample."""
-
-    def sample(x: Tensor) -> Tensor:
-        places = 1.7 * torch.sin(torch.arange(2 * 3 * 7, dtype=x.dtype)).reshape(1, 3, 7, 2)
-        corners = like(x, -1, -1, 1, 1, -1, 1, 1, -1, 3, -4, 0, 0, 0.5, -0.5).reshape(1, 1, 7, 2)
-        grid = torch.cat(
-            [places.expand(len(x), 3, 7, 2) + x[:, 0, :3, :1, None] * 0.1, corners.expand(len(x), 1, 7, 2)], 1
-        )
-        return F.grid_sample(x, grid, **options)  # type: ignore[arg-type]
-
-    return sample
-
-
-group(
-    "sampling",
-    (2, 5, 4),
-    **{
-        f"{mode}_{padding}_{'aligned' if align else 'not_aligned'}": sampled(
-            mode=mode, padding_mode=padding, align_corners=align
-        )
-        for mode in ("bilinear", "nearest")
-        for padding in ("zeros", "border")
-        for align in (False, True)
-    },
-    still=lambda x: F.grid_sample(x, like(x, 0.3, -0.2).expand(len(x), 3, 3, 2), align_corners=False),
-    turned=lambda x: F.grid_sample(
-        x,
-        F.affine_grid(
-            like(x, 0.8, -0.6, 0.1, 0.6, 0.8, -0.2).reshape(1, 2, 3).expand(len(x), 2, 3), (len(x), 2, 3, 3), False
-        ),
-        align_corners=False,
-    ),
 )

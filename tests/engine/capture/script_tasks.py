@@ -52,7 +52,7 @@ def trained_on_itself(task: Task) -> dict[str, Tensor]:
 
 def same(task: Task) -> Job:
     """Captured, and trained to what PyTorch trains."""
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     ours = train_by_program(job, 3)
     by_name = {name.partition("/")[2]: tensor for name, tensor in ours.items() if not name.startswith("slot/")}
     for name, tensor in trained_on_itself(task).items():
@@ -63,7 +63,7 @@ def same(task: Task) -> Job:
 
 def refused(task: Task, *sentences: str) -> None:
     with pytest.raises(CaptureError) as caught:
-        Job.from_task(task)
+        Job.from_task(lambda: task)
     assert "\n" not in str(caught.value)
     for sentence in sentences:
         assert sentence in str(caught.value)

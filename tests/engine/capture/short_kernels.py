@@ -38,17 +38,13 @@ OF_NUMBERS: dict[OpOverload, list[Function]] = {
     aten.constant_pad_nd.default: [lambda x, y, s: aten.constant_pad_nd(x, [1, 1], s)],
     aten.div.Scalar: [lambda x, y, s: aten.div.Scalar(x, s)],
     aten.div.Scalar_mode: [
-        lambda x, y, s: aten.div.Scalar_mode(x, s, rounding_mode="floor"),
         lambda x, y, s: aten.div.Scalar_mode(x, s, rounding_mode="trunc"),
-        lambda x, y, s: aten.div.Scalar_mode(x * 64, s, rounding_mode="floor"),
     ],
     aten.elu.default: [lambda x, y, s: aten.elu(x, s, s, s), lambda x, y, s: aten.elu(x, s)],
     aten.elu_backward.default: [
         lambda x, y, s: aten.elu_backward(y, s, s, s, False, x),
         lambda x, y, s: aten.elu_backward(y, s, s, s, True, aten.elu(x, s, s, s)),
     ],
-    aten.floor_divide.Scalar: [lambda x, y, s: aten.floor_divide.Scalar(x, s)],
-    aten.fmod.Scalar: [lambda x, y, s: aten.fmod.Scalar(x * 64, s), lambda x, y, s: aten.fmod.Scalar(x, s)],
     aten.hardshrink.default: [lambda x, y, s: aten.hardshrink(x, s)],
     aten.hardtanh.default: [lambda x, y, s: aten.hardtanh(x, -s, s)],
     aten.hardtanh_backward.default: [lambda x, y, s: aten.hardtanh_backward(y, x, -s, s)],
@@ -67,11 +63,6 @@ OF_NUMBERS: dict[OpOverload, list[Function]] = {
     aten.fill.Scalar: [lambda x, y, s: aten.fill.Scalar(x, s)],
     aten.pow.Tensor_Scalar: [lambda x, y, s: aten.pow.Tensor_Scalar(x.sigmoid(), s)],
     aten.pow.Scalar: [lambda x, y, s: aten.pow.Scalar(s, x / 64)],
-    aten.remainder.Scalar: [
-        lambda x, y, s: aten.remainder.Scalar(x * 64, s),
-        lambda x, y, s: aten.remainder.Scalar(x, s),
-    ],
-    aten.remainder.Scalar_Tensor: [lambda x, y, s: aten.remainder.Scalar_Tensor(s, x)],
     aten.rrelu_with_noise_backward.default: [
         lambda x, y, s: aten.rrelu_with_noise_backward(y, x, torch.ones_like(x), s, s, False, False)
     ],
@@ -101,13 +92,12 @@ OF_NUMBERS: dict[OpOverload, list[Function]] = {
 """ATen kernel -> functions of two BF16 tensors of one axis, and a number."""
 
 REFUSED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "addbmm": lambda x, y: torch.addbmm(square(x), cube(x), cube(y)),
     "addr": lambda x, y: torch.addr(square(x), x[:2], y[:2]),
     "addmv": lambda x, y: torch.addmv(x[:2], square(x), y[:2], alpha=0.1),
     "renorm": lambda x, y: torch.renorm(x.view(2, -1), 2, 0, 0.1),
     "logit": lambda x, y: torch.logit(x.sigmoid(), 0.1),
     "index_add": lambda x, y: x.index_add(0, torch.arange(len(x)), y, alpha=0.1),
-    "div of tensors": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "div of tensors": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
     "add of two numbers": lambda x, y: torch.add(x, 0.1, alpha=0.1),
     "rsub of two numbers": lambda x, y: torch.rsub(x, 0.1, alpha=0.1),
 }
@@ -115,21 +105,14 @@ REFUSED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 ELSEWHERE = frozenset(
     (
-        *(
-            "_cdist_backward",
-            "_cdist_forward",
-            "_pdist_backward",
-            "_pdist_forward",
-            "linalg_vector_norm",
-            "norm",
-            "dist",
-        ),
+        *("_cdist_backward", "_cdist_forward", "linalg_vector_norm", "norm", "dist"),
         *("arange", "linspace", "logspace", "full", "scalar_tensor", "histc", "isin"),
         *("_scaled_dot_product_flash_attention_for_cpu", "bernoulli", "native_dropout", "normal", "normal_functional"),
         *("native_batch_norm", "native_batch_norm_backward", "native_group_norm", "native_layer_norm"),
         *("cudnn_batch_norm", "cudnn_batch_norm_backward", "miopen_batch_norm_backward"),
         *("multi_margin_loss", "multi_margin_loss_backward", "std", "std_mean", "var", "var_mean"),
-        *("bitwise_and", "bitwise_or", "bitwise_xor", "fake_quantize_per_tensor_affine_cachemask"),
+        *("fmod", "remainder", "floor_divide", "bitwise_and", "bitwise_or", "bitwise_xor"),
+        "fake_quantize_per_tensor_affine_cachemask",
     )
 )
 """Kernels whose numbers are no operands: orders of norms, epsilons, degrees of freedom, bounds of a range, chances;
@@ -187,7 +170,7 @@ _OTHERS = (
     aten.heaviside.default,
     aten.gelu_backward.default,
     aten.logit_backward.default,
-    aten.div.Tensor_mode,
+    *(aten.div.Tensor_mode, aten.fmod.Tensor, aten.remainder.Tensor, aten.floor_divide.default),
 )
 """Kernels that give no tensor, take no two dtypes or no tensor without axes, or are refused."""
 
@@ -201,6 +184,4 @@ def beside_a_number(op: OpOverload) -> list[Callable[[Tensor, Tensor], Tensor]]:
     found: list[Callable[[Tensor, Tensor], Tensor]] = [lambda x, t: op(x, t), lambda x, t: op(t, x)]
     if op in (aten.xlogy.Tensor, aten.special_xlog1py.default):
         found = [lambda x, t: op(x.abs(), t), lambda x, t: op(t, x.abs())]
-    if op in (aten.fmod.Tensor, aten.remainder.Tensor):
-        found.append(lambda x, t: op(x * 64, t))
     return found

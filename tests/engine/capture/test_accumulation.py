@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,7 @@ def accumulating(**options: Any) -> Task:
 
 
 def gradient_of(task: Task) -> torch.Tensor:
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     return (job.initial["parameter/weight"] - train_by_program(job, 1)["parameter/weight"]) / 0.1
 
 
@@ -64,4 +65,4 @@ def test_wrong_accumulations_are_refused() -> None:
         ({"of_batch": lambda batch: {"x": batch["w"]}}, "of_batch gives x, which is a field of the dataset"),
     ):
         with pytest.raises(CaptureError, match=word):
-            capture(accumulating(**options))
+            capture(functools.partial(accumulating, **options))

@@ -35,7 +35,7 @@ def test_adapters_take_the_steps_of_train(model: str, tmp_path: Path) -> None:
 def test_the_base_stays_as_it_was_and_the_adapters_come_out(tmp_path: Path) -> None:
     task = Task.from_trainer(adapted("LoRA").trainer(tmp_path))
     frozen = {name for name, one in task.model.named_parameters() if not one.requires_grad}
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     slots = [name for name in job.program.states if name.startswith("slot/")]
     assert len(slots) == 2 * 2 and all("lora_" in name for name in slots), "two moments of A and of B"
     # A checkpoint holds the base whole.

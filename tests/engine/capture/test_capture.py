@@ -22,7 +22,7 @@ from tests.engine.trainings import train_by_program, train_by_pytorch
 
 @functools.cache
 def of_gpt() -> Program:
-    return capture(gpt_task()).program
+    return capture(gpt_task).program
 
 
 @pytest.mark.slow_cases("conv, nesterov", "conv, plain SGD", "gpt, AdamW")
@@ -41,7 +41,7 @@ def test_a_program_trains_as_pytorch_does(task) -> None:
     # The two round differently (that is the point of the project), so equality is not to be had here: what is
     # compared is meaning. Ten FP32 roundings' worth of difference is far below any wrong formula.
     task = task()
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     theirs, ours = train_by_pytorch(task, 5), train_by_program(job, 5)
     assert set(theirs) <= set(ours)
     for name, tensor in theirs.items():
@@ -51,7 +51,7 @@ def test_a_program_trains_as_pytorch_does(task) -> None:
 
 
 def test_batch_norm_statistics_and_counters_are_state() -> None:
-    job = Job.from_task(conv_task())
+    job = Job.from_task(conv_task)
     after = train_by_program(job, 3)
     assert int(after["buffer/norm.num_batches_tracked"]) == 3
     assert not torch.equal(after["buffer/norm.running_var"], job.initial["buffer/norm.running_var"])
@@ -78,7 +78,7 @@ def test_dropout_keeps_the_promised_share_and_scales_it() -> None:
         interval=1,
         seed=11,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     before = job.initial["parameter/1.weight"]
     gradient = float((before - train_by_program(job, 1)["parameter/1.weight"]).squeeze())
     kept = gradient * 0.75
@@ -96,7 +96,7 @@ def test_every_random_operator_has_a_stream_of_its_own() -> None:
 @pytest.mark.slow_cases("features", "gpt")
 @pytest.mark.parametrize("name", TASKS)
 def test_a_program_survives_its_text(name: str) -> None:
-    program = capture(TASKS[name]()).program
+    program = capture(TASKS[name]).program
     text = to_json(program)
     again = from_json(text)
     check(again)
@@ -127,7 +127,7 @@ def test_capture_gives_the_same_program_in_every_process() -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     }
-    assert roots == {program_root(capture(gpt_task()).program).hex()}
+    assert roots == {program_root(capture(gpt_task).program).hex()}
 
 
 def test_frozen_parameters_and_groups_are_respected() -> None:
@@ -148,7 +148,7 @@ def test_frozen_parameters_and_groups_are_respected() -> None:
         interval=2,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     theirs, ours = train_by_pytorch(task, 4), train_by_program(job, 4)
     assert torch.equal(ours["parameter/0.bias"], job.initial["parameter/0.bias"])
     assert not any(name.startswith("slot/0.bias") for name in ours)
@@ -168,6 +168,6 @@ def test_a_loss_that_uses_submodules_directly_is_captured() -> None:
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     theirs, ours = train_by_pytorch(task, 1), train_by_program(job, 1)
     torch.testing.assert_close(ours["parameter/weight"], theirs["parameter/weight"])

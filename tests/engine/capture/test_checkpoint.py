@@ -66,7 +66,7 @@ def test_tied_tensors_may_have_one_name_or_all(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_was_trained_here_can_be_trained_on(tmp_path: Path) -> None:
     task = conv_task()
-    result = Trainer(Job.from_task(task), tmp_path / "run").run()
+    result = Trainer(Job.from_task(lambda: task), tmp_path / "run").run()
     model = ConvNet()
     load_checkpoint(model, result.final_state)
     assert int(model.norm.num_batches_tracked) == task.steps
@@ -76,7 +76,7 @@ def test_what_was_trained_here_can_be_trained_on(tmp_path: Path) -> None:
 def test_an_example_starts_from_a_checkpoint(tmp_path: Path) -> None:
     trained = gpt2(**SMALL, seed=1).model
     save_model(trained, str(tmp_path / "model.safetensors"))
-    job = Job.from_task(gpt2(**SMALL, seed=2, checkpoint=tmp_path / "model.safetensors"))
+    job = Job.from_task(lambda: gpt2(**SMALL, seed=2, checkpoint=tmp_path / "model.safetensors"))
     for name, parameter in trained.named_parameters():
         assert torch.equal(job.initial[f"parameter/{name}"], parameter)
 

@@ -21,7 +21,7 @@ def test_a_large_constant_becomes_a_state_that_stays() -> None:
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     assert [name for name in job.initial if name.startswith("constant/")] == ["constant/0", "constant/1"]
     theirs, ours = train_by_pytorch(task, 3), train_by_program(job, 3)
     torch.testing.assert_close(ours["parameter/linear.weight"], theirs["parameter/linear.weight"])
@@ -39,7 +39,7 @@ def test_what_depends_on_nothing_is_computed_at_capture() -> None:
 
     linear_through(by_distance)
     program = capture(
-        Task(
+        lambda: Task(
             model=(model := Calls(by_distance)),
             loss=lambda m, b: m(b["x"]).sum(),
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -72,3 +72,11 @@ def test_a_constant_that_is_written_to_is_not_taken_for_its_first_value() -> Non
         return x * table * early
 
     linear_through(write)
+
+
+def test_a_tensor_that_all_tasks_have_stays_as_it_was() -> None:
+    held = torch.randn(6)
+    before = held.clone()
+    for _ in range(2):
+        linear_through(lambda x: x * held)
+        assert held.dtype == torch.float32 and torch.equal(held, before)

@@ -41,7 +41,7 @@ def test_the_row_that_pads_has_no_gradient_and_the_others_have_theirs(padding: i
     wide = copy.deepcopy(task.model).double()
     nn.functional.cross_entropy(wide(task.dataset["x"]), task.dataset["y"]).backward()
     gradient = wide[0].weight.grad
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     Trainer(job, tmp_path / "run").run()
     after = load_tensors(tmp_path / "run" / "checkpoints" / "00000001.safetensors", job.program.states)
     before, weight = job.initial["parameter/0.weight"], after["parameter/0.weight"]

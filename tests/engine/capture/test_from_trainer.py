@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import logging
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,13 @@ import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.huggingface import arguments as table
-from roundlog.capture.huggingface import overrides
+from roundlog.capture.huggingface import known_trainers
 from roundlog.training.job import Job
 from roundlog.training.sameness import confirm_same
 
-from tests.engine.capture.random_trainers import MODELS, WORDS, Case, Plain, transformers
+from tests.engine.capture.random_trainers import MODELS, WORDS, Plain, transformers
 from tests.engine.tasks import conv_task
 
-EarlyStoppingCallback, TrainerCallback = transformers.EarlyStoppingCallback, transformers.TrainerCallback
 Trainer, TrainingArguments = transformers.Trainer, transformers.TrainingArguments
 
 ROWS = 12
@@ -57,14 +54,12 @@ def refused(made: Any, *words: str, interval: int | None = None) -> None:
 
 def test_every_field_of_the_arguments_is_sorted_once() -> None:
     """A field of a later version is sorted by what it does in that version's trainer.py, or it stays refused."""
-    known = {
-        field.name
-        for kind in (TrainingArguments, transformers.Seq2SeqTrainingArguments)
-        for field in dataclasses.fields(kind)
-    }
+    kinds = (TrainingArguments, transformers.Seq2SeqTrainingArguments)
+    known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     tables = [table.FOLLOWED, table.WITHOUT_EFFECT, frozenset(table.REFUSED)]
     assert sum(map(len, tables)) == len(frozenset().union(*tables)), "one table each"
     assert frozenset().union(*tables) == known
+    assert all(hasattr(Trainer, name) for name in known_trainers.MAY_BE_REPLACED)
 
 
 def test_a_field_that_nobody_has_sorted_is_refused(tmp_path: Path) -> None:
@@ -78,82 +73,30 @@ def test_a_field_that_nobody_has_sorted_is_refused(tmp_path: Path) -> None:
     assert Task.from_trainer(made).steps == 3
 
 
-def test_what_is_off_by_default_passes(tmp_path: Path) -> None:
-    made = trainer(tmp_path)
-    for name, (accepted, _) in table.REFUSED.items():
-        assert getattr(made.args, name, accepted[0]) in accepted
+OFF = {name: True for name in table.REFUSED} | {
+    **{"neftune_noise_alpha": 5.0, "data_seed": 0, "train_sampling_strategy": "sequential", "deepspeed": {}},
+    **{"resume_from_checkpoint": "last", "parallelism_config": object(), "fsdp": "full_shard"},
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("fp16", True),
-        ("tf32", True),
-        ("use_liger_kernel", True),
-        ("neftune_noise_alpha", 5.0),
-        ("auto_find_batch_size", True),
-        ("load_best_model_at_end", True),
-        ("data_seed", 0),
-        ("train_sampling_strategy", "sequential"),
-        ("resume_from_checkpoint", "last"),
-        ("parallelism_config", object()),
-        ("fsdp", "full_shard"),
-        ("deepspeed", {}),
-    ],
-)
-def test_arguments_that_a_job_cannot_follow_are_refused_by_name(name: str, value: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", sorted(OFF.keys() - {"sortish_sampler"}))
+def test_arguments_that_a_job_cannot_follow_are_refused_by_name(name: str, tmp_path: Path) -> None:
     made = trainer(tmp_path)
-    setattr(made.args, name, value)
+    setattr(made.args, name, OFF[name])
     refused(made, f"TrainingArguments.{name} is ", "leave it")
 
 
-def test_every_refusal_is_tried() -> None:
-    tried = {
-        mark.args[1][i][0]
-        for mark in test_arguments_that_a_job_cannot_follow_are_refused_by_name.pytestmark
-        for i in range(len(mark.args[1]))
-    }
-    assert tried | {"sortish_sampler"} == table.REFUSED.keys()
-
-
-def test_optimizers_and_schedules_of_others_are_refused_by_name(tmp_path: Path) -> None:
-    refused(trainer(tmp_path, optim="adafactor"), "TrainingArguments.optim is 'adafactor'", "choose one of adamw_torch")
-    loss_bound = trainer(tmp_path)
-    loss_bound.args.lr_scheduler_type = "greedy"
-    refused(loss_bound, "TrainingArguments.lr_scheduler_type is 'greedy'")
-    # They say nothing where the script brings its own.
-    model = Plain(0.0)
-    own = torch.optim.Adam(model.parameters())
-    given = {"model": model, "optimizers": (own, torch.optim.lr_scheduler.ConstantLR(own))}
-    made = trainer(tmp_path, given=given, optim="adafactor")
-    made.args.lr_scheduler_type = "greedy"
-    task = Task.from_trainer(made)
-    assert task.optimizer is own
-
-
-def test_a_machine_that_no_step_is_captured_on_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = trainer(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingArguments, "device", torch.device("cuda:0"))
-        refused(made, "on cuda:0", "use_cpu=True")
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingArguments, "world_size", 2)
-        refused(made, "one of 2 processes", "without a launcher")
-    made.args.mixed_precision = "bf16"
-    refused(made, "ACCELERATE_MIXED_PRECISION")
-    made.args.mixed_precision = "no"
-    made.args.accelerator_config.split_batches = True
-    refused(made, "split_batches")
-
-
-# Methods and callbacks.
+# Trainers that are refused: what is done to them, and words of the sentence.
 
 
 class Twice(Trainer):
-    """A trainer that trains otherwise."""
-
     def training_step(self, *arguments: Any, **options: Any) -> Any:
         return super().training_step(*arguments, **options) * 2
+
+
+class Anneals(Trainer):
+    def compute_loss(self, *arguments: Any, **options: Any) -> Any:
+        return super().compute_loss(*arguments, **options) * (1 if self.state.global_step < 100 else 2)
 
 
 class Talkative(Trainer):
@@ -165,132 +108,90 @@ class Talkative(Trainer):
     def of_mine(self) -> None: ...
 
 
-def test_methods_that_change_the_training_are_refused(tmp_path: Path) -> None:
-    refused(trainer(tmp_path, Twice), "Twice replaces Trainer.training_step", "compute_loss")
-    patched = trainer(tmp_path)
-    patched.get_batch_samples = functools.partial(patched.get_batch_samples)
-    refused(patched, "the trainer's method get_batch_samples has been replaced")
-    assert Task.from_trainer(trainer(tmp_path, Talkative)).steps == 3
+def setting(**values: Any) -> Callable[[Any], Any]:
+    """Sets attributes, of the trainer or (with a dot, as `args__fp16`) of one of its attributes."""
+
+    def change(made: Any) -> None:
+        for path, value in values.items():
+            *owners, name = path.split("__")
+            setattr(functools.reduce(getattr, owners, made), name, value)
+
+    return change
 
 
-class Timed(Trainer):
-    """A trainer that says how long its steps take."""
-
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        start = time.perf_counter()
-        loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.state.global_step % 2 == 0:
-            logging.info("%.3f after %.3f s", loss.item(), time.perf_counter() - start)
-        return loss
-
-
-def test_a_trainer_that_only_wraps_is_the_trainer_itself(tmp_path: Path) -> None:
-    one, two = (capture(Task.from_trainer(trainer(tmp_path, kind))) for kind in (Timed, Trainer))
-    assert one.program.nodes == two.program.nodes
-
-
-class Several(Trainer):
-    """A trainer of which much is refused."""
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        return super().training_step(*args, **kwargs) * 2
-
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        return super().get_batch_samples(*args, **kwargs)[::-1]
+CHANGED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
+    "optimizer": (setting(args__optim="adafactor"), ("optim is 'adafactor'", "choose one of adamw_torch")),
+    "schedule": (setting(args__lr_scheduler_type="greedy"), ("lr_scheduler_type is 'greedy'",)),
+    "environment": (setting(args__mixed_precision="bf16"), ("ACCELERATE_MIXED_PRECISION",)),
+    "split batches": (setting(args__accelerator_config__split_batches=True), ("split_batches",)),
+    "no norm": (setting(args__max_grad_norm=None), ("max_grad_norm is None", "0 leaves gradients alone")),
+    "infinite norm": (setting(args__max_grad_norm=float("inf")), ("max_grad_norm is inf",)),
+    "method": (setting(get_batch_samples=print), ("the trainer's method get_batch_samples has been replaced",)),
+    "backward": (setting(accelerator__backward=print), ("the method backward of the trainer's accelerator", "undo")),
+    "model": (setting(model=Plain(0.0)), ("is not the one that train() takes, model_wrapped",)),
+    "model wrapped": (setting(model_wrapped=Plain(0.0)), ("is not the one that train() takes, model_wrapped",)),
+    "size": (setting(args__per_device_train_batch_size=2), ("has become 2", "would keep to 4", "make the Trainer")),
+    "noise": (setting(neftune_noise_alpha=5.0), ("neftune_noise_alpha is 5.0", "leave it away")),
+    "no data": (setting(train_dataset=None), ("has no train_dataset",)),
+    "empty data": (setting(train_dataset=[]), ("the trainer's data cannot be loaded",)),
+    "trained": (lambda made: made.train(), ("has trained already", "fresh one")),
+}
 
 
-def test_all_that_is_refused_is_told_at_once(tmp_path: Path) -> None:
-    made = trainer(tmp_path, Several, given={"callbacks": [EarlyStoppingCallback(1)]}, max_steps=10)
-    made.args.fp16 = True
-    made.args.load_best_model_at_end = True
-    made.args.save_strategy, made.args.save_steps = "steps", 4
-    made.args.optim = "adafactor"
-    made.accelerator.backward = lambda loss, **options: None
-    with pytest.raises(CaptureError) as caught:
-        Task.from_trainer(made)
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    for number, words in enumerate(
-        [
-            "Several replaces Trainer.training_step",
-            "Several replaces Trainer.get_batch_samples",
-            "the method backward of the trainer's accelerator",
-            "TrainingArguments.fp16 is True",
-            "TrainingArguments.load_best_model_at_end is True",
-            "TrainingArguments.optim is 'adafactor'",
-            "the callback EarlyStoppingCallback",
-            "10 steps cannot be cut into checkpoints every 4",
-        ],
-        1,
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_trainer_that_has_been_changed_is_refused(name: str, tmp_path: Path) -> None:
+    change, words = CHANGED[name]
+    made = trainer(tmp_path)
+    change(made)
+    refused(made, *words)
+
+
+def test_a_machine_or_a_library_with_another_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name, value, words in (
+        (TrainingArguments, "device", torch.device("cuda:0"), ("on cuda:0", "use_cpu=True")),
+        (TrainingArguments, "world_size", 2, ("one of 2 processes", "without a launcher")),
+        (Trainer, "training_step", Twice.training_step, ("Trainer.training_step has been replaced by a function of",)),
     ):
-        assert f"({number}) {words}" in sentence or words in sentence, words
-    assert sentence.startswith("there are 8 things that a job does not follow: (1) ") and "(9)" not in sentence
-
-
-def test_data_are_looked_at_though_something_else_is_refused(tmp_path: Path) -> None:
-    rows = [{"x": torch.zeros(5 + row % 2), "labels": torch.tensor(0)} for row in range(12)]
-    made = trainer(tmp_path, Several, rows=rows)
-    with pytest.raises(CaptureError, match=r"there are 3 things .*\(3\) the collator gives x of size \[6\]"):
-        Task.from_trainer(made)
-
-
-def test_a_library_or_an_accelerator_whose_methods_are_others_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Packages that make training faster replace methods of `Trainer` itself."""
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", Twice.training_step)
-        refused(trainer(tmp_path), "Trainer.training_step has been replaced by a function of", "undo it")
-    made = trainer(tmp_path)
-    made.accelerator.backward = lambda loss, **options: (loss * 2).backward()
-    refused(made, "the method backward of the trainer's accelerator has been replaced", "undo it")
-
-
-def test_a_model_that_train_would_not_take_is_refused(tmp_path: Path) -> None:
-    for name in ("model", "model_wrapped"):
         made = trainer(tmp_path)
-        setattr(made, name, Plain(0.0))
-        refused(made, "is not the one that train() takes, model_wrapped")
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, value)
+            refused(made, *words)
 
 
-def test_a_size_that_train_would_not_take_is_refused(tmp_path: Path) -> None:
-    made = trainer(tmp_path)
-    made.args.per_device_train_batch_size = 2
-    refused(made, "per_device_train_batch_size has become 2", "would keep to 4", "make the Trainer with it")
-    for norm in (None, float("inf")):
-        refused(trainer(tmp_path, max_grad_norm=norm), f"max_grad_norm is {norm}", "0 leaves gradients alone")
+def test_methods_that_change_the_training_are_refused(tmp_path: Path) -> None:
+    refused(trainer(tmp_path, Twice), "Twice replaces Trainer.training_step", "compute_loss", "roundlog.Task")
+    assert Task.from_trainer(trainer(tmp_path, Talkative)).steps == 3
+    with pytest.raises(CaptureError, match=r"reads state\.global_step of the trainer, which changes from step to step"):
+        capture(lambda: Task.from_trainer(trainer(tmp_path, Anneals)))
 
 
-def test_noise_that_the_trainer_alone_knows_of_is_refused(tmp_path: Path) -> None:
-    made = trainer(tmp_path)
-    made.neftune_noise_alpha = 5.0
-    refused(made, "neftune_noise_alpha is 5.0", "leave it away")
-
-
-def test_names_in_the_tables_of_methods_exist() -> None:
-    assert all(hasattr(Trainer, name) for name in overrides.FOLLOWED | overrides.WITHOUT_EFFECT)
-    assert not overrides.FOLLOWED & overrides.WITHOUT_EFFECT
-
-
-class Meddling(TrainerCallback):
-    def on_step_end(self, arguments: Any, state: Any, control: Any, model: Any = None, **rest: Any) -> None:
-        model.head.weight.data.clamp_(-1, 1)
-
-
-@pytest.mark.parametrize("callback", [Meddling(), EarlyStoppingCallback(1)])
-def test_callbacks_that_may_change_the_training_are_refused(callback: TrainerCallback, tmp_path: Path) -> None:
-    made = trainer(tmp_path, given={"callbacks": [callback]})
-    name = type(callback).__name__
-    refused(made, f"the callback {name} may change", f"trainer.remove_callback({name})")
-    made.remove_callback(type(callback))
+def test_callbacks_that_may_change_the_training_are_refused(tmp_path: Path) -> None:
+    callback = transformers.EarlyStoppingCallback
+    made = trainer(tmp_path, given={"callbacks": [callback(1)]})
+    refused(made, "the callback EarlyStoppingCallback may change", "trainer.remove_callback(EarlyStoppingCallback)")
+    made.remove_callback(callback)
     assert Task.from_trainer(made).steps == 3
 
 
-def test_other_things_are_no_trainers(tmp_path: Path) -> None:
-    refused(conv_task(), "the trainer is a Task", "give a transformers.Trainer")
-    trained = trainer(tmp_path)
-    trained.train()
-    refused(trained, "has trained already", "fresh one")
+def test_all_that_classes_and_arguments_show_is_told_at_once(tmp_path: Path) -> None:
+    made = trainer(tmp_path, Twice)
+    made.args.fp16 = True
+    refused(made, "there are 2 things that a job does not follow: (1) Twice replaces", "; (2) TrainingArguments.fp16")
+
+
+def test_a_trainer_is_given_or_made(tmp_path: Path) -> None:
+    refused(conv_task(), "the trainer is a Task", "give a transformers.Trainer, or a function that makes one")
+    made = trainer(tmp_path)
+    assert Task.from_trainer(lambda: made).model is Task.from_trainer(made).model is made.model
+
+
+def test_optimizers_of_the_script_are_its_own(tmp_path: Path) -> None:
+    model = Plain(0.0)
+    own = torch.optim.Adam(model.parameters())
+    given = {"model": model, "optimizers": (own, torch.optim.lr_scheduler.ConstantLR(own))}
+    made = trainer(tmp_path, given=given, optim="adafactor")
+    made.args.lr_scheduler_type = "greedy"
+    assert Task.from_trainer(made).optimizer is own
 
 
 # Data.
@@ -310,22 +211,12 @@ def stacked(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def random_rows(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    made = stacked(rows)
-    return made | {"x": made["x"] + torch.randn(1)}
+def with_x(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any], Any]:
+    return lambda rows: stacked(rows) | {"x": change(stacked(rows)["x"])}
 
 
-def mixed_rows(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    made = stacked(rows)
-    return made | {"x": (made["x"] + made["x"].roll(1, 0)) / 2}
-
-
-def ragged() -> list[dict[str, torch.Tensor]]:
-    return [*data(ROWS - 1), {"x": torch.zeros(6), "labels": torch.tensor(0)}]
-
-
-def uneven_dtypes() -> list[dict[str, torch.Tensor]]:
-    return [*data(ROWS - 1), {"x": torch.zeros(5), "labels": torch.tensor(0.5)}]
+def with_last(**row: torch.Tensor) -> list[dict[str, torch.Tensor]]:
+    return [*data(ROWS - 1), {"x": torch.zeros(5), "labels": torch.tensor(0)} | row]
 
 
 @pytest.mark.parametrize(
@@ -333,51 +224,34 @@ def uneven_dtypes() -> list[dict[str, torch.Tensor]]:
     [
         (Stream(), None, ["is a stream", "give a dataset with len()"]),
         (Broken(data()), None, ["the data fails at row 0 with OSError (the disk is gone)"]),
-        (ragged(), stacked, ["gives x of size [6] for row 11 and [5] for row 0", "max_length"]),
-        (uneven_dtypes(), stacked, ["labels as torch.float32 for row 11 and torch.int64"]),
-        (None, random_rows, ["other values of x for rows 0 to 3 together", "before the Trainer is made"]),
-        (None, mixed_rows, ["other values of x for rows 0 to 3 together", "looks at neighbours"]),
+        (with_last(x=torch.zeros(6)), stacked, ["gives x of size [6] for row 11 and [5] for row 0", "max_length"]),
+        (with_last(labels=torch.tensor(0.5)), stacked, ["labels as torch.float32 for row 11 and torch.int64"]),
+        (None, with_x(lambda x: x + torch.randn(1)), ["other values of x for rows 0 to 3 together", "before the Trai"]),
+        (None, with_x(lambda x: x + x.roll(1, 0)), ["other values of x for rows 0 to 3 together", "at neighbours"]),
         (None, lambda rows: rows, ["the collator gives a list for row 0"]),
-        (None, lambda rows: {}, ["the collator gives a dict for row 0"]),
         (None, lambda rows: stacked(rows) | {"name": "x"}, ["gives a str for name of row 0"]),
-        (None, lambda rows: {"x": torch.cat([row["x"] for row in rows])}, ["x of shape [5] for row 0"]),
-        (None, lambda rows: {"x": torch.tensor(1.0)}, ["x of shape [] for row 0"]),
+        (None, with_x(lambda x: x.reshape(-1)), ["x of shape [5] for row 0"]),
         (None, lambda rows: stacked(rows) | ({"y": torch.zeros(1)} if rows[0]["labels"] == 1 else {}), ["y for some"]),
         (None, lambda rows: stacked(rows) | {"num_items_in_batch": torch.ones(len(rows))}, ["another name"]),
     ],
 )
-def test_rows_without_a_fixed_size_are_refused(rows: Any, collate: Any, words: list[str], tmp_path: Path) -> None:
+def test_rows_that_no_job_could_hold_are_refused(rows: Any, collate: Any, words: list[str], tmp_path: Path) -> None:
     given = {} if collate is None else {"data_collator": collate}
     refused(trainer(tmp_path, rows=rows, given=given, remove_unused_columns=False), *words)
 
 
-def test_a_trainer_without_data_is_refused(tmp_path: Path) -> None:
-    made = trainer(tmp_path)
-    made.train_dataset = None
-    refused(made, "has no train_dataset")
-    made.train_dataset = []
-    refused(made, "the trainer's data cannot be loaded")
-
-
-def test_padding_to_the_longest_is_refused_and_masking_at_random_too(tmp_path: Path) -> None:
-    """The two collators of transformers that most scripts for language models have."""
-    tokens = transformers.PreTrainedTokenizerFast(tokenizer_object=_tokenizer(), pad_token="[PAD]", mask_token="[MASK]")
-    ragged = [{"input_ids": [3] * (2 + row % 3)} for row in range(ROWS)]
-    config = transformers.GPT2Config(vocab_size=WORDS, n_positions=8, n_embd=4, n_layer=1, n_head=1)
-    model = transformers.GPT2LMHeadModel(config)
-    collate = transformers.DataCollatorForLanguageModeling(tokens, mlm=False)
-    refused(trainer(tmp_path, rows=ragged, given={"model": model, "data_collator": collate}), "input_ids of size [3]")
-    even = [{"input_ids": [3, 4, 5, 6]} for _ in range(ROWS)]
-    Task.from_trainer(trainer(tmp_path, rows=even, given={"model": model, "data_collator": collate})).check()
-    masking = transformers.DataCollatorForLanguageModeling(tokens, mlm=True)
-    refused(trainer(tmp_path, rows=even, given={"model": model, "data_collator": masking}), "draws at random")
-
-
-def _tokenizer() -> Any:
+def tokens() -> Any:
     from tokenizers import Tokenizer, models
 
     words = {"[PAD]": 0, "[MASK]": 1, **{f"w{number}": number for number in range(2, WORDS)}}
-    return Tokenizer(models.WordLevel(words, unk_token="[PAD]"))
+    made = Tokenizer(models.WordLevel(words, unk_token="[PAD]"))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", mask_token="[MASK]")
+
+
+def test_masking_at_random_is_refused(tmp_path: Path) -> None:
+    rows = [{"input_ids": [3, 4, 5], "labels": [3, 4, 5]} for _ in range(ROWS)]
+    masking = transformers.DataCollatorForLanguageModeling(tokens(), mlm=True)
+    refused(trainer(tmp_path, rows=rows, given={"model": MODELS["tied"][0](0.0), "data_collator": masking}), "random")
 
 
 def test_columns_that_the_model_does_not_take_are_left_out(tmp_path: Path) -> None:
@@ -387,42 +261,36 @@ def test_columns_that_the_model_does_not_take_are_left_out(tmp_path: Path) -> No
 
 # Steps, batches and checkpoints.
 
-
-def test_steps_of_another_size_are_refused(tmp_path: Path) -> None:
-    refused(trainer(tmp_path, rows=data(10)), "last batch of an epoch has 2 rows instead of 4", "dataloader_drop_last")
-    task = Task.from_trainer(trainer(tmp_path, rows=data(10), dataloader_drop_last=True))
-    assert (task.batch_size, task.steps) == (4, 3)
-    few = trainer(tmp_path, gradient_accumulation_steps=2)
-    refused(few, "last step of an epoch has 1 batches instead of 2", "gradient_accumulation_steps")
-    # Two steps end before that.
-    assert Task.from_trainer(trainer(tmp_path, rows=data(10), max_steps=2)).steps == 2
-    assert Task.from_trainer(trainer(tmp_path, gradient_accumulation_steps=2, max_steps=1)).batch_size == 8
-    refused(trainer(tmp_path, gradient_accumulation_steps=0), "number of steps")
-    refused(trainer(tmp_path, max_steps=-1, num_train_epochs=0), "would take no step in 0 epochs", "num_train_epochs")
-    for drops in (True, False):
-        small = trainer(tmp_path, rows=data(3), max_steps=-1, dataloader_drop_last=drops)
-        refused(small, "has 3 rows, fewer than the 4 of a batch", "per_device_train_batch_size")
+EPOCHS = {"max_steps": -1, "num_train_epochs": 4}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "interval"),
+    ("rows", "arguments", "found"),
     [
-        ({"save_strategy": "no"}, 12),
-        ({"save_strategy": "steps"}, 12),
-        ({"save_strategy": "steps", "save_steps": 4}, 4),
-        ({"save_strategy": "steps", "save_steps": 0.5}, 6),
-        ({"save_strategy": "epoch"}, 3),
+        (ROWS, EPOCHS | {"save_strategy": "no"}, (4, 12, 12)),
+        (ROWS, EPOCHS | {"save_strategy": "steps"}, (4, 12, 12)),
+        (ROWS, EPOCHS | {"save_strategy": "steps", "save_steps": 4}, (4, 12, 4)),
+        (ROWS, EPOCHS | {"save_strategy": "steps", "save_steps": 0.5}, (4, 12, 6)),
+        (ROWS, EPOCHS | {"save_strategy": "epoch"}, (4, 12, 3)),
+        (10, {"dataloader_drop_last": True}, (4, 3, 3)),
+        (10, {"max_steps": 2}, (4, 2, 2)),  # they end before the smaller batch
+        (ROWS, {"gradient_accumulation_steps": 2, "max_steps": 1}, (8, 1, 1)),
+        (10, {}, "last batch of an epoch has 2 rows instead of 4"),
+        (ROWS, {"gradient_accumulation_steps": 2}, "last step of an epoch has 1 batches instead of 2"),
+        (ROWS, {"gradient_accumulation_steps": 0}, "number of steps"),
+        (ROWS, EPOCHS | {"num_train_epochs": 0}, "would take no step in 0 epochs"),
+        (3, EPOCHS, "has 3 rows, fewer than the 4 of a batch"),
+        (ROWS, {"max_steps": 10, "save_strategy": "steps", "save_steps": 4}, "10 steps cannot be cut into checkpoints"),
     ],
 )
-def test_checkpoints_are_where_the_trainer_saves(arguments: dict[str, Any], interval: int, tmp_path: Path) -> None:
-    task = Task.from_trainer(trainer(tmp_path, max_steps=-1, num_train_epochs=4, **arguments))
-    assert (task.steps, task.interval) == (12, interval)
-
-
-def test_checkpoints_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    made = trainer(tmp_path, max_steps=10, save_strategy="steps", save_steps=4)
-    refused(made, "10 steps cannot be cut into checkpoints every 4", "interval=")
-    assert Task.from_trainer(made, interval=5).interval == 5
+def test_steps_have_one_size(rows: int, arguments: dict[str, Any], found: Any, tmp_path: Path) -> None:
+    """found: rows of a batch, steps, and the interval of checkpoints; or words of the refusal."""
+    made = trainer(tmp_path, rows=data(rows), **arguments)
+    if isinstance(found, str):
+        refused(made, found)
+    else:
+        task = Task.from_trainer(made)
+        assert (task.batch_size, task.steps, task.interval) == found
 
 
 # The trainer and the task beside each other.
@@ -433,7 +301,7 @@ def test_the_trainer_is_left_as_it_was(tmp_path: Path) -> None:
     """It trains afterwards as if no job had been made of it."""
     made, fresh = trainer(tmp_path, warmup_steps=1), trainer(tmp_path, warmup_steps=1)
     state = torch.get_rng_state()
-    Job.from_task(Task.from_trainer(made))
+    Job.from_task(lambda: Task.from_trainer(made))
     assert torch.equal(torch.get_rng_state(), state)
     assert made.optimizer is None and made.lr_scheduler is None
     for one in (made, fresh):
@@ -448,48 +316,27 @@ def test_a_scheduler_that_train_would_make_again_is_made_for_all_steps(tmp_path:
     made, fresh = (trainer(tmp_path, warmup_steps=1, lr_scheduler_type="cosine") for _ in range(2))
     made.create_optimizer_and_scheduler(num_training_steps=50)
     before = made.lr_scheduler
-    rates = [capture(Task.from_trainer(one)).schedule for one in (made, fresh)]
+    rates = [capture(functools.partial(Task.from_trainer, one)).schedule for one in (made, fresh)]
     assert torch.equal(*rates) and made.lr_scheduler is before
 
 
-def test_a_model_that_train_would_make_again_is_the_one_of_the_task(tmp_path: Path) -> None:
-    made = trainer(tmp_path, given={"model": None, "model_init": lambda: Plain(0.0)}, seed=7)
-    captured = capture(Task.from_trainer(made))
-    torch.manual_seed(7)
-    for name, value in Plain(0.0).named_parameters():
-        assert torch.equal(captured.states[f"parameter/{name}"], value), name
-
-
 def test_padding_is_the_tokenizers_as_in_train(tmp_path: Path) -> None:
-    tokens = transformers.PreTrainedTokenizerFast(tokenizer_object=_tokenizer(), pad_token="[PAD]")
     config = transformers.GPT2Config(vocab_size=WORDS, n_positions=8, n_embd=4, n_layer=1, n_head=1, num_labels=3)
     model = transformers.GPT2ForSequenceClassification(config)
     rows = [{"input_ids": torch.tensor([3, 4, 0]), "labels": torch.tensor(row % 3)} for row in range(ROWS)]
-    Task.from_trainer(trainer(tmp_path, rows=rows, given={"model": model, "processing_class": tokens}))
+    Task.from_trainer(trainer(tmp_path, rows=rows, given={"model": model, "processing_class": tokens()}))
     assert model.config.pad_token_id == 0
-
-
-def test_a_case_is_made_the_same_twice(tmp_path: Path) -> None:
-    case = Case(
-        "plain", 0.0, 1, 3, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 1, "max_steps": 3}
-    )
-    one, two = (Task.from_trainer(case.trainer(tmp_path)) for _ in range(2))
-    assert all(torch.equal(one.dataset[name][:], two.dataset[name][:]) for name in one.dataset)
-
-
-# Precision.
 
 
 @pytest.mark.slow_but("rotary")
 @pytest.mark.parametrize("name", ["rotary", "tied", "classifier"])
 def test_bf16_is_computed_as_accelerate_does(name: str, tmp_path: Path) -> None:
     make, rows = MODELS[name]
-    options: dict[str, Any] = {"bf16_full_eval": True, "gradient_accumulation_steps": 2}
-    options["per_device_train_batch_size"] = 2
+    options = {"bf16_full_eval": True, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 2}
     made = trainer(tmp_path, rows=rows(ROWS), given={"model": make(0.0)}, bf16=True, **options)
     task = Task.from_trainer(made)
-    assert confirm_same(task, capture(task)).kernels > 100
-    part = task.parts(task.batch(torch.arange(task.batch_size)))[0]
+    assert confirm_same(capture(lambda: task)).kernels > 100
+    part = task.parts_at(0, task.batch(torch.arange(task.batch_size)))[0]
     loss = task.phases()[0].loss(made.model, part)
     assert "forward" not in vars(made.model)
     # As `train()` has it: the model that accelerate has prepared.

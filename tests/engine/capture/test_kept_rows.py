@@ -44,10 +44,10 @@ class WideRows:
 def test_rows_may_be_larger_than_memory(tmp_path: Path) -> None:
     made = trainer(tmp_path, rows=WideRows(), given={"model": Wide(0.0)}, max_steps=2)
     # A first one loads what is needed for a second.
-    Job.from_task(Task.from_trainer(trainer(tmp_path, given={"model": Wide(0.0)}))).write(tmp_path / "small")
+    Job.from_task(lambda: Task.from_trainer(trainer(tmp_path, given={"model": Wide(0.0)}))).write(tmp_path / "small")
     with limit(resource.RLIMIT_DATA, more_memory(100 << 20)):
         task = Task.from_trainer(made)
-        Job.from_task(task).write(tmp_path / "job")
+        Job.from_task(lambda: task).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     assert job.dataset["x"].nbytes == 300 * 4 * WIDE
     assert torch.equal(job.dataset["x"][299], WideRows()[299]["x"])

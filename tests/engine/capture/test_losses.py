@@ -47,7 +47,6 @@ FUNCTIONS: dict[str, tuple[Function, Tensor]] = {
     "softsign": (F.softsign, NUMBERS),
     "tanhshrink": (F.tanhshrink, NUMBERS),
     "sigmoid": (torch.sigmoid, NUMBERS),
-    "erfc": (torch.erfc, NUMBERS),
     "huber": (lambda x: F.huber_loss(x, torch.zeros_like(x), reduction="none", delta=0.3), NUMBERS),
 }
 

@@ -83,7 +83,7 @@ def one_step(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_captured_step_is_pytorchs_in_fp64(name: str) -> None:
     task = task_of(GROUPS[name])
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     loss, states = one_step(job)
     wide = copy.deepcopy(task.model).double()
     batch = {

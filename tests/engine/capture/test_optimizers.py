@@ -89,7 +89,7 @@ def task_of(kind: type[optim.Optimizer], options: Options) -> Task:
 
 
 def assert_trains_as(task: Task, make: Callable[[], Task]) -> None:
-    ours = train_by_program(Job.from_task(task), STEPS)
+    ours = train_by_program(Job.from_task(lambda: task), STEPS)
     exact = train_by_pytorch(make(), STEPS, torch.float64)
     plain = train_by_pytorch(make(), STEPS, torch.float32)
     moved = 0.0
@@ -144,13 +144,13 @@ def test_momenta_that_a_schedule_changes_are_columns(name: str, schedule: str) -
     kind, options = CYCLED[name]
     make = lambda: with_schedule(kind, options, CYCLES[schedule])  # noqa: E731
     task = make()
-    columns = capture(task).program.schedule_names
+    columns = capture(lambda: task).program.schedule_names
     assert any(column in ("0/momentum", "0/beta1") for column in columns), columns
     assert_trains_as(task, make)
 
 
 def test_an_accumulator_starts_where_the_optimizer_says() -> None:
-    states = capture(task_of(optim.Adagrad, {"initial_accumulator_value": 0.25})).states
+    states = capture(lambda: task_of(optim.Adagrad, {"initial_accumulator_value": 0.25})).states
     slots = [tensor for name, tensor in states.items() if name.startswith("slot/")]
     assert slots and all(bool((slot == 0.25).all()) for slot in slots)
 
@@ -164,14 +164,14 @@ def test_hooks_of_optimizers_are_refused_by_name(when: str) -> None:
     task = task_of(optim.SGD, {"lr": 0.1})
     handle = getattr(task.optimizer, f"register_step_{when}_hook")(noted)
     with pytest.raises(CaptureError, match=rf"^the hook noted of SGD.register_step_{when}_hook .*remove it by its"):
-        capture(task)
+        capture(lambda: task)
     handle.remove()
-    capture(task)
+    capture(lambda: task)
     register = {"pre": register_optimizer_step_pre_hook, "post": register_optimizer_step_post_hook}[when]
     shared = register(noted)
     try:
         with pytest.raises(CaptureError, match=rf"^the hook noted of register_optimizer_step_{when}_hook "):
-            capture(task)
+            capture(lambda: task)
     finally:
         shared.remove()
 

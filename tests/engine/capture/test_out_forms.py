@@ -83,7 +83,7 @@ def test_spectral_norm_is_captured_wherever_it_is_used_twice(norm, iterations: i
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     theirs, by_us = train_by_pytorch(task, 2), train_by_program(job, 2)
     for name, tensor in theirs.items():
         torch.testing.assert_close(by_us[name], tensor, rtol=1e-4, atol=1e-5)

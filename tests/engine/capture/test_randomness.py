@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.decompositions.special_functions import TRIALS, standard_gamma
+from roundlog.capture.decompositions.random_numbers import TRIALS, standard_gamma
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
@@ -56,7 +56,7 @@ def task_of(draw: Callable[[], torch.Tensor]) -> Task:
 
 
 def drawn(draw: Callable[[], torch.Tensor], step: int) -> np.ndarray:
-    job = Job.from_task(task_of(draw))
+    job = Job.from_task(lambda: task_of(draw))
     inputs = StepInputs(
         states=list(job.initial.values()),
         data=Batches(job.dataset, job.spec).load(step),
@@ -123,7 +123,7 @@ def test_integers_are_uniform_numbers_rounded_down(low: int, high: int, draw: Ca
 
 def test_more_integers_than_can_be_counted_are_refused() -> None:
     with pytest.raises(CaptureError, match="draws from 65537 integers: up to 65536 are supported"):
-        capture(task_of(lambda: torch.randint(65537, (4,))))
+        capture(lambda: task_of(lambda: torch.randint(65537, (4,))))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ cannot be trained by what is wrong with it."""
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -109,7 +110,7 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor, Batch], torch.Tensor], str, str
 def test_it_is_refused_by_name_line_and_reason(what: str) -> None:
     function, operator, reason = REFUSED[what]
     with pytest.raises(CaptureError) as caught:
-        capture(task_of(function))
+        capture(lambda: task_of(function))
     message = str(caught.value)
     assert f"aten.{operator}" in message and "(at test_refusals.py:" in message and reason in message, message
     assert "\n" not in message
@@ -119,10 +120,12 @@ def test_a_task_in_which_nothing_is_trained_is_refused() -> None:
     task = task_of(lambda y, b: y)
     task.model.requires_grad_(False)
     with pytest.raises(CaptureError, match=r"^nothing is trained: no parameter of the optimizer requires a gradient$"):
-        capture(task)
+        capture(lambda: task)
 
 
 def test_an_operator_without_a_counterpart_is_named_with_its_line() -> None:
+    repeated = Calls(lambda x: x.repeat_interleave((x[:, 0] > 0).long(), 0).sum())
+    refused(repeated, r"aten\.repeat_interleave\S* \(at test_refusals\.py:\d+\) has no", loss=lambda m, b: m(b["x"]))
     refused(Calls(lambda x: torch.special.i0(x)), r"aten\.\w*i0\S* \(at test_refusals\.py:\d+\) has no counterpart")
 
 
@@ -133,7 +136,7 @@ def _halved(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_control_flow_that_depends_on_values_is_refused() -> None:
-    refused(Calls(_halved), r"control flow depends on values.*\(at test_refusals\.py:\d+\).*16 paths at most")
+    refused(Calls(_halved), r"control flow depends on values.*\(at test_refusals\.py:\d+\): decide by torch\.where")
 
 
 def test_float64_inside_the_step_is_refused() -> None:
@@ -146,7 +149,6 @@ def test_float64_inside_the_step_is_refused() -> None:
         lambda x: x[x > 0].sort()[0].sum(),
         lambda x: x[x[:, 0] > -99][0].sum(),
         lambda x: x[x[:, 0] > -99][1:].sum(),
-        lambda x: x.repeat_interleave((x[:, 0] > 0).long(), 0).sum(),
     ],
 )
 def test_a_shape_that_depends_on_values_is_refused(function) -> None:
@@ -165,15 +167,12 @@ def test_a_shape_that_depends_on_values_is_refused(function) -> None:
         (lambda x: x.scatter(1, (x > 0).long().sort(1)[0], x), r"aten\.scatter\S* .*more than one value a line"),
         (lambda x: x * x.detach().histc(6), r"aten\.histc\S* .*give min and max"),
         (lambda x: (-2) ** x, r"aten\.pow\S* .*positive base"),
+        (lambda x: torch.linalg.inv(x @ x.t()), r"aten\.linalg_inv\S* \(at .*solve_triangular"),
+        (lambda x: torch.lgamma(x), r"aten\.lgamma\S* \(at .*Stirling"),
+        (lambda x: torch.fft.rfft(x).real, r"aten\._fft_r2c\S* \(at test_refusals.*products with matrices of cosines"),
+        (lambda x: torch.complex(x, x).log().real, r"aten\.log\S* \(at .*complex numbers .*view_as_real"),
         (lambda x: torch.linalg.qr(x)[1], r"aten\.linalg_qr\S* .*no counterpart"),
-        (lambda x: torch.linalg.inv(torch.eye(65) + x.sum()), r"aten\.linalg \(at .* factors a matrix of 65 columns"),
         (lambda x: torch.linalg.lstsq(x, x)[0], r"the operator aten\.linalg_lstsq\S* is not supported \(at test_refus"),
-        (lambda x: torch.polygamma(2, x), r"aten\.polygamma \(at .* only the first is supported"),
-        (lambda x: torch.fft.rfft(x).log().real, r"aten\.log\S* \(at test_refusals.*complex numbers .*view_as_real"),
-        (lambda x: torch.fft.rfft(x.double()).real, r"computes in float64|float64"),
-        (lambda x: torch.fft.rfft(x.repeat(1, 500)).real, r"Fourier transform of an axis of 3000.*use at most 2048"),
-        (lambda x: (torch.fft.rfft(x) ** 0.5).real, r"raises complex numbers to the power of 0\.5: only 1 to 8"),
-        (lambda x: torch.fft.rfft(x).mul_(1j).real, r"changes complex numbers in place: use the operator that"),
         (
             lambda x: nn.functional.embedding_bag((x > 0).long(), x, scale_grad_by_freq=True),
             r"make it with scale_grad_by_freq=False",
@@ -217,7 +216,7 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: x.clamp(max=x.sum().item()), r"\(at test_refusals\.py:\d+\) .*takes a number out of a tensor"),
+        (lambda x: x.clamp(max=x.sum().item()), r"takes a number out of a tensor .* \(at test_refusals\.py:\d+\)"),
         (
             lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
             r"torch\.cond chooses .*\(at test_refusals\.py",
@@ -226,14 +225,10 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
             torch.autocast("cpu", dtype=torch.float16)(lambda x: x @ x.t()),
             r"^torch\.autocast computes in float16.*, and a step is captured in BF16: give it dtype=torch.bfloat16",
         ),
-        (
-            _under_autocast_of_a_card,
-            r'^torch\.autocast is for device_type "cuda" \(at test_refusals\.py:\d+\), .* give it device_type="cpu"$',
-        ),
         (lambda x: torch.rand(6, dtype=torch.bfloat16) * x, r"aten\.rand.* draw in float32, and convert them"),
         (
             lambda x: x[x[:, 0] > 0].bfloat16().sum().float(),
-            r"aten\.\S+ \(at test_refusals\.py:\d+\).* numbers of torch\.bfloat16: convert them by \.float\(\)",
+            r"aten\.index\S* \(at test_refusals\.py:\d+\).* keep all rows, and weigh them by the mask",
         ),
         (
             lambda x: Dirichlet(x.exp()).rsample(),
@@ -254,48 +249,39 @@ def test_what_pytorch_cannot_trace_is_refused_in_words_of_a_user(function, messa
     refused(Calls(function), message)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.RMSprop, partial(torch.optim.SGD, momentum=0.9)])
-def test_a_step_of_an_optimizer_in_the_loss_is_followed(kind: Callable[..., torch.optim.Optimizer]) -> None:
-    critic = nn.Linear(6, 1)
-    inner = kind(critic.parameters(), lr=0.1)
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        inner.zero_grad()
-        critic(x.detach()).square().mean().backward()
-        inner.step()
-        return critic(x)
-
-    linear_through(function)
+Kind = Callable[..., torch.optim.Optimizer]
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam])
-def test_a_step_of_an_optimizer_in_the_loss_is_named(kind: Callable[..., torch.optim.Optimizer]) -> None:
-    critic = nn.Linear(6, 1)
-    inner = kind(critic.parameters(), lr=0.1)
+class Critic(nn.Module):
+    """A step of a critic, by an optimizer of its own, before it judges."""
 
-    def function(x: torch.Tensor) -> torch.Tensor:
-        inner.zero_grad()
-        critic(x.detach()).square().mean().backward()
-        inner.step()
-        return critic(x)
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.critic = nn.Linear(6, 1)
+        self.inner = kind(self.critic.parameters(), lr=0.1)
 
-    refused(
-        Calls(function),
-        r"^the loss takes a step of an optimizer \(at test_refusals\.py:\d+\) that makes .*: .*optimizer=\[a, b\]",
-    )
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.inner.zero_grad()
+        self.critic(x.detach()).square().mean().backward()
+        self.inner.step()
+        return self.critic(x)
 
 
-def test_a_step_of_an_optimizer_without_a_state_is_a_write_like_others() -> None:
-    critic = nn.Linear(6, 1)
-    inner = torch.optim.SGD(critic.parameters(), lr=0.1)
+@pytest.mark.parametrize("kind", [torch.optim.RMSprop, torch.optim.SGD, partial(torch.optim.SGD, momentum=0.9)])
+def test_a_step_of_an_optimizer_in_the_loss_is_followed(kind: Kind) -> None:
+    linear_through(Critic(kind))
 
-    def function(x: torch.Tensor) -> torch.Tensor:
-        inner.zero_grad()
-        critic(x.detach()).square().mean().backward()
-        inner.step()
-        return critic(x)
 
-    linear_through(function)
+def test_a_step_of_an_optimizer_in_the_loss_that_counts_is_refused() -> None:
+    refused(Calls(Critic(torch.optim.Adam)), r"takes a number out of a tensor .* \(at test_refusals\.py:\d+\)")
+
+
+def test_autocast_of_a_card_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # PyTorch imports modules meanwhile, which pytest looks into.
+    monkeypatch.setattr(sys, "meta_path", [one for one in sys.meta_path if "pytest" not in type(one).__module__])
+    message = r'^torch\.autocast is for device_type "cuda" \(at test_refusals\.py:\d+\), .* give it device_type="cpu"$'
+    refused(Calls(_under_autocast_of_a_card), message)
 
 
 def test_classes_have_their_article() -> None:

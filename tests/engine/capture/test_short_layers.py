@@ -39,7 +39,7 @@ def job_of(model: nn.Module, x: Tensor | None = None) -> Job:
         interval=1,
         seed=3,
     )
-    return Job.from_task(task)
+    return Job.from_task(lambda: task)
 
 
 def casts_of_weights(job: Job) -> int:

@@ -116,11 +116,11 @@ def test_any_other_bias_is_added_in_fp32() -> None:
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return Job.from_task(short_layers_task())
+    return Job.from_task(short_layers_task)
 
 
 def test_no_layer_multiplies_bf16_numbers_in_fp32(job: Job) -> None:
-    for one in (job, Job.from_task(short_layers_task(in_bf16))):
+    for one in (job, Job.from_task(lambda: short_layers_task(in_bf16))):
         assert not of_products(one.program.nodes, DType.F32)
         # Three layers, the gradients of their weights, and of what two of them were given.
         assert len(of_products(one.program.nodes, DType.BF16)) == 8

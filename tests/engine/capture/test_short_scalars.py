@@ -103,9 +103,7 @@ def hold_against_program(op: OpOverload, cases: list[tuple[Callable[..., Tensor]
         assert agree(name, without_the_rest(name, found), without_the_rest(name, theirs)), (xs, found, theirs)
 
 
-@pytest.mark.slow_but(
-    *("aten.add.Tensor", "aten.pow.Scalar", "aten.remainder.Scalar", "aten.hardshrink.default", "aten.fmod.Scalar")
-)
+@pytest.mark.slow_but("aten.add.Tensor", "aten.pow.Scalar", "aten.hardshrink.default")
 @pytest.mark.parametrize("op", OF_NUMBERS, ids=str)
 def test_a_number_of_python_is_rounded_where_the_kernel_rounds_it(op: OpOverload) -> None:
     hold_against_program(
@@ -119,7 +117,7 @@ def test_a_number_of_python_is_rounded_where_the_kernel_rounds_it(op: OpOverload
     )
 
 
-@pytest.mark.slow_but("aten.hypot.default", "aten.fmod.Tensor", "aten.div.Tensor")
+@pytest.mark.slow_but("aten.div.Tensor")
 @pytest.mark.parametrize("op", [op for op in of_two_tensors() if beside_a_number(op)], ids=str)
 def test_a_tensor_without_axes_is_rounded_where_the_kernel_rounds_it(op: OpOverload) -> None:
     cases = []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.training.job import Job
 from torch import nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
 from torch.utils.data import TensorDataset
 
 FIELDS = "give field names with tensors of all rows"
@@ -30,7 +32,7 @@ def task_of(**changes: object) -> Task:
 
 def sentence(task: Task) -> str:
     with pytest.raises(CaptureError) as caught:
-        capture(task)
+        capture(lambda: task)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -79,7 +81,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
 def test_what_is_put_together_wrongly_is_refused_in_a_sentence(what: str) -> None:
     changes, message = WRONG[what]
     with pytest.raises(CaptureError, match=message) as caught:
-        capture(task_of(**changes))
+        capture(lambda: task_of(**changes))
     assert "\n" not in str(caught.value)
 
 
@@ -89,8 +91,41 @@ def test_a_scheduler_that_fails_is_refused_in_one_line() -> None:
     assert said == "the schedule LambdaLR cannot be followed for 3 steps: a"
 
 
+def test_no_step_after_the_last_is_asked_for() -> None:
+    numbers, loss = {"beta": [1.0, 0.5]}, lambda m, b: m(b["x"]).square().mean() * b["beta"]
+    Job.from_task(lambda: task_of(steps=2, schedule=lambda step: [1.0, 0.5][step], numbers=numbers, loss=loss))
+    task = task_of(steps=2)
+    task = replace(task, schedule=OneCycleLR(task.optimizer, 0.1, total_steps=2))
+    Job.from_task(lambda: task)
+
+
 def test_a_field_that_requires_a_gradient_is_data_like_any_other() -> None:
     data = torch.randn(8, 6, generator=torch.Generator().manual_seed(3))
-    plain = Job.from_task(task_of(dataset={"x": data}))
-    requiring = Job.from_task(task_of(dataset={"x": data.clone().requires_grad_()}))
+    plain = Job.from_task(lambda: task_of(dataset={"x": data}))
+    requiring = Job.from_task(lambda: task_of(dataset={"x": data.clone().requires_grad_()}))
     assert plain.program == requiring.program and torch.equal(plain.dataset["x"][:], requiring.dataset["x"][:])
+
+
+def test_a_state_that_all_tasks_share_is_refused() -> None:
+    count = torch.zeros((), dtype=torch.int64)
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        count.add_(1)
+        return model(batch["x"]).square().mean() / (1 + count)
+
+    with pytest.raises(CaptureError, match="count, which all tasks have: make it in the function that makes a task"):
+        capture(lambda: task_of(loss=loss))
+
+
+def test_a_part_that_all_models_share_is_copied() -> None:
+    base = nn.Linear(6, 6)
+    before = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+
+    def make() -> Task:
+        torch.manual_seed(0)
+        model = nn.Sequential(base, nn.Linear(6, 2))
+        return task_of(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+    job = Job.from_task(make)
+    for name, tensor in before.items():
+        assert torch.equal(job.initial[f"parameter/0.{name}"], tensor) and torch.equal(base.state_dict()[name], tensor)

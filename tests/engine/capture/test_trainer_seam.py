@@ -23,7 +23,7 @@ _ROOM, _FLOOR = 24.0, 4e-6
 
 def difference(case: Case, task: Task, where: Path) -> str | None:
     """The first loss or tensor that is another after `train()`; None if all are the same."""
-    ours = by_program(task, capture(task))
+    ours = by_program(task, capture(lambda: task))
     single = by_trainer(case, task, ours.draws, where, torch.float32)
     truth = by_trainer(case, task, ours.draws, where, torch.float64)
     for step, (mine, one, two) in enumerate(zip(ours.losses, single.losses, truth.losses, strict=True)):
@@ -96,7 +96,7 @@ def test_a_trainers_job_is_audited_in_micro_batches(tmp_path: Path) -> None:
     """Accumulation, the count of tokens in the whole batch and dropout, with half of the memory, to the same root."""
     case = case_of("tied")
     case.dropout = 0.1
-    job = Job.from_task(Task.from_trainer(case.trainer(tmp_path), interval=1))
+    job = Job.from_task(lambda: Task.from_trainer(case.trainer(tmp_path), interval=1))
     result = Trainer(job, tmp_path / "trainer").run()
     audit = Auditor(job, tmp_path / "auditor", RunOptions(micro_batches=2), log_dir=result.log_dir).run()
     assert audit.checkpoint_root == result.checkpoint_root and audit.findings == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -24,120 +25,85 @@ def _loss(model: nn.Module, batch) -> torch.Tensor:
     return model(**batch).loss
 
 
-def _words() -> torch.Tensor:
+def words() -> torch.Tensor:
     return torch.randint(3, WORDS, (ROWS, TOKENS))
 
 
-def decoder(dropout: float) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    config = transformers.LlamaConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=16,
-        attention_dropout=dropout,
-        use_cache=False,
-    )
-    words = _words()
-    return transformers.LlamaForCausalLM(config), {"input_ids": words, "labels": words}
+def same_words() -> dict[str, torch.Tensor]:
+    found = words()
+    return {"input_ids": found, "labels": found}
 
 
-def encoder(dropout: float) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    config = transformers.BertConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=16,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-    words = _words()
-    labels = torch.where(torch.rand(words.shape) < 0.3, words, -100)
-    labels[:, 0] = words[:, 0]
-    return transformers.BertForMaskedLM(config), {"input_ids": words, "labels": labels}
+def masked_words() -> dict[str, torch.Tensor]:
+    found = words()
+    labels = torch.where(torch.rand(found.shape) < 0.3, found, -100)
+    labels[:, 0] = found[:, 0]
+    return {"input_ids": found, "labels": labels}
 
 
-def encoder_decoder(dropout: float) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    config = transformers.T5Config(
-        vocab_size=WORDS,
-        d_model=16,
-        d_kv=8,
-        d_ff=24,
-        num_layers=1,
-        num_heads=2,
-        dropout_rate=dropout,
-        decoder_start_token_id=0,
-        use_cache=False,
-    )
-    return transformers.T5ForConditionalGeneration(config), {"input_ids": _words(), "labels": _words()}
+def two_texts() -> dict[str, torch.Tensor]:
+    return {"input_ids": words(), "labels": words()}
 
 
-def vision(dropout: float) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    config = transformers.ViTConfig(
-        image_size=8,
-        patch_size=4,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=24,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        num_labels=3,
-    )
-    data = {"pixel_values": torch.randn(ROWS, 3, 8, 8), "labels": torch.randint(0, 3, (ROWS,))}
-    return transformers.ViTForImageClassification(config), data
+def images() -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.randn(ROWS, 3, 8, 8), "labels": torch.randint(0, 3, (ROWS,))}
 
 
-def mixture(dropout: float) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    config = transformers.MixtralConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        max_position_embeddings=16,
-        attention_dropout=dropout,
-        use_cache=False,
-    )
-    words = _words()
-    return transformers.MixtralForCausalLM(config), {"input_ids": words, "labels": words}
+def images_and_words() -> dict[str, torch.Tensor]:
+    found = torch.cat([torch.full((ROWS, 4), IMAGE), torch.randint(3, IMAGE, (ROWS, TOKENS))], 1)
+    return {"input_ids": found, "labels": found, "pixel_values": torch.randn(ROWS, 3, 8, 8)}
 
 
-def vision_and_language(dropout: float) -> tuple[nn.Module, dict[str, torch.Tensor]]:
-    image_word = WORDS - 1
-    eyes = transformers.CLIPVisionConfig(
-        image_size=8, patch_size=4, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24
-    )
-    language = decoder(dropout)[0].config
-    config = transformers.LlavaConfig(
-        vision_config=eyes, text_config=language, image_token_id=image_word, image_token_index=image_word
-    )
-    words = torch.cat([torch.full((ROWS, 4), image_word), torch.randint(3, image_word, (ROWS, TOKENS))], 1)
-    data = {"input_ids": words, "labels": words, "pixel_values": torch.randn(ROWS, 3, 8, 8)}
-    return transformers.LlavaForConditionalGeneration(config), data
+IMAGE = WORDS - 1
+SIZE = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16}
+PATCHES = {"image_size": 8, "patch_size": 4, "num_attention_heads": 2}
 
 
-FAMILIES: dict[str, Callable[[float], tuple[nn.Module, dict[str, torch.Tensor]]]] = {
-    "decoder": decoder,
-    "encoder": encoder,
-    "encoder-decoder": encoder_decoder,
-    "vision": vision,
-    "mixture": mixture,
-    "vision and language": vision_and_language,
+def llama(dropout: float) -> Any:
+    return transformers.LlamaConfig(**SIZE, **HEADS, vocab_size=WORDS, attention_dropout=dropout, use_cache=False)
+
+
+def bert(dropout: float) -> Any:
+    drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    return transformers.BertConfig(**SIZE, vocab_size=WORDS, num_attention_heads=2, max_position_embeddings=16, **drops)
+
+
+def t5(dropout: float) -> Any:
+    size = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2, "dropout_rate": dropout}
+    return transformers.T5Config(vocab_size=WORDS, decoder_start_token_id=0, use_cache=False, **size)
+
+
+def vit(dropout: float) -> Any:
+    drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    return transformers.ViTConfig(**SIZE, **PATCHES, num_labels=3, **drops)
+
+
+def mixtral(dropout: float) -> Any:
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "attention_dropout": dropout}
+    return transformers.MixtralConfig(**SIZE, **HEADS, vocab_size=WORDS, use_cache=False, **experts)
+
+
+def llava(dropout: float) -> Any:
+    eyes = transformers.CLIPVisionConfig(**SIZE | {"num_hidden_layers": 2}, **PATCHES)
+    parts = {"vision_config": eyes, "text_config": llama(dropout)}
+    return transformers.LlavaConfig(**parts, image_token_id=IMAGE, image_token_index=IMAGE)
+
+
+FAMILIES: dict[str, tuple[str, Callable[[float], Any], Callable[[], dict[str, torch.Tensor]]]] = {
+    "decoder": ("LlamaForCausalLM", llama, same_words),
+    "encoder": ("BertForMaskedLM", bert, masked_words),
+    "encoder-decoder": ("T5ForConditionalGeneration", t5, two_texts),
+    "vision": ("ViTForImageClassification", vit, images),
+    "mixture": ("MixtralForCausalLM", mixtral, same_words),
+    "vision and language": ("LlavaForConditionalGeneration", llava, images_and_words),
 }
 
 
 def task_of(family: str, dropout: float) -> Task:
     torch.manual_seed(4)
-    model, data = FAMILIES[family](dropout)
-    model.train()
+    kind, config, rows = FAMILIES[family]
+    model, data = getattr(transformers, kind)(config(dropout)).train(), rows()
     return Task(
         model=model,
         loss=_loss,
@@ -153,7 +119,7 @@ def task_of(family: str, dropout: float) -> Task:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_from_a_config_is_trained_and_audited_as_it_is(family: str, tmp_path) -> None:
-    job = Job.from_task(task_of(family, dropout=0.1))
+    job = Job.from_task(lambda: task_of(family, dropout=0.1))
     assert any(node.op == "uniform" for node in job.program.nodes), "dropout is on"
     result = Trainer(job, tmp_path / "trainer").run()
     followed = Auditor(job, tmp_path / "follower", log_dir=result.log_dir, verify_log=1.0).run()
@@ -171,7 +137,7 @@ def test_without_dropout_every_parameter_moves_as_with_pytorch(family: str) -> N
     task = replace(task, optimizer=optimizer, steps=3, interval=3)
     # PyTorch's product of groups, by which a mixture goes to its experts, knows no FP64.
     dtype = torch.float32 if family == "mixture" else torch.float64
-    ours, theirs = train_by_program(Job.from_task(task), 3), train_by_pytorch(task, 3, dtype)
+    ours, theirs = train_by_program(Job.from_task(lambda: task), 3), train_by_pytorch(task, 3, dtype)
     for name, parameter in task.model.named_parameters():
         end = theirs[f"parameter/{name}"]
         moved = (end - parameter.detach().double()).norm()

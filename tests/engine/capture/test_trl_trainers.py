@@ -6,13 +6,12 @@ import sys
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.huggingface import overrides
+from roundlog.capture.huggingface import known_trainers
 
 from tests.engine.capture.random_trainers import ADAPTED, MODELS, TOKENS, WORDS, transformers
 from tests.engine.capture.test_trainer_seam import difference
@@ -40,13 +39,12 @@ def tokenizer() -> Any:
 
 
 class Smoothed(trl.SFTTrainer):  # type: ignore[misc, name-defined]
-    """A trainer with a loss of its own around that of SFT, which also counts for the log."""
+    """A trainer with a loss of its own around that of SFT."""
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
         loss = super().compute_loss(model, inputs, *args, **options)
         more = sum(one.square().sum() for one in model.parameters() if one.requires_grad)
-        self._metrics["train"]["size"].append(more.item())
-        return loss + 1e-3 * self.accelerator.gather_for_metrics(more)
+        return loss + 1e-3 * more
 
 
 @dataclass(slots=True)
@@ -123,13 +121,6 @@ def test_it_takes_the_steps_of_train(name: str, tmp_path: Path) -> None:
     assert difference(case, task, tmp_path) is None
 
 
-@pytest.mark.slow
-def test_the_comparison_notices_another_loss(tmp_path: Path) -> None:
-    task = Task.from_trainer(SftCase(arguments={"loss_type": "dft"}).trainer(tmp_path))
-    other: Any = SftCase()
-    assert difference(other, task, tmp_path) is not None
-
-
 @pytest.mark.parametrize(
     "arguments", [{"pad_to_multiple_of": 6}, {"packing": True, "packing_strategy": "wrapped"}], ids=["padded", "packed"]
 )
@@ -149,19 +140,13 @@ def test_texts_of_several_lengths_become_rows_of_one(arguments: dict[str, Any], 
 
     task = Task.from_trainer(made(**arguments))
     assert task.dataset["input_ids"].shape[1] == 6
-    capture(task)
+    capture(lambda: task)
     refused(made(), "the collator gives input_ids of size", "pad_to_multiple_of")
-
-
-def test_the_head_makes_no_value_that_is_wider_than_the_words(tmp_path: Path) -> None:
-    """trl computes logits in parts of 32,768 words, and keeps them in memory of that width."""
-    program = capture(Task.from_trainer(SftCase().trainer(tmp_path))).program
-    assert max(size for node in program.nodes for size in node.type.shape) < 1000 and TOKENS
 
 
 def test_the_trainer_counts_for_its_log_as_before(tmp_path: Path) -> None:
     made = SftCase().trainer(tmp_path)
-    capture(Task.from_trainer(made))
+    capture(lambda: Task.from_trainer(made))
     made.train()
     last = made.state.log_history[-1]
     assert last["num_tokens"] == 12 * TOKENS and last["entropy"] > 0
@@ -176,13 +161,13 @@ class Reader(trl.SFTTrainer):  # type: ignore[misc, name-defined]
 
 def refused(made: Any, *words: str) -> None:
     with pytest.raises(CaptureError) as caught:
-        capture(Task.from_trainer(made))
+        capture(lambda: Task.from_trainer(made))
     for word in words:
         assert word in str(caught.value)
 
 
 def test_a_loss_that_reads_the_log_is_refused(tmp_path: Path) -> None:
-    refused(SftCase(kind=Reader).trainer(tmp_path), "_Metric")
+    refused(SftCase(kind=Reader).trainer(tmp_path), "_Logged")
 
 
 def test_another_version_or_trainer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,15 +179,8 @@ def test_another_version_or_trainer_is_refused(tmp_path: Path, monkeypatch: pyte
     refused(SftCase(kind=other).trainer(tmp_path), "trl's DPOTrainer is none of the trainers", "compute_loss")
 
 
-def test_rows_of_several_sizes_are_refused_with_all_else(tmp_path: Path) -> None:
-    made = SftCase(arguments={"neftune_noise_alpha": 5.0, "auto_find_batch_size": True}).trainer(tmp_path)
-    rows = [{"input_ids": [3] * (2 + row % 3), "labels": [3] * (2 + row % 3)} for row in range(12)]
-    made.train_dataset = datasets.Dataset.from_list(rows)
-    refused(made, "neftune_noise_alpha", "auto_find_batch_size", "the collator gives input_ids of size")
-
-
-def test_the_module_names_classes_of_trl() -> None:
-    for name in overrides._TRAINERS:
+def test_the_table_names_classes_of_trl() -> None:
+    for name in known_trainers._OF_TRL:
         home, _, kind = name.rpartition(".")
         assert hasattr(sys.modules[home], kind)
-    assert overrides.kinds_of_trl(SimpleNamespace()) == []
+    assert not known_trainers.is_of_trl(object())

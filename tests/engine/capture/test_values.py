@@ -49,7 +49,7 @@ def task_of(function: Function, *fields: Tensor) -> Task:
 
 def computed(function: Function, *fields: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Result of the captured function, and the fields in the order in which it met them."""
-    job = Job.from_task(task_of(function, *fields))
+    job = Job.from_task(lambda: task_of(function, *fields))
     data = Batches(job.dataset, job.spec).load(0)
     inputs = StepInputs(
         states=list(job.initial.values()),
@@ -111,55 +111,23 @@ def test_integers_are_divided_as_pytorch_divides_them(divisor: int) -> None:
     same(lambda x: torch.div(x, divisor, rounding_mode="trunc"), numbers)
 
 
-def test_remainders_are_exact() -> None:
-    a, b = many_floats(largest=20), many_floats(largest=3, seed=1)
-    b = torch.where((a / b).abs() < 2.0**23, b, a.abs() + 1)
-    # Quotients that are rounded up to a whole number, which they do not reach.
-    near = torch.arange(1, 2000).float() * 0.7
-    near = torch.cat([torch.nextafter(near, torch.zeros(1)), near, -near])
-    a, b = torch.cat([a, near, near]), torch.cat([b, torch.full_like(near, 0.7), torch.full_like(near, -0.7)])
-    same(torch.fmod, a, b)
-    same(torch.remainder, a, b)
-
-
-def test_quotients_are_rounded_down_from_the_exact_one() -> None:
-    a, b = (
-        torch.cat([many_floats(seed=2), torch.arange(1, 500) * 0.7]),
-        torch.cat([many_floats(seed=3), torch.full((499,), 0.7)]),
-    )
-    b = torch.where((a / b).abs() < 2.0**24, b, a.abs() * 2 + 1)
-    ours, (a, b) = computed(lambda a, b: torch.div(a, b, rounding_mode="floor"), a, b)
-    exact = [int(mpmath.floor(mpmath.mpf(float(x)) / mpmath.mpf(float(y)))) for x, y in zip(a, b, strict=True)]
-    assert ours.tolist() == exact
-
-
-def test_a_remainder_of_a_quotient_too_large_stops_the_run() -> None:
-    sentence = r"\(take, test_values\.py:\d+, a quotient of 2\^24 or more\) has no value at"
-    with pytest.raises(CaptureError, match="the captured step stops where yours goes on: .*" + sentence):
-        computed(lambda x: x % 0.5, torch.tensor([1.0, 2.0**23]))
-
-
 def many_in(low: float, high: float) -> Tensor:
     random = np.random.default_rng(4)
     return torch.from_numpy(np.concatenate([random.uniform(low, high, 3000), [low, high]])).float()
 
 
-@pytest.mark.slow_but("asin--1-1-3", "erfc--4-9-10")
+@pytest.mark.slow_but("asin--1-1-3")
 @pytest.mark.parametrize(
     ("name", "low", "high", "ulps"),
     [
         ("atan", -20, 20, 3),
         ("asin", -1, 1, 3),
         ("acos", -1, 1, 4),
-        ("asinh", -30, 30, 4),
-        ("acosh", 1, 1000, 4),
-        ("atanh", -0.999, 0.999, 4),
-        ("erfc", -4, 9, 10),
     ],
 )
 def test_functions_come_near_the_mathematical_value(name: str, low: float, high: float, ulps: int) -> None:
     x = many_in(low, high)
-    if name in ("atan", "asinh"):
+    if name == "atan":
         x = torch.cat([x, many_floats(largest=100)])
     ours, (x,) = computed(getattr(torch, name), x)
     exact = torch.tensor([float(getattr(mpmath, name)(float(item))) for item in x], dtype=torch.float64)
@@ -177,33 +145,9 @@ def test_angles_are_right_in_every_quadrant() -> None:
     assert ((ours.double() - exact).abs() <= 3 * 2.0**-24 * exact.abs() + 2.0**-149).all()
 
 
-def test_what_falls_off_keeps_its_digits_to_the_end() -> None:
-    ours, (x,) = computed(torch.erfc, torch.linspace(9, 12, 200))
-    exact = torch.tensor([float(mpmath.erfc(float(item))) for item in x], dtype=torch.float64)
-    assert ((ours.double() - exact).abs() <= 4 * 2.0**-149 + 1e-6 * exact).all()
-
-
 def refused(message: str, function: Function, *fields: Tensor) -> None:
     with pytest.raises(CaptureError, match=message):
-        capture(task_of(function, *fields))
-
-
-@pytest.mark.slow_but("<lambda>0", "<lambda>4", "<lambda>5")
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x, y: x & y,
-        lambda x, y: x | y,
-        lambda x, y: x ^ y,
-        lambda x, y: ~x,
-        lambda x, y: (x & 0xFF) | (-(2**63) ^ y),
-        lambda x, y: (x & (y > 0)) + (x | (y > 0)) + ((y > 0) ^ x),
-        lambda x, y: (~(x & 255).to(torch.uint8)).long(),
-    ],
-)
-def test_bits_of_integers_are_those_of_pytorch(function: Function) -> None:
-    x = many_integers()
-    same(function, x, x[torch.randperm(len(x), generator=torch.Generator().manual_seed(4))])
+        capture(lambda: task_of(function, *fields))
 
 
 def test_a_single_bin_counts_everything() -> None:
@@ -213,15 +157,14 @@ def test_a_single_bin_counts_everything() -> None:
 
 def test_what_is_not_supported_says_why() -> None:
     numbers = torch.arange(1, 5)
+    refused("combines the bits of integers", lambda x: x & x.flip(0), numbers)
+    refused(
+        r"divides fractions with a remainder: write a - torch\.floor\(a / b\) \* b", lambda x: x % 0.7, numbers.float()
+    )
+    refused(r"write torch\.floor\(a / b\)", lambda x: x // 0.7, numbers.float())
+    refused("distances of order 3", lambda x: torch.cdist(x, x, p=3).mean((1, 2)), torch.randn(4, 3, 2))
     refused("divides integers by a tensor", lambda x: x % x.flip(0), numbers)
     refused("divides integers by -2: only numbers above zero", lambda x: x // -2, numbers)
-    images = torch.randn(4, 2, 3, 3)
-
-    def sample(**options: object) -> Function:
-        return lambda x: nn.functional.grid_sample(x, x[:, :, :2, 0].reshape(4, 2, 1, 2), **options).mean((1, 2, 3))  # type: ignore[arg-type]
-
-    refused("by bicubic interpolation", sample(mode="bicubic", align_corners=False), images)
-    refused("by reflection", sample(padding_mode="reflection", align_corners=False), images)
     system = torch.eye(300).repeat(4, 1, 1)
     refused("of 300 rows: up to 256", lambda x: torch.linalg.solve_triangular(x, x, upper=True).mean((1, 2)), system)
     many = torch.zeros(4, 2900, 8)  # just too many

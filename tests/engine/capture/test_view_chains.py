@@ -59,7 +59,7 @@ def is_possible(seed: int) -> bool:
 def refusal(seed: int) -> str:
     """Reason for which a chain is refused; empty if it is not."""
     try:
-        capture(task_of([seed]))
+        capture(lambda: task_of([seed]))
     except CaptureError as error:
         return str(error)
     return ""
@@ -74,7 +74,7 @@ def compare(seeds: list[int]) -> int:
     taken = [seed for seed in possible if not reasons[seed]]
     for first in range(0, len(taken), TOGETHER):
         task = task_of(taken[first : first + TOGETHER])
-        theirs, ours = train_by_pytorch(task, 1), train_by_program(Job.from_task(task), 1)
+        theirs, ours = train_by_pytorch(task, 1), train_by_program(Job.from_task(lambda task=task: task), 1)
         for number, seed in enumerate(task.model.seeds):
             name = f"parameter/weights.{number}"
             torch.testing.assert_close(

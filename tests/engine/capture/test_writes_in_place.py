@@ -116,7 +116,7 @@ def test_batch_norm_updates_statistics_of_which_views_are_read() -> None:
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     theirs, ours = train_by_pytorch(task, 3), train_by_program(job, 3)
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=2e-4, atol=2e-5)

@@ -87,7 +87,7 @@ def test_a_run_stops_where_its_data_have_changed_and_carries_on_where_they_are_m
 ) -> None:
     monkeypatch.setattr(files, "HELD_BYTES", 0)
     stream = windows(file_of(tmp_path / "t", TOKENS), window=WINDOW, stride=STRIDE)
-    Job.from_task(task_of(stream, file_of(tmp_path / "w", WEIGHTS), SIGNED)).write(tmp_path / "job")
+    Job.from_task(lambda: task_of(stream, file_of(tmp_path / "w", WEIGHTS), SIGNED)).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     whole = Trainer(job, tmp_path / "whole").run()
     data = tmp_path / "job" / "data.safetensors"
@@ -124,7 +124,7 @@ def test_nothing_is_opened_of_data_that_have_changed(
 def test_no_job_is_written_of_data_that_have_changed_since_capture(tmp_path: Path) -> None:
     """It would be a job that nobody can read, and its author would learn of it last."""
     tokens = file_of(tmp_path / "t", TOKENS)
-    job = Job.from_task(task_of(windows(tokens, window=WINDOW, stride=STRIDE), WEIGHTS, SIGNED))
+    job = Job.from_task(lambda: task_of(windows(tokens, window=WINDOW, stride=STRIDE), WEIGHTS, SIGNED))
     job.write(tmp_path / "before")
     content = (tmp_path / "t").read_bytes()
     with (tmp_path / "t").open("rb+") as file:
@@ -143,7 +143,7 @@ def test_data_in_memory_that_have_changed_since_capture_are_not_followed(in_torc
     """Tensors of a task are not copied: a run would follow other data than its spec commits to."""
     weights = WEIGHTS.copy()
     job = Job.from_task(
-        task_of(
+        lambda: task_of(
             windows(TOKENS, window=WINDOW, stride=STRIDE), torch.from_numpy(weights) if in_torch else weights, SIGNED
         )
     )

@@ -305,7 +305,7 @@ def test_a_field_that_lies_elsewhere_is_not_cut_otherwise(world: World) -> None:
 def job_dir(tmp_path: Path) -> Path:
     """The directory of a job, whose data are in `tmp_path / "data"` in its place."""
     stream = windows(TOKENS, window=WINDOW, stride=STRIDE)
-    Job.from_task(task_of(stream, torch.from_numpy(WEIGHTS), SIGNED)).write(tmp_path / "job")
+    Job.from_task(lambda: task_of(stream, torch.from_numpy(WEIGHTS), SIGNED)).write(tmp_path / "job")
     assert {path.name for path in (tmp_path / "job").iterdir()} == set(JOB_FILES)
     return tmp_path / "job"
 

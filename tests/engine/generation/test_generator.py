@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 
 
 def by_a_job(model: torch.nn.Module, prompt: Sequence[int], room: Path, **options: object) -> list[int]:
-    job = Job.from_task(Task.from_causal_lm(model, [prompt], new_tokens=NEW, **options))  # type: ignore[arg-type]
+    job = Job.from_task(lambda: Task.from_causal_lm(model, [prompt], new_tokens=NEW, **options))  # type: ignore[arg-type]
     Trainer(job, room).run()
     last = Run(job, room).newest(job.spec.intervals)[1]
     (tokens,) = generated_tokens(dict(zip(job.program.state_names, last, strict=True)))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from roundlog.capture.huggingface import Sampling, TokenSampler, sampler_numbers
+from roundlog.capture.huggingface import Sampling
 from roundlog.capture.rules import reductions
+from roundlog.generation import TokenSampler, sampler_numbers
 from roundlog.generation.step_program import StepProgram
 
 VOCABULARY, POSITIONS = 300, 4

@@ -111,7 +111,7 @@ def test_a_job_a_text_and_its_check_choose_alike(tmp_path: Path) -> None:
     torch.manual_seed(2)
     config = transformers.LlamaConfig(**TINY | {"vocab_size": MANY, "initializer_range": 1.0})
     model, prompt, how = transformers.LlamaForCausalLM(config).eval(), [5, 7], {"temperature": 0.9, "top_p": 0.95}
-    job = Job.from_task(Task.from_causal_lm(model, [prompt], new_tokens=4, seed=3, **how))  # type: ignore[arg-type]
+    job = Job.from_task(lambda: Task.from_causal_lm(model, [prompt], new_tokens=4, seed=3, **how))  # type: ignore[arg-type]
     Trainer(job, tmp_path / "run").run()
     last = Run(job, tmp_path / "run").newest(job.spec.intervals)[1]
     (tokens,) = generated_tokens(dict(zip(job.program.state_names, last, strict=True)))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog import Job, Task
-from roundlog.capture.huggingface import Sampling, SamplingForm, TokenSampler, sampler_numbers, sampling
-from roundlog.generation import Generator, load_model
+from roundlog.capture.huggingface import Sampling, SamplingForm, sampling
+from roundlog.generation import Generator, TokenSampler, load_model, sampler_numbers
 from roundlog.generation.step_program import StepProgram
 
 pytest.importorskip("transformers")
@@ -82,4 +82,4 @@ def test_a_generator_captures_a_kind_once_and_jobs_have_constants() -> None:
     prompt = kept.initial["buffer/tokens"][0, :9].tolist()
     how = {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.1}
     task = Task.from_causal_lm(loaded.model, [prompt], new_tokens=12, stop=loaded.stop, seed=19, interval=10, **how)  # type: ignore[arg-type]
-    assert Job.from_task(task).spec == kept.spec
+    assert Job.from_task(lambda: task).spec == kept.spec

@@ -32,7 +32,7 @@ def adapted(room: Path, alpha: int = ALPHA) -> tuple[Program, dict[str, torch.Te
     arguments: dict[str, Any] = {"output_dir": str(room), "bf16": True, "use_cpu": True, "max_steps": 1}
     arguments |= {"per_device_train_batch_size": 2, "optim": "adamw_torch", "report_to": "none"}
     trainer = transformers.Trainer(model=model, args=transformers.TrainingArguments(**arguments), train_dataset=rows)
-    captured = capture(Task.from_trainer(trainer))
+    captured = capture(lambda: Task.from_trainer(trainer))
     states = dict(captured.states)
     for name, tensor in states.items():
         if "lora_B" in name and name.startswith("parameter/"):

@@ -170,7 +170,7 @@ def test_the_random_chains_really_fuse() -> None:
 @pytest.mark.slow_but("compiled-linear")
 @pytest.mark.parametrize("name", TASKS)
 def test_whole_steps_give_the_same_bits_fused_and_one_by_one(name: str) -> None:
-    job = Job.from_task(TASKS[name]())
+    job = Job.from_task(lambda: TASKS[name]())
     executor, batches = Executor(job.program), Batches(job.dataset, job.spec)
     states = list(job.initial.values())
     logs = []
@@ -196,7 +196,7 @@ def test_whole_steps_give_the_same_bits_fused_and_one_by_one(name: str) -> None:
 @pytest.mark.slow
 def test_every_operator_of_a_program_is_computed_exactly_once() -> None:
     for make in TASKS.values():
-        program = Job.from_task(make()).program
+        program = Job.from_task(make).program
         done: list[int] = []
         ready: set[int] = set()
         for item in plan(program):

@@ -63,7 +63,7 @@ TASKS = {
 def trained(request, tmp_path_factory) -> tuple[Job, TrainingResult, int]:
     """(job, what its trainer published, how many samples can be computed one by one)."""
     make, samples = TASKS[request.param]
-    job = Job.from_task(make())
+    job = Job.from_task(make)
     return job, Trainer(job, tmp_path_factory.mktemp("trained") / "run").run(), samples
 
 
@@ -150,7 +150,7 @@ def test_an_interval_can_be_replayed_in_micro_batches(trained, tmp_path: Path) -
 
 
 def test_more_micro_batches_than_samples_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    job = Job.from_task(linear_task())
+    job = Job.from_task(linear_task)
     for count in (0, -1, 6):
         with pytest.raises(ProgramError, match=f"5 samples cannot be cut into {count} micro-batches"):
             Auditor(job, tmp_path / "run", RunOptions(micro_batches=count))
@@ -179,7 +179,7 @@ def test_a_value_that_is_not_finite_is_named_as_for_the_whole_batch(tmp_path: Pa
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     messages = set()
     for count in (1, 2, 3, 6):
         with pytest.raises(NonFiniteError) as caught:
@@ -207,7 +207,7 @@ def test_decisions_are_mapped_to_the_samples_that_they_are_for() -> None:
 
 @pytest.mark.slow
 def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path) -> None:
-    job = Job.from_task(gpt_task())
+    job = Job.from_task(gpt_task)
     job.write(tmp_path / "job")
     assert peak_bytes(job.program, 2) < peak_bytes(job.program, 1)
     data = (*job.dataset.values(), job.schedule)
@@ -222,7 +222,7 @@ def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path
 
 
 def test_slices_that_wait_are_gone_with_the_process_and_leave_nothing_in_the_run(tmp_path: Path) -> None:
-    job = Job.from_task(linear_task(steps=2, interval=1))
+    job = Job.from_task(lambda: linear_task(steps=2, interval=1))
     Auditor(job, tmp_path / "run", RunOptions(micro_batches=2)).run()
     assert {path.name for path in (tmp_path / "run").iterdir()} <= {
         "checkpoints",

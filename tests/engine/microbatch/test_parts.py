@@ -234,10 +234,10 @@ def logistic_task() -> Task:
 
 
 JOBS = {
-    "batch norm": lambda: Job.from_task(conv_task(steps=2, interval=1)),
-    "linear": lambda: Job.from_task(linear_task(steps=2, interval=1)),
-    "logistic": lambda: Job.from_task(logistic_task()),
-    "fewer bits": lambda: Job.from_task(logistic_task(), bits=26),
+    "batch norm": lambda: Job.from_task(lambda: conv_task(steps=2, interval=1)),
+    "linear": lambda: Job.from_task(lambda: linear_task(steps=2, interval=1)),
+    "logistic": lambda: Job.from_task(logistic_task),
+    "fewer bits": lambda: Job.from_task(logistic_task, bits=26),
 }
 
 
@@ -277,7 +277,7 @@ def test_a_sum_that_overflows_in_parts_is_named_as_for_the_whole_batch(always_in
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     messages = set()
     for count in (1, 2, 6):
         with pytest.raises(NonFiniteError) as caught:

@@ -49,7 +49,7 @@ class Lead:
 
     def train(self, name: str, on_step: Callable[[StepEvent], None] | None = None) -> str:
         """The checkpoint root of a training of a task by all ranks."""
-        return self.of(Job.from_task(TASKS[name](steps=6)), on_step)
+        return self.of(Job.from_task(lambda: TASKS[name](steps=6)), on_step)
 
     def of(self, job: Job, on_step: Callable[[StepEvent], None] | None = None) -> str:
         """The checkpoint root of a training by all ranks."""
@@ -74,7 +74,7 @@ class Lead:
 
 def alone(name: str, place: Path) -> str:
     """The checkpoint root that one process comes to."""
-    return Trainer(Job.from_task(TASKS[name](steps=6)), place).run().checkpoint_root.hex()
+    return Trainer(Job.from_task(lambda: TASKS[name](steps=6)), place).run().checkpoint_root.hex()
 
 
 class GivesWay(Exception):
@@ -133,8 +133,8 @@ def run_unfit(ranks: Ranks, place: str, most: int) -> Any:
         return help_with_runs(ranks, LIMITS, most if ranks.rank == 2 else module.MAX_JOB_BYTES)
     lead = Lead(ranks, place)
     roots = [lead.train("conv"), lead.of(two_samples())]
-    lead.place_of(Job.from_task(TASKS["features"](steps=6))).mkdir()
-    (lead.place_of(Job.from_task(TASKS["features"](steps=6))) / "sent").write_text("in the way")
+    lead.place_of(Job.from_task(lambda: TASKS["features"](steps=6))).mkdir()
+    (lead.place_of(Job.from_task(lambda: TASKS["features"](steps=6))) / "sent").write_text("in the way")
     roots += [lead.train("features"), lead.train("linear")]
     lead.helpers.dismiss()
     return [roots, lead.warnings]
@@ -218,7 +218,7 @@ def diverging() -> Job:
 
 def of_tensor_cores(arithmetic: str) -> Job:
     """A training of six steps in BF16."""
-    return Job.from_task(task(), arithmetic=arithmetic)
+    return Job.from_task(task, arithmetic=arithmetic)
 
 
 def two_samples() -> Job:
@@ -230,7 +230,7 @@ def _least_squares(rate: float, batch_size: int) -> Job:
     torch.manual_seed(5)
     model = nn.Linear(4, 1)
     return Job.from_task(
-        Task(
+        lambda: Task(
             model=model,
             loss=lambda model, batch: model(batch["x"]).square().mean(),
             optimizer=torch.optim.SGD(model.parameters(), lr=rate),

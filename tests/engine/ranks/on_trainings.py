@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import resource
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -40,7 +41,7 @@ def run_trainings(
 ) -> dict[str, Any]:
     """The state roots after every step of some trainings and, without logs, the logs; with them, what is found wrong in
     them. By ranks, or by one process alone."""
-    jobs = {name: Job.from_task(TASKS[name](steps=6)) for name in names}
+    jobs = {name: Job.from_task(functools.partial(TASKS[name], steps=6)) for name in names}
     return _trained(ranks, jobs, logs, micro_batches)
 
 
@@ -104,7 +105,7 @@ class Broken:
 
 def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> list[Any]:
     """[steps that were done, what this rank says] where one rank receives a bent number."""
-    job = Job.from_task(TASKS[name](steps=6))
+    job = Job.from_task(lambda: TASKS[name](steps=6))
     batches = Batches(job.dataset, job.spec)
     if ranks.rank == broken:
         rank_passes.sums_over = Broken(rank_passes.sums_over, at)
@@ -130,7 +131,7 @@ def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> lis
 
 def run_with_a_full_disk(ranks: Ranks, full: int) -> str:
     """What this rank says where one of them cannot write the slices of its micro-batches."""
-    job = Job.from_task(TASKS["gpt"](steps=2))
+    job = Job.from_task(lambda: TASKS["gpt"](steps=2))
     batches = Batches(job.dataset, job.spec)
     if ranks.rank == full:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
@@ -165,7 +166,7 @@ def run_audit(ranks: Ranks, job_directory: str, run_directory: str, micro_batche
 
 def read_former_states(ranks: Ranks) -> list[str]:
     """What is said of a state that the ranks have left behind, read or executed from; and nothing of others."""
-    job = Job.from_task(TASKS["gpt"](steps=6))
+    job = Job.from_task(lambda: TASKS["gpt"](steps=6))
     batches = Batches(job.dataset, job.spec)
     if ranks.rank:
         serve(job.program, ranks, lambda step, states: job.inputs(batches, step, states))

@@ -67,9 +67,9 @@ def test_a_rank_is_tried_with_the_products_of_the_job_before_its_first_step(monk
             use=lambda device: None,
         ),
     )
-    agree(ranks, Job.from_task(task(), arithmetic="hopper"))
-    agree(ranks, Job.from_task(task()))
+    agree(ranks, Job.from_task(task, arithmetic="hopper"))
+    agree(ranks, Job.from_task(task))
     agree_without_job(ranks)
     assert asked == [frozenset([("hopper", "bf16")]), frozenset(), frozenset()]
     with pytest.raises(RankMismatchError, match=r"^rank 0 cannot take part: a card does not compute products of bf16"):
-        agree(ranks, Job.from_task(task(), arithmetic="ampere"))
+        agree(ranks, Job.from_task(task, arithmetic="ampere"))

@@ -91,7 +91,7 @@ def test_hostile_sums_over_devices_have_the_bound_and_the_bits_of_the_whole(
 def test_ranks_on_devices_train_and_audit_to_the_root_of_one_process(
     name: str, devices: list[str], tmp_path: Path
 ) -> None:
-    Job.from_task(TASKS[name](steps=4)).write(tmp_path / "job")
+    Job.from_task(lambda: TASKS[name](steps=4)).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
     there = call("on_devices:train_and_audit", 2, devices, str(tmp_path / "job"), str(tmp_path))[0]
@@ -133,7 +133,7 @@ def killed(processes: list[Any], victim: int, speaks: int) -> list[str]:
 def test_a_rank_that_is_killed_in_a_training_on_devices_is_named(
     victim: int, devices: list[str], tmp_path: Path
 ) -> None:
-    Job.from_task(TASKS["conv"](steps=400)).write(tmp_path / "job")
+    Job.from_task(lambda: TASKS["conv"](steps=400)).write(tmp_path / "job")
     processes = start(
         "on_devices:train_until_one_is_lost", 2, devices, str(tmp_path / "job"), str(tmp_path / "trained")
     )
@@ -161,7 +161,7 @@ def test_ranks_send_by_a_wire_that_is_looked_at_as_nccl_is() -> None:
 
 @pytest.mark.slow
 def test_a_device_that_is_not_there_is_named_with_its_rank_by_all(tmp_path: Path) -> None:
-    Job.from_task(TASKS["linear"](steps=2)).write(tmp_path / "job")
+    Job.from_task(lambda: TASKS["linear"](steps=2)).write(tmp_path / "job")
     for said, device in call("on_devices:choose", 2, str(tmp_path / "job"), ["cpu", "cuda:99"]):
         assert said.startswith("rank 1 (process ") and device == "cpu"
         assert "cannot take part: the device 'cuda:99' cannot be used (" in said

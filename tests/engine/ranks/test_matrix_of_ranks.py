@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from roundlog.training.job import Job
 @pytest.mark.slow_cases("logistic")
 @pytest.mark.parametrize("name", ["logistic", "logistic_bf16"])
 def test_two_ranks_train_to_the_root_of_one_and_each_follows_the_others_log(name: str, tmp_path: Path) -> None:
-    Job.from_task((SHARED | SHARED_IN_BF16)[name](3)).write(tmp_path / "job")
+    Job.from_task(lambda: (SHARED | SHARED_IN_BF16)[name](3)).write(tmp_path / "job")
     jobs = {name: tmp_path / "job"}
     result = run(jobs, tmp_path, (1, 2), (1,))
     assert result.wrong() == []
@@ -35,14 +36,14 @@ def test_every_task_has_one_root_for_all_numbers_of_ranks(
 ) -> None:
     jobs = {name: tmp_path / "jobs" / name for name in tasks}
     for name, directory in jobs.items():
-        Job.from_task(tasks[name](50)).write(directory)
+        Job.from_task(functools.partial(tasks[name], 50)).write(directory)
     assert run(jobs, tmp_path).wrong() == []
 
 
 @pytest.mark.slow
 def test_every_task_has_a_sample_for_each_of_the_ranks() -> None:
     tasks = SHARED | SHARED_IN_BF16
-    made = {name: samples_of(Job.from_task(make(1)).program) for name, make in tasks.items()}
+    made = {name: samples_of(Job.from_task(functools.partial(make, 1)).program) for name, make in tasks.items()}
     assert min(made.values()) >= max(SIZES), made
 
 

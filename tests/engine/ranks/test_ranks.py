@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import time
@@ -146,7 +147,7 @@ def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path)
     directories = [tmp_path / f"{seed}" for seed in range(len(OPTIMIZERS) * (1 if size == 2 else 4))]
     kept: dict[str, int] = {}
     for seed, directory in enumerate(directories):
-        job = Job.from_task(random_optimizers.task(seed))
+        job = Job.from_task(functools.partial(random_optimizers.task, seed))
         job.write(directory)
         owners = ownership(job.program, analyse_for(job.program, size), size)
         name = list(OPTIMIZERS)[seed % len(OPTIMIZERS)]
@@ -176,7 +177,7 @@ def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, b
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_train_layers_with_biases_in_bf16_to_the_roots_of_one_process(size: int, tmp_path: Path) -> None:
     """The column of ones beside what a layer is given is shared out with the samples."""
-    Job.from_task(short_layers_task()).write(tmp_path)
+    Job.from_task(short_layers_task).write(tmp_path)
     hold_trainings("run_jobs", [str(tmp_path)], size)
 
 
@@ -184,7 +185,7 @@ def test_ranks_train_layers_with_biases_in_bf16_to_the_roots_of_one_process(size
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_multiply_as_tensor_cores_to_the_roots_of_one_process(size: int, tmp_path: Path) -> None:
     """Sums over the batch depend on the order of their terms, so that no rank has a part of one."""
-    Job.from_task(short_layers_task(), arithmetic="hopper").write(tmp_path)
+    Job.from_task(short_layers_task, arithmetic="hopper").write(tmp_path)
     hold_trainings("run_jobs", [str(tmp_path)], size)
 
 
@@ -209,7 +210,7 @@ def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_
     task = random_optimizers.task(5)
     trained = [one for one in task.model.parameters() if one.requires_grad]
     # Words that a batch lacks have no gradient, and 0 / 0 for an update.
-    job = Job.from_task(replace(task, steps=6, optimizer=torch.optim.RMSprop(trained, lr=0.01, eps=0.0)))
+    job = Job.from_task(lambda: replace(task, steps=6, optimizer=torch.optim.RMSprop(trained, lr=0.01, eps=0.0)))
     owners = ownership(job.program, analyse_for(job.program, 2), 2)
     job.write(tmp_path / "job")
     losses: list[float] = []

@@ -20,7 +20,7 @@ from tests.engine.tasks import linear_task
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return Job.from_task(linear_task())
+    return Job.from_task(linear_task)
 
 
 def arrived(pieces: list[bytes], manifest: bytes, job: Job, place: Path) -> Job:
@@ -52,7 +52,7 @@ def test_data_in_a_file_are_not_copied_to_be_sent(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((64, 3)).astype("f4"))
     model = nn.Linear(3, 1)
     made = Job.from_task(
-        Task(
+        lambda: Task(
             model=model,
             loss=lambda model, batch: model(batch["x"]).square().mean(),
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
@@ -117,7 +117,7 @@ def test_a_job_without_room_on_the_disk_is_refused(job: Job, tmp_path: Path) -> 
 def test_bytes_that_are_missing_too_many_bent_or_anothers_are_no_job(job: Job, tmp_path: Path) -> None:
     outgoing = Outgoing(job, tmp_path / "sent")
     content = b"".join(outgoing.pieces())
-    other = Outgoing(Job.from_task(linear_task(seed=6)), tmp_path / "other")
+    other = Outgoing(Job.from_task(lambda: linear_task(seed=6)), tmp_path / "other")
     for number, (end, said) in enumerate([(-1, "as a whole"), (1, "as a whole"), (len(content) // 2, "as a whole")]):
         with pytest.raises(SentJobError, match=said):
             arrived([content[:end]], outgoing.manifest, job, tmp_path / str(number))

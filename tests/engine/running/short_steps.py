@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from roundlog.capture import Captured, CaptureError, Task
-from roundlog.capture.python_state import snapshot_of
 from roundlog.training.kernel_sameness import confirm_same_kernels
 from roundlog.training.trial import Trial, TrialProgress
 from torch import Tensor, nn, optim
@@ -41,17 +40,16 @@ def in_bf16(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return F.cross_entropy(model(batch["x"].bfloat16()).float(), batch["y"])
 
 
-def compared(task: Task, captured: Captured) -> int:
-    with snapshot_of(task) as snapshot:
-        progress = TrialProgress(lambda share, detail: None, 1, by_kernel=True)
-        trial = Trial(task, captured, snapshot, captured.states, 1, progress)
-        trial.by_engine()
-        return confirm_same_kernels(task, captured, trial)
+def compared(captured: Captured) -> int:
+    progress = TrialProgress(lambda share, detail: None, 1, by_kernel=True)
+    trial = Trial(captured, captured.states, 1, progress)
+    trial.by_engine()
+    return confirm_same_kernels(captured, trial)
 
 
-def is_noticed(task: Task, captured: Captured) -> bool:
+def is_noticed(captured: Captured) -> bool:
     try:
-        compared(task, captured)
+        compared(captured)
     except CaptureError:
         return True
     return False

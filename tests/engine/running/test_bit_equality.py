@@ -3,6 +3,7 @@
 A sample of the matrix runs with the other tests; all of it, 50 steps on all machines, by `make test-matrix`. Both are
 `scripts/matrix.py`, on jobs of the examples and on those that the engine's tests share."""
 
+import functools
 import hashlib
 import platform
 
@@ -45,10 +46,10 @@ def sample(tmp_path_factory) -> matrix.Result:
     room = tmp_path_factory.mktemp("sample")
     jobs = {}
     for name, task in TASKS.items():
-        Job.from_task(task()).write(room / "jobs" / name)
+        Job.from_task(task).write(room / "jobs" / name)
         jobs[name] = room / "jobs" / name
     for name, steps in SAMPLE_TASKS.items():
-        Job.from_task((SMALL | SMALL_IN_BF16)[name](steps)).write(room / "jobs" / f"{name} example")
+        Job.from_task(functools.partial((SMALL | SMALL_IN_BF16)[name], steps)).write(room / "jobs" / f"{name} example")
         jobs[f"{name} example"] = room / "jobs" / f"{name} example"
     return matrix.run(jobs, here(SAMPLE), room, parts=2)
 
@@ -82,7 +83,7 @@ def whole(tmp_path_factory) -> matrix.Result:
     room = tmp_path_factory.mktemp("matrix")
     jobs, steps = matrix.make_jobs(SMALL, room / "jobs", full=False, steps=None)
     for name, task in TASKS.items():
-        Job.from_task(task(steps=SMALL_STEPS)).write(room / "jobs" / f"{name} of the tests")
+        Job.from_task(functools.partial(task, steps=SMALL_STEPS)).write(room / "jobs" / f"{name} of the tests")
         jobs[f"{name} of the tests"] = room / "jobs" / f"{name} of the tests"
     return matrix.run(jobs, here(MACHINES), room, steps=steps)
 
@@ -150,7 +151,7 @@ def test_a_difference_in_one_root_or_one_finding_is_told() -> None:
 
 @pytest.mark.slow
 def test_a_log_and_a_state_have_the_same_bytes_every_time(tmp_path) -> None:
-    Job.from_task(TASKS["conv"]()).write(tmp_path / "job")
+    Job.from_task(lambda: TASKS["conv"]()).write(tmp_path / "job")
     digests = []
     for run in ("a", "b"):
         finish(start("native", "train", tmp_path / "job", tmp_path / run))

@@ -34,7 +34,7 @@ def test_a_device_comes_to_the_cpus_roots_and_its_log_is_as_good(
     if not triton:
         for module in (executor, bounds):
             monkeypatch.setattr(module, "works", lambda device: False)
-    made = Job.from_task(TASKS[name](steps=8)) if name in TASKS else mixed_precision.job(steps=8)
+    made = Job.from_task(lambda: TASKS[name](steps=8)) if name in TASKS else mixed_precision.job(steps=8)
     made.write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
@@ -74,7 +74,7 @@ def test_the_test_of_a_device_takes_less_than_a_second_once_its_kernels_are_comp
 
 @pytest.mark.parametrize("name", ["hopper", "ampere"])
 def test_a_job_of_tensor_cores_comes_to_the_cpus_roots(name: str, tmp_path: Path) -> None:
-    Job.from_task(task(), arithmetic=name).write(tmp_path / "job")
+    Job.from_task(task, arithmetic=name).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
     there = Trainer(job, tmp_path / "there", RunOptions(device="cuda")).run()

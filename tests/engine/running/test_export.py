@@ -16,7 +16,7 @@ import torch
 from roundlog.capture import CaptureError
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.checkpoint import load_checkpoint
-from roundlog.capture.tracing.substitution import tied
+from roundlog.capture.tracing.stand_ins import tied
 from roundlog.storage import StorageError
 from roundlog.training.export import ExportError, trained_state
 from roundlog.training.job import Job
@@ -147,7 +147,7 @@ def test_tied_memory_takes_one_value(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_is_exported_and_loaded(tmp_path: Path) -> None:
     task = conv_task()
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     result = Trainer(job, tmp_path / "run").run()
     for steps in (None, job.spec.interval):
         state = trained_state(tmp_path / "run", steps)

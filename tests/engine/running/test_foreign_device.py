@@ -78,7 +78,7 @@ MIXED = "mixed precision"
     "name", ["conv", MIXED, *(pytest.param(name, marks=pytest.mark.long) for name in ("linear", "gpt"))]
 )
 def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str, tmp_path: Path) -> None:
-    made = mixed_precision.job(steps=4) if name == MIXED else Job.from_task(TASKS[name](steps=4))
+    made = mixed_precision.job(steps=4) if name == MIXED else Job.from_task(lambda: TASKS[name](steps=4))
     made.write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
@@ -137,7 +137,7 @@ def wait_for_a_step(job_dir: str) -> None:
 
 
 def test_the_host_does_not_wait_for_exact_operators(tmp_path: Path) -> None:
-    job = Job.from_task(TASKS["gpt"](steps=4))
+    job = Job.from_task(lambda: TASKS["gpt"](steps=4))
     job.write(tmp_path / "job")
     code = f"{IMPORTED}; sys.exit(here.wait_for_a_step(*sys.argv[1:]))"
     seen = json.loads(child(code, str(tmp_path / "job")))
@@ -209,7 +209,7 @@ def ends(run: Run) -> list[str]:
 
 
 def test_what_stops_a_step_is_named_as_on_the_cpu(tmp_path: Path) -> None:
-    job = Job.from_task(TASKS["conv"](steps=4))
+    job = Job.from_task(lambda: TASKS["conv"](steps=4))
     job.write(tmp_path / "job")
     here = ends(Run(Job.read(tmp_path / "job"), tmp_path / "run"))
     code = (

@@ -37,7 +37,7 @@ Trained = tuple[Path, Job, TrainingResult, list[StepEvent]]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     directory = tmp_path_factory.mktemp("trained")
-    job = Job.from_task(conv_task(steps=6, interval=2))
+    job = Job.from_task(lambda: conv_task(steps=6, interval=2))
     events: list[StepEvent] = []
     return directory, job, Trainer(job, directory / "run", RunOptions(on_step=events.append)).run(), events
 
@@ -244,7 +244,7 @@ def rows_of(job: Job, step: int) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def no_dropout() -> Iterator[Job]:
-    yield Job.from_task(linear_task(steps=4, interval=2))
+    yield Job.from_task(lambda: linear_task(steps=4, interval=2))
 
 
 def test_a_validation_on_the_batch_of_a_step_is_its_loss_to_the_bit(trained: Trained, tmp_path: Path) -> None:

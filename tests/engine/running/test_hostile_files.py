@@ -38,7 +38,7 @@ def _nothing_waits() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Job, TrainingResult]:
     directory = tmp_path_factory.mktemp("trained")
-    Job.from_task(linear_task()).write(directory / "job")
+    Job.from_task(linear_task).write(directory / "job")
     job = Job.read(directory / "job")
     return directory, job, Trainer(job, directory / "run").run()
 

@@ -24,7 +24,7 @@ from tests.engine.tasks import conv_task, halfway_task, linear_task
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
     directory = tmp_path_factory.mktemp("honest")
-    Job.from_task(halfway_task(steps=4)).write(directory / "job")
+    Job.from_task(lambda: halfway_task(steps=4)).write(directory / "job")
     job = Job.read(directory / "job")
     return job, Trainer(job, directory / "run").run()
 
@@ -125,7 +125,7 @@ def reading(batches: type[Batches]) -> RunOptions:
 def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
     """A log of another run is one: findings are for people to read, and memory is finite."""
     monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
-    job = Job.from_task(halfway_task(steps=6))
+    job = Job.from_task(lambda: halfway_task(steps=6))
 
     class Poisoned(Batches):
         def load(self, step: int, device: torch.device = CPU) -> list[torch.Tensor]:
@@ -141,7 +141,7 @@ def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
 
 
 def test_a_trainer_who_poisons_a_batch_gets_another_root_from_that_interval_on(tmp_path) -> None:
-    job = Job.from_task(linear_task())
+    job = Job.from_task(linear_task)
 
     class Poisoned(Batches):
         def load(self, step: int, device: torch.device = CPU) -> list[torch.Tensor]:
@@ -169,7 +169,7 @@ def test_a_value_that_is_not_finite_stops_the_run_with_step_operator_and_element
         interval=1,
         seed=0,
     )
-    job = Job.from_task(task)
+    job = Job.from_task(lambda: task)
     with pytest.raises(NonFiniteError, match=r"^step 0: operator \d+ .*\(mul, test_hostile_inputs.py:\d+\) gives inf"):
         Trainer(job, tmp_path / "run").run()
     # The half-written log of that interval is gone, and nothing is recorded.
@@ -179,7 +179,7 @@ def test_a_value_that_is_not_finite_stops_the_run_with_step_operator_and_element
 
 @functools.cache
 def of_images() -> Job:
-    return Job.from_task(conv_task())
+    return Job.from_task(conv_task)
 
 
 def written(tmp_path: Path) -> Path:
@@ -236,7 +236,7 @@ def test_a_convolution_whose_windows_need_more_memory_than_its_tensors_is_refuse
         interval=1,
         seed=0,
     )
-    Job.from_task(task).write(tmp_path / "job")
+    Job.from_task(lambda: task).write(tmp_path / "job")
     with pytest.raises(JobError, match="bytes of memory, more than"):
         Job.read(tmp_path / "job")
 

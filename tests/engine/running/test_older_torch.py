@@ -45,7 +45,7 @@ print(trained.checkpoint_root.hex())
 
 
 def test_a_job_is_read_trained_and_audited_without_what_captures(tmp_path: Path) -> None:
-    Job.from_task(SMALL["logistic"](2)).write(tmp_path / "job")
+    Job.from_task(lambda: SMALL["logistic"](2)).write(tmp_path / "job")
     command = [sys.executable, "-c", RUN, str(tmp_path / "job"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     here = Trainer(Job.read(tmp_path / "job"), tmp_path / "here").run().checkpoint_root
@@ -76,7 +76,7 @@ def test_a_capture_with_an_older_one_is_refused_in_a_sentence(version: str, monk
     task = SMALL["logistic"](2)
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(CaptureError) as refused:
-        Job.from_task(task)
+        Job.from_task(lambda: task)
     assert str(refused.value) == (
         f"PyTorch {version} runs and audits jobs, but captures none: install PyTorch 2.11 or newer, or capture on "
         "another machine"
@@ -86,4 +86,4 @@ def test_a_capture_with_an_older_one_is_refused_in_a_sentence(version: str, monk
 @pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cu130"])
 def test_a_capture_with_a_newer_one_is_made(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", version)
-    assert Job.from_task(SMALL["logistic"](1)).program.nodes
+    assert Job.from_task(lambda: SMALL["logistic"](1)).program.nodes

@@ -32,7 +32,7 @@ EVERY = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "policy", "bits"), EVERY)
 def test_every_machine_gets_the_trainers_root(name: str, policy: int, bits: int, tmp_path) -> None:
-    Job.from_task(TASKS[name](), policy=policy, bits=bits).write(tmp_path / "job")
+    Job.from_task(lambda: TASKS[name](), policy=policy, bits=bits).write(tmp_path / "job")
     trainer = finish(start("native", "train", tmp_path / "job", tmp_path / "trainer"))
     role = "audit twice" if policy == POLICY_CERTIFIED else "audit"
     log = tmp_path / "trainer" / "log"
@@ -52,7 +52,7 @@ def test_every_machine_gets_the_trainers_root(name: str, policy: int, bits: int,
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("trained")
-    job = Job.from_task(linear_task(), policy=POLICY_THRESHOLD)
+    job = Job.from_task(linear_task, policy=POLICY_THRESHOLD)
     return job, Trainer(job, directory / "run").run(), directory
 
 
@@ -120,7 +120,7 @@ def test_a_log_of_the_other_policy_is_reported_as_unreadable(trained, tmp_path) 
 
 def test_a_recorder_that_the_policy_does_not_allow_is_refused(trained, tmp_path) -> None:
     job, _, _ = trained
-    certified = Job.from_task(linear_task())
+    certified = Job.from_task(linear_task)
     with pytest.raises(ValueError, match="not one of the policy `threshold`"):
         Trainer(job, tmp_path / "run", recorder=Recorder(4))
     for wrong in (ThresholdRecorder(), Recorder(4)):
@@ -141,11 +141,11 @@ def test_a_trainer_replays_its_own_interval(trained) -> None:
 
 
 def test_a_job_of_few_bits_survives_its_files_and_declares_the_memory_that_it_needs(tmp_path) -> None:
-    job = Job.from_task(linear_task(), policy=POLICY_THRESHOLD, bits=25)
+    job = Job.from_task(linear_task, policy=POLICY_THRESHOLD, bits=25)
     job.write(tmp_path / "job")
     assert json.loads((tmp_path / "job" / "spec.json").read_text())["rounding_bits"] == 25
     assert Job.read(tmp_path / "job").spec == job.spec
-    plain = Job.from_task(linear_task())
+    plain = Job.from_task(linear_task)
     assert step_bytes(job.program, job.spec) > step_bytes(plain.program, plain.spec)
     with pytest.raises(JobError, match="bytes of memory, more than"):
         Job.read(tmp_path / "job", JobLimits(memory_bytes=1000))

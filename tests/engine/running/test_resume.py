@@ -19,7 +19,7 @@ from tests.engine.tasks import conv_task, linear_task
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("trained")
-    Job.from_task(conv_task(steps=12, interval=2)).write(directory / "job")
+    Job.from_task(lambda: conv_task(steps=12, interval=2)).write(directory / "job")
     job = Job.read(directory / "job")
     return directory, job, Trainer(job, directory / "run").run()
 
@@ -148,7 +148,7 @@ def test_a_bit_that_flips_on_record_where_no_checkpoint_is_kept_is_computed_agai
 
 def test_a_record_of_another_run_is_not_taken_over(trained, tmp_path) -> None:
     _, job, result = trained
-    Job.from_task(conv_task(steps=12, interval=2, seed=77)).write(tmp_path / "other")
+    Job.from_task(lambda: conv_task(steps=12, interval=2, seed=77)).write(tmp_path / "other")
     Trainer(Job.read(tmp_path / "other"), tmp_path / "strange", RunOptions(keep_every=6)).run()
     Trainer(job, tmp_path / "run", RunOptions(keep_every=6)).run()
     for name in ("roots", "roots.sums"):
@@ -187,7 +187,7 @@ def test_a_state_is_replayed_from_the_newest_checkpoint_before_it(trained) -> No
 
 def test_a_directory_of_another_job_is_refused(trained, tmp_path) -> None:
     directory, _, _ = trained
-    Job.from_task(linear_task()).write(tmp_path / "job")
+    Job.from_task(linear_task).write(tmp_path / "job")
     other = Job.read(tmp_path / "job")
     with pytest.raises(RunError, match="the run of another job"):
         Trainer(other, directory / "run")

@@ -22,7 +22,7 @@ from tests.engine.tasks import TASKS
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    Job.from_task(TASKS["linear"](steps=6)).write(tmp_path / "job")
+    Job.from_task(lambda: TASKS["linear"](steps=6)).write(tmp_path / "job")
     return tmp_path / "job"
 
 

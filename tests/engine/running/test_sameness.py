@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog.capture import Captured, CaptureError, Task, capture
-from roundlog.capture.checkpoint import SpillFile
+from roundlog.capture.spill_file import SpillFile
 from roundlog.program import Program
 from roundlog.training.job import Job
 from roundlog.training.sameness import Sameness, confirm_same
@@ -36,7 +36,7 @@ def task_of(function: Callable[[Tensor], Tensor] = torch.tanh, lr: float = 0.01,
 
 def compared(task: Task) -> Sameness:
     found: list[Sameness] = []
-    Job.from_task(task, report=found.append)
+    Job.from_task(lambda: task, report=found.append)
     return found[0]
 
 
@@ -76,9 +76,9 @@ def test_of_states_that_do_not_move_nothing_is_written(monkeypatch: pytest.Monke
 
     task = task_of()
     task.model[0].requires_grad_(False)
-    captured = capture(task)
+    captured = capture(lambda: task)
     monkeypatch.setattr(SpillFile, "append", noted)
-    same = confirm_same(task, captured)
+    same = confirm_same(captured)
     assert (4, 8) in written and not {(8, 6), (6,)} & set(written)
     assert 0 < same.largest < 1e-4
 
@@ -116,10 +116,10 @@ WRONG: dict[str, tuple[Callable[[Captured], Captured], str]] = {
 def test_what_is_wrong_is_noticed(name: str) -> None:
     spoil, message = WRONG[name]
     task = task_of()
-    captured = capture(task)
-    confirm_same(task, captured)
+    captured = capture(lambda: task)
+    confirm_same(captured)
     with pytest.raises(CaptureError, match=message) as caught:
-        confirm_same(task, spoil(captured))
+        confirm_same(spoil(captured))
     assert "\n" not in str(caught.value)
 
 
@@ -129,7 +129,7 @@ def test_a_rule_that_is_slightly_wrong_is_noticed(monkeypatch: pytest.MonkeyPatc
     right = RULES["tanh"]
     monkeypatch.setitem(RULES, "tanh", lambda c, x: c.op("mul", right(c, x), c.f32(1.0001)))
     with pytest.raises(CaptureError, match="the captured step is not yours: at step 0 the loss differs"):
-        Job.from_task(task_of())
+        Job.from_task(task_of)
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_a_training_that_breaks_down_in_pytorch_too_passes() -> None:
 
 def test_a_step_that_stops_where_pytorch_goes_on_is_refused() -> None:
     with pytest.raises(CaptureError, match="the captured step stops where yours goes on: step 0: operator"):
-        Job.from_task(task_of(lambda y: (y * 0 + 1e30).long().bool().float() + y))
+        Job.from_task(lambda: task_of(lambda y: (y * 0 + 1e30).long().bool().float() + y))
 
 
 @pytest.mark.slow
@@ -202,10 +202,10 @@ def test_results_wait_for_other_runs_in_a_file() -> None:
         wide(8),
         wide(2100),
     )  # malloc takes the memory of its large tensors from the system, and gives it back
-    confirm_same(small, capture(small))  # loads what is needed
-    captured = capture(large)
+    confirm_same(capture(lambda: small))  # loads what is needed
+    captured = capture(lambda: large)
     with limit(resource.RLIMIT_DATA, more_memory(620 << 20)):
-        same = confirm_same(large, captured)
+        same = confirm_same(captured)
     assert same.in_fp64 and same.steps == 3
 
 
@@ -213,10 +213,10 @@ def test_a_folder_without_room_for_results_is_named(monkeypatch: pytest.MonkeyPa
     task = task_of()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(CaptureError, match=r"what the steps of the comparison give cannot be kept in .*gone"):
-        Job.from_task(task)
+        Job.from_task(lambda: task)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
     with limit(resource.RLIMIT_FSIZE, 3000), pytest.raises(CaptureError, match=r"File too large\): set TMPDIR"):
-        Job.from_task(task)
+        Job.from_task(lambda: task)
     assert all(torch.equal(value, before[name]) for name, value in task.model.state_dict().items())
     assert not list(tmp_path.iterdir())

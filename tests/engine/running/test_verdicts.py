@@ -45,7 +45,7 @@ class Honest:
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Honest:
-    job = Job.from_task(halfway_task(steps=4))
+    job = Job.from_task(lambda: halfway_task(steps=4))
     return Honest(job, Trainer(job, tmp_path_factory.mktemp("honest") / "run").run())
 
 
@@ -257,7 +257,7 @@ def test_a_log_damaged_after_it_was_compared_is_not_called_right(interval: int, 
 
 
 def test_under_threshold_a_log_that_cannot_be_used_leaves_the_claim_undecided(tmp_path: Path) -> None:
-    job = Job.from_task(linear_task(), policy=POLICY_THRESHOLD)
+    job = Job.from_task(linear_task, policy=POLICY_THRESHOLD)
     result = Trainer(job, tmp_path / "run").run()
     whole = audit(job, tmp_path / "whole", claim=result.checkpoint_root, log_dir=result.log_dir)
     assert whole.right is True and whole.log is LogStanding.RIGHT

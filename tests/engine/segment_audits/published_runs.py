@@ -61,7 +61,7 @@ class Trained:
 
 def train(directory: Path) -> Trained:
     """Trains the job of these tests."""
-    job = Job.from_task(linear_task(steps=2 * INTERVALS, interval=2))
+    job = Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2))
     job.write(directory / "job")
     return Trained(directory, job, Trainer(job, directory / "run").run().state_roots)
 

@@ -373,7 +373,7 @@ def first_hangs() -> MakeWorker:
 
 
 def test_jobs_numbers_and_directories_that_make_no_sense_are_refused(trained: Trained, tmp_path: Path) -> None:
-    by_log = Job.from_task(linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD)
+    by_log = Job.from_task(lambda: linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD)
     sharing = Sharing(make=honest, workers=1)
     with pytest.raises(RunError, match="the log decides"):
         audit_by_segments(by_log, settled(Listing(roots=())), source_of(tmp_path), tmp_path / "a", sharing)

@@ -1,10 +1,6 @@
 """Table of the ATen operators that PyTorch takes apart before they are lowered, and of those that are kept whole for a
 rule of ours.
 
-Rows that a mask chooses are traced with a size that PyTorch does not know: it has a symbol for the number of elements
-that a mask chooses, and keeps it with the mask. Scripts often compute the same mask twice
-(`F.cross_entropy(logits[labels >= 0], labels[labels >= 0])`): here equal masks get one symbol.
-
 Operators on BF16 and FP16 are taken apart in FP32, as PyTorch computes them inside of one kernel, so that nothing is
 rounded on the way but what comes out."""
 
@@ -13,10 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import fx
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
@@ -24,13 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from roundlog.arithmetic import is_short
-from roundlog.capture.constants import node_of, with_known_values
-from roundlog.capture.decompositions import (
-    fused_layers,
-    linear_algebra,
-    losses,
-    special_functions,
-)
+from roundlog.capture.constants import with_known_values
+from roundlog.capture.decompositions import fused_layers, losses, random_numbers
 from roundlog.capture.decompositions.complex_numbers import with_pairs
 from roundlog.capture.rules.short_formats import by_name, common_dtype, refuse_rounding_between, with_rounded_numbers
 
@@ -146,141 +135,39 @@ def _norm(op: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-_seen: WeakKeyDictionary[fx.Graph, list[tuple[fx.Node, FakeTensor]]] = WeakKeyDictionary()
-"""Graph -> the masks that have chosen in it."""
+_OF_LISTS = ("abs", "add", "addcdiv", "addcmul", "copy", "div", "lerp", "mul", "neg", "sqrt", "sub", "zero")
+"""Functions of single tensors, of which PyTorch has one on lists of tensors, too."""
 
 
-def with_one_count(table: Table) -> Table:
-    """A table for `make_fx` in which equal masks choose the same number of elements."""
-
-    def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Any:
-        for one in indices:
-            if one is not None and one.dtype == torch.bool:
-                _share(one)
-        known = table.get(_aten.index.Tensor)
-        return NotImplemented if known is None else known(x, indices)
-
-    def nonzero(x: torch.Tensor) -> Any:
-        _share(x)
-        known = table.get(_aten.nonzero.default)
-        return NotImplemented if known is None else known(x)
-
-    return {
-        **table,
-        _aten.index.Tensor: index,
-        _aten.nonzero.default: nonzero,
-        _aten.masked_select.default: _masked_select,
-    }
-
-
-def _masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Elements by an index, which has their number from its mask."""
-    shape = torch.broadcast_shapes(x.shape, mask.shape)
-    if x.shape != shape:
-        x = x.expand(shape)
-    return x[mask if mask.shape == shape else mask.expand(shape)]
-
-
-def _share(mask: torch.Tensor) -> None:
-    """Gives a mask the symbol of an equal one that has chosen before."""
-    node = node_of(mask)
-    if node is None or not isinstance(mask, FakeTensor):
-        return
-    before = _seen.setdefault(node.graph, [])
-    for other, tensor in before:
-        if _equal(node, other, {}):
-            if mask.nonzero_memo is None and tensor.nonzero_memo is not None:
-                mask.nonzero_memo = tensor.nonzero_memo
-            return
-    before.append((node, mask))
-
-
-def _equal(one: Any, two: Any, compared: dict[tuple[fx.Node, fx.Node], bool]) -> bool:
-    """Whether two arguments are the same, or nodes that compute the same of what nothing writes to."""
-    if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
-        return len(one) == len(two) and all(_equal(a, b, compared) for a, b in zip(one, two, strict=True))
-    if not isinstance(one, fx.Node) or not isinstance(two, fx.Node):
-        return type(one) is type(two) and bool(one == two)
-    if (one, two) not in compared:
-        same = one.op == two.op == "call_function" and one.target == two.target and _is_pure(one)
-        compared[one, two] = (one is two and not _is_written(one)) or (
-            one is not two
-            and same
-            and not _is_written(one)
-            and not _is_written(two)
-            and one.kwargs == two.kwargs
-            and _equal(one.args, two.args, compared)
-        )
-    return compared[one, two]
-
-
-def _is_pure(node: fx.Node) -> bool:
-    """Whether a node computes the same whenever it does."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and not schema.is_mutable and torch.Tag.nondeterministic_seeded not in node.target.tags  # type: ignore[union-attr]
-
-
-def _is_written(node: fx.Node) -> bool:
-    """Whether an operator has been given a node, or a view of it, to write into."""
-    for user in node.users:
-        schema = getattr(user.target, "_schema", None)
-        if schema is None:
-            continue
-        if schema.is_mutable:
-            return True
-        if any(returned.alias_info is not None for returned in schema.returns) and _is_written(user):
-            return True
-    return False
-
-
-_PREFIX = "_foreach_"
-_NAMES = (
-    *("abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "copy", "div", "exp", "lerp", "log", "mul", "neg"),
-    *("reciprocal", "rsqrt", "sign", "sqrt", "sub", "zero"),
-)
-
-
-def _of_lists() -> dict[Any, Callable[..., Any]]:
+def _of_lists() -> Table:
     """Operators on lists of tensors (`torch._foreach_lerp_`, ...), one tensor after another."""
-    found = {}
-    for name in (*_NAMES, *(f"{name}_" for name in _NAMES)):
-        single = getattr(torch.Tensor, name, None)
-        if single is None:
-            continue
-        packet = getattr(torch.ops.aten, _PREFIX + name)
-        for overload in packet.overloads():
+    found: Table = {}
+    for name in (*_OF_LISTS, *(f"{name}_" for name in _OF_LISTS)):
+        packet = getattr(_aten, f"_foreach_{name}", None)
+        for overload in () if packet is None or not hasattr(torch.Tensor, name) else packet.overloads():
             if not overload.endswith("out"):
-                found[getattr(packet, overload)] = _one_by_one(single)
+                found[getattr(packet, overload)] = functools.partial(_one_by_one, getattr(torch.Tensor, name))
     return found
 
 
-def _one_by_one(single: Callable[..., torch.Tensor]) -> Callable[..., list[torch.Tensor] | None]:
-    """A method of single tensors, called for every tensor of a list."""
-    name = single.__name__
-
-    def apply(tensors: Sequence[torch.Tensor], *others: Any, **kwargs: Any) -> list[torch.Tensor] | None:
-        args = list(others)
-        if name.startswith("addc") and len(args) == 3:
-            kwargs = {"value": args.pop()}
-        results = [
-            single(tensor, *(_item(argument, number) for argument in args), **_items(kwargs, number))
-            for number, tensor in enumerate(tensors)
-        ]
-        return None if name.endswith("_") else results
-
-    return apply
-
-
-def _items(arguments: dict[str, Any], number: int) -> dict[str, Any]:
-    return {name: _item(argument, number) for name, argument in arguments.items()}
+def _one_by_one(single: Callable[..., Any], tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+    """The results of a method of single tensors, called for every tensor of a list; nothing of one in place."""
+    if single.__name__.startswith("addc") and len(args) == 3:
+        kwargs, args = {"value": args[-1]}, args[:-1]
+    results = [
+        single(tensor, *(_item(x, n) for x in args), **{name: _item(x, n) for name, x in kwargs.items()})
+        for n, tensor in enumerate(tensors)
+    ]
+    return None if single.__name__.endswith("_") else results
 
 
 def _item(argument: Any, number: int) -> Any:
-    return argument[number] if isinstance(argument, (list, tuple)) else argument
+    return argument[number] if isinstance(argument, list | tuple) else argument
 
 
 _BEYOND_CORE = (
     _aten.addmv,
+    _aten.dist,
     _aten.hardtanh,
     _aten.leaky_relu,
 )
@@ -301,9 +188,12 @@ _MATRICES = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d",
 
 _OVERFLOWING = ("elu_backward", "softplus", "softplus_backward", "mish", "mish_backward", "logaddexp", "xlogy")
 """PyTorch's decompositions overflow, or take the logarithm of zero, on a branch that `where` then discards: a program
-would stop there. So it would where a row of `_safe_softmax` is all -inf."""
+would stop there."""
 
-_KEPT_WHOLE = frozenset((*_BETTER_IN_ONE, *_MOVEMENT, *_MATRICES, *_OVERFLOWING, "_safe_softmax"))
+_WRONG = ("_safe_softmax", "multilabel_margin_loss_forward")
+"""A row of -inf alone gives zeros; what stands behind the first -1 is no target."""
+
+_KEPT_WHOLE = frozenset((*_BETTER_IN_ONE, *_MOVEMENT, *_MATRICES, *_OVERFLOWING, *_WRONG))
 
 
 @functools.cache
@@ -318,14 +208,13 @@ def decompositions() -> dict[Any, Any]:
     table[_aten._efficientzerotensor.default] = torch.zeros
     table = {**in_fp32({**table, **own_decompositions()}), **norms()}
     table = with_pairs({**table, **_of_lists()})
-    return with_known_values(with_one_count(table))
+    return with_known_values(table)
 
 
 def own_decompositions() -> dict[Any, Any]:
     """Functions of our own that take operators apart, whose docstrings are in the documentation."""
     return {
-        **special_functions.decompositions(),
-        **linear_algebra.decompositions(),
+        **random_numbers.decompositions(),
         **losses.decompositions(),
         **fused_layers.decompositions(),
     }

@@ -18,33 +18,25 @@ _aten = torch.ops.aten
 def decompositions() -> dict[Any, Any]:
     """For `make_fx`: ATen operator -> function."""
     return {
-        _aten.adaptive_max_pool2d.default: adaptive_max_pool2d,
-        _aten.adaptive_max_pool3d.default: adaptive_max_pool3d,
+        _aten.adaptive_max_pool2d.default: adaptive_max_pool,
+        _aten.adaptive_max_pool3d.default: adaptive_max_pool,
         _aten._embedding_bag.default: _bag,
         _aten._embedding_bag_forward_only.default: _bag,
         _aten._embedding_bag_backward.default: _bag_backward,
-        _aten._embedding_bag_per_sample_weights_backward.default: _bag_weights_backward,
         _aten.fake_quantize_per_tensor_affine_cachemask.default: _by_numbers,
         _aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _by_tensors,
-        _aten.fake_quantize_per_channel_affine_cachemask.default: _by_channels,
         _aten.scatter_reduce.two: scatter_reduce,
         _aten.scatter_reduce_.two: lambda x, *a, **k: x.copy_(scatter_reduce(x, *a, **k)),
-        _aten.index_reduce.default: index_reduce,
-        _aten.index_reduce_.default: lambda x, *a, **k: x.copy_(index_reduce(x, *a, **k)),
         _aten.max_unpool2d.default: max_unpool,
         _aten.max_unpool3d.default: lambda x, index, size, stride, padding: max_unpool(x, index, size),
     }
 
 
-def adaptive_max_pool2d(x: torch.Tensor, sizes: Sequence[int]) -> Any:
-    """Every window is filled up to the widest with its own last elements. Windows of one size have a rule."""
-    if all(size % count == 0 for size, count in zip(x.shape[-2:], sizes, strict=True)):
+def adaptive_max_pool(x: torch.Tensor, sizes: Sequence[int]) -> Any:
+    """Every window is filled up to the widest with its own last elements. Planes whose windows have one size have a
+    rule."""
+    if len(sizes) == 2 and all(size % count == 0 for size, count in zip(x.shape[-2:], sizes, strict=True)):
         return NotImplemented
-    return _largest(x, sizes)
-
-
-def adaptive_max_pool3d(x: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Largest elements of uneven windows: every window is filled up to the widest with its own last elements."""
     return _largest(x, sizes)
 
 
@@ -95,6 +87,10 @@ def _bag(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     if scale_grad_by_freq:
         raise CaptureError("EmbeddingBag scales gradients by frequency: make it with scale_grad_by_freq=False")
+    if per_sample_weights is not None:
+        raise CaptureError(
+            "EmbeddingBag weighs its words: write (weights[..., None] * F.embedding(words, table)).sum(1)"
+        )
     bag, count = _bags(indices, offsets, last=include_last_offset)
     rows = weight[indices]
     used = indices != padding_idx
@@ -106,8 +102,6 @@ def _bag(
         empty = (sizes == 0)[:, None]
         chosen = torch.where(empty, -1, indices[places])
         return torch.where(empty, 0.0, values), bag, sizes.long(), chosen
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights[:, None]
     rows = torch.where(used[:, None], rows, 0.0)
     total = torch.zeros(count, weight.shape[1], device=weight.device).index_add(0, bag, rows)
     if mode == _MEAN:
@@ -136,45 +130,24 @@ def _bag_backward(
     if mode == _MEAN:
         grad = grad / bag_size.clamp_min(1).to(grad.dtype)[:, None]
     rows = grad[offset2bag]
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights[:, None]
     return table.index_add(0, indices, torch.where((indices != padding_idx)[:, None], rows, 0.0))
-
-
-def _bag_weights_backward(
-    grad: torch.Tensor,
-    weight: torch.Tensor,
-    indices: torch.Tensor,
-    offsets: torch.Tensor,
-    offset2bag: torch.Tensor,
-    mode: int,
-    padding_idx: int = -1,
-) -> torch.Tensor:
-    products = (grad[offset2bag] * weight[indices]).sum(1)
-    return torch.where(indices != padding_idx, products, 0.0)
 
 
 def _by_numbers(
     x: torch.Tensor, scale: float, zero_point: int, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """round(x / scale) + zero point, held between the least and the most integer, and back; 1 / scale is rounded
-    first, as PyTorch does."""
+    """round(x / scale) + zero point, held between the least and the most integer, and back, and where it was between
+    them; 1 / scale is rounded first, as PyTorch does."""
     return _rounded(x, torch.full((), scale, dtype=x.dtype, device=x.device), zero_point, least, most)
 
 
 def _by_tensors(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, enabled: torch.Tensor, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by tensors of one number, where a third one says so."""
     y, inside = _rounded(x, scale.reshape(()), zero_point.reshape(()).to(x.dtype), least, most)
     on = enabled.reshape(()) != 0
     return torch.where(on, y, x), inside | ~on
-
-
-def _by_channels(
-    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, least: int, most: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = [-1 if dim == axis else 1 for dim in range(x.ndim)]
-    return _rounded(x, scale.reshape(shape), zero_point.to(x.dtype).reshape(shape), least, most)
 
 
 def _rounded(
@@ -192,7 +165,7 @@ MAX_COMPARISONS = 1 << 26
 def scatter_reduce(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
 ) -> torch.Tensor:
-    """Sums and means by scatter_add; products and extremes over comparisons of all indices with all positions."""
+    """Sums and means by scatter_add; extremes over comparisons of all indices with all positions."""
     if x.ndim == 0:
         one = scatter_reduce(x.reshape(1), 0, index.reshape(-1), source.reshape(-1), reduce, include_self=include_self)
         return one.reshape(())
@@ -236,10 +209,7 @@ def _by_comparison(
     own = x.movedim(dim, -1)
     if not index.numel():
         return x.clone()
-    if reduce == "prod":
-        found = torch.where(hits, values, 1.0).prod(-1)
-        after = found * own if include_self else torch.where(hits.any(-1), found, own)
-    elif reduce in ("amax", "amin"):
+    if reduce in ("amax", "amin"):
         lowest = torch.finfo(torch.float32).min
         of_none = lowest if reduce == "amax" else -lowest
         masked = torch.where(hits, values, of_none)
@@ -249,18 +219,8 @@ def _by_comparison(
         else:
             after = torch.where(hits.any(-1), found, own)
     else:
-        raise unsupported("scatter_reduce", f"by {reduce}: only sum, mean, prod, amax and amin are supported")
+        raise unsupported("scatter_reduce", f"by {reduce}: only sum, mean, amax and amin are supported")
     return after.movedim(-1, dim)
-
-
-def index_reduce(
-    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
-) -> torch.Tensor:
-    """Reduction into the lines of `dim` that `index` names, by scatter_reduce with one index a line."""
-    if x.ndim == 0:
-        return scatter_reduce(x, dim, index, source, reduce, include_self=include_self)
-    wide = index.reshape([len(index) if d == dim % x.ndim else 1 for d in range(x.ndim)]).expand(source.shape)
-    return scatter_reduce(x, dim, wide, source, reduce, include_self=include_self)
 
 
 def max_unpool(x: torch.Tensor, index: torch.Tensor, output_size: Any) -> torch.Tensor:

@@ -1,19 +1,18 @@
 """Training scripts of Hugging Face's `transformers`: a `Trainer` as a task, and the generation of text by a model."""
 
-from roundlog.capture.huggingface.generation_task import check_generation, generated_tokens, generation_task
-from roundlog.capture.huggingface.sampling import Sampling, SamplingForm, TokenSampler, sampler_numbers
-from roundlog.capture.huggingface.static_cache import NOISE, ChunkReader
-from roundlog.capture.huggingface.trainer_task import task_of
+from roundlog.capture.huggingface.generation_task import check_generation, generated_tokens, generation_arguments
+from roundlog.capture.huggingface.sampling import Sampling, SamplingForm, chosen_tokens
+from roundlog.capture.huggingface.static_cache import NOISE, CachedModel
+from roundlog.capture.huggingface.trainer_task import trainer_arguments
 
 __all__ = [
     "NOISE",
-    "ChunkReader",
+    "CachedModel",
     "Sampling",
     "SamplingForm",
-    "TokenSampler",
     "check_generation",
+    "chosen_tokens",
     "generated_tokens",
-    "generation_task",
-    "sampler_numbers",
-    "task_of",
+    "generation_arguments",
+    "trainer_arguments",
 ]

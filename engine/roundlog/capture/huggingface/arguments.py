@@ -10,61 +10,37 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-FOLLOWED = frozenset(
-    {
-        # How many steps, and of what size.
-        *("per_device_train_batch_size", "num_train_epochs", "max_steps", "gradient_accumulation_steps"),
-        *("dataloader_drop_last", "accelerator_config"),
-        # The optimizer and its learning rates.
-        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args"),
-        *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
-        # The loss.
-        "bf16",
-        *("label_smoothing_factor", "label_names", "remove_unused_columns", "average_tokens_across_devices"),
-        # `Trainer` has set it in the model's configuration by then.
-        "use_cache",
-        "seed",
-        # Where checkpoints are.
-        *("save_strategy", "save_steps"),
-    }
-)
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FOLLOWED = _words("""
+    per_device_train_batch_size num_train_epochs max_steps gradient_accumulation_steps dataloader_drop_last
+    accelerator_config learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args weight_decay
+    adam_beta1 adam_beta2 adam_epsilon max_grad_norm bf16 label_smoothing_factor label_names remove_unused_columns
+    average_tokens_across_devices use_cache seed save_strategy save_steps
+""")
 """Fields that decide about numbers (or checkpoints), and that a task has from the `Trainer`."""
 
-WITHOUT_EFFECT = frozenset(
-    {
-        "output_dir",
-        # Ways to compute the same numbers: a program is computed by the engine.
-        *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing"),
-        *("gradient_checkpointing_kwargs", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
-        *("torch_empty_cache_steps", "full_determinism", "use_cpu", "liger_kernel_config", "optim_target_modules"),
-        # Reports.
-        *("logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node", "logging_nan_inf_filter"),
-        *("include_num_input_tokens_seen", "log_level", "log_level_replica", "disable_tqdm", "report_to", "run_name"),
-        *("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id", "skip_memory_metrics"),
-        "debug",
-        # Evaluation, which leaves the model as it is: what would decide by it is refused.
-        *("eval_strategy", "eval_steps", "eval_delay", "per_device_eval_batch_size", "prediction_loss_only"),
-        *("eval_on_start", "eval_do_concat_batches", "eval_use_gather_object", "eval_accumulation_steps"),
-        *("include_for_metrics", "batch_eval_metrics", "bf16_full_eval", "fp16_full_eval"),
-        *("metric_for_best_model", "greater_is_better"),
-        # Files of `Trainer`'s own.
-        *("save_only_model", "save_on_each_node", "save_total_limit", "enable_jit_checkpoint"),
-        *("restore_callback_states_from_checkpoint", "ignore_data_skip"),
-        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
-        "hub_revision",
-        # How rows are loaded: all of them are, once, and have to be the same the second time.
-        *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
-        *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "dataloader_in_order"),
-        "length_column_name",
-        # Options of what several processes do: one process is required below.
-        *("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
-        *("ddp_backend", "ddp_timeout", "fsdp_config", "local_rank"),
-        # Read by scripts only.
-        *("do_train", "do_eval", "do_predict"),
-        # `Seq2SeqTrainingArguments`: how predictions are made.
-        *("predict_with_generate", "generation_max_length", "generation_num_beams", "generation_config"),
-    }
-)
+# How the same numbers are computed; reports; evaluation, which leaves the model as it is; files; how rows are loaded;
+# what several processes do; and options that scripts or `Seq2SeqTrainingArguments` read.
+WITHOUT_EFFECT = _words("""
+    output_dir activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
+    gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps
+    full_determinism use_cpu liger_kernel_config optim_target_modules logging_strategy logging_steps
+    logging_first_step log_on_each_node logging_nan_inf_filter include_num_input_tokens_seen log_level
+    log_level_replica disable_tqdm report_to run_name project trackio_space_id trackio_bucket_id
+    trackio_static_space_id skip_memory_metrics debug eval_strategy eval_steps eval_delay per_device_eval_batch_size
+    prediction_loss_only eval_on_start eval_do_concat_batches eval_use_gather_object eval_accumulation_steps
+    include_for_metrics batch_eval_metrics bf16_full_eval fp16_full_eval metric_for_best_model greater_is_better
+    save_only_model save_on_each_node save_total_limit enable_jit_checkpoint restore_callback_states_from_checkpoint
+    ignore_data_skip push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
+    dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+    dataloader_multiprocessing_context dataloader_in_order length_column_name ddp_find_unused_parameters
+    ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp_config local_rank do_train
+    do_eval do_predict predict_with_generate generation_max_length generation_num_beams generation_config
+""")
 """Fields that change no number of a training run."""
 
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {

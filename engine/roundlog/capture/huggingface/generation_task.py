@@ -7,7 +7,7 @@ a generation is run, audited and disputed as any training is. Shapes: B sequence
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,8 +18,6 @@ from roundlog.capture.huggingface.static_cache import NOISE, CachedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from roundlog.capture.task import Task
 
 
 class TextGenerator(CachedModel):
@@ -71,7 +69,7 @@ class TextGenerator(CachedModel):
         return loss + self.unused
 
 
-def generation_task(
+def generation_arguments(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     *,
@@ -80,10 +78,8 @@ def generation_task(
     stop: Sequence[int] = (),
     seed: int = 0,
     interval: int | None = None,
-) -> Task:
-    """The task of `Task.from_causal_lm`, which says all."""
-    from roundlog.capture.task import Task
-
+) -> dict[str, Any]:
+    """Return the arguments of the task of `Task.from_causal_lm`, which says all."""
     check_generation(model, prompts, new_tokens, stop)
     try:
         generator = TextGenerator(model.eval(), prompts, new_tokens, sampling, stop).eval()
@@ -97,7 +93,7 @@ def generation_task(
             f"({type(error).__name__}: {error}): take one whose generate has cache_implementation='static'"
         ) from error
     steps = generator.length - 1
-    return Task(
+    return dict(
         model=generator,
         loss=_one_token,
         optimizer=torch.optim.SGD([generator.unused], lr=0.0),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
-from torch import nn
 
 from roundlog.capture.errors import CaptureError
 
@@ -167,53 +166,3 @@ def _fewest(weights: torch.Tensor, amounts: torch.Tensor, wanted: torch.Tensor) 
         later = last + (1 << bit)
         last = torch.where(is_enough(surely | (perhaps & (place < later))), last, later)
     return surely | (perhaps & (place <= last))
-
-
-class TokenSampler(nn.Module):
-    """The choice of one token by itself. Its step takes logits f32[1, V] behind the token at a position of i64[1, L],
-    and the numbers of a sampling; it writes the token that it chooses behind it, and leaves log-probabilities in place
-    of logits. The draws of step t are those of step t of a job that generates with the same seed."""
-
-    logits: torch.Tensor
-    tokens: torch.Tensor
-    position: torch.Tensor
-    chosen: torch.Tensor
-    temperature: torch.Tensor
-    top_k: torch.Tensor
-    top_p: torch.Tensor
-    repetition_penalty: torch.Tensor
-
-    def __init__(self, form: SamplingForm, vocabulary: int, length: int) -> None:
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(()))
-        self._form = form
-        self.register_buffer("logits", torch.zeros(1, vocabulary))
-        self.register_buffer("tokens", torch.zeros(1, length, dtype=torch.int64))
-        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("chosen", torch.zeros(1, dtype=torch.int64))
-        for name in _NUMBERS:
-            self.register_buffer(name, torch.ones(()))
-
-    def forward(self) -> torch.Tensor:
-        with torch.no_grad():
-            logits = self.logits.clone()
-            numbers = self._form.constants or self
-            chosen = chosen_tokens(self._form, numbers, logits, self.tokens, self.position)
-            for name in _NUMBERS:
-                # A buffer that no step writes would be a constant of the program.
-                getattr(self, name).mul_(1.0)
-            self.logits.copy_(logits.log_softmax(-1))
-            self.position.add_(1)
-            self.tokens.scatter_(1, self.position.expand(1, 1), chosen[:, None])
-            self.chosen.copy_(chosen)
-        return self.unused
-
-
-_NUMBERS = ("temperature", "top_k", "top_p", "repetition_penalty")
-
-
-def sampler_numbers(how: Sampling, form: SamplingForm) -> dict[str, torch.Tensor]:
-    """The numbers of a sampling as states of a `TokenSampler`; none if they are constants of its program."""
-    if form.constants is not None:
-        return {}
-    return {f"buffer/{name}": torch.tensor(float(getattr(how, name))) for name in _NUMBERS}

@@ -4,7 +4,6 @@ that they are state of a program. Shapes: B sequences, L positions, W tokens rea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,33 +19,9 @@ NOISE = {torch.float32: 2.0**-10, torch.bfloat16: 2.0**-4}
 """The largest difference between logits that is rounding, as a share of their range."""
 
 
-@cache
-def _layer_class() -> Any:
-    from transformers.cache_utils import StaticLayer
-
-    class ChunkLayer(StaticLayer):  # type: ignore[misc]
-        """Keys and values of a layer. If the position is i64[B], each row is written at its own."""
-
-        def update(self, keys: torch.Tensor, values: torch.Tensor, *_: object, **__: object) -> Any:
-            if not self.is_initialized or self.cumulative_length.dim() == 0:
-                return super().update(keys, values)
-            # Every row has a place of its own, and index_copy_ would need to know that places differ.
-            rows, width = keys.shape[0], keys.shape[-2]
-            place = torch.arange(self.max_cache_len) - self.cumulative_length[:, None]
-            inside = ((place >= 0) & (place < width))[:, None, :, None]
-            for kept, new in ((self.keys, keys), (self.values, values)):
-                if width > 1:
-                    assert rows == 1
-                    new = new.index_select(2, place[0].clamp(0, width - 1))
-                kept.copy_(torch.where(inside, new, kept))
-            return self.keys, self.values
-
-    return ChunkLayer
-
-
 class CachedModel(nn.Module):
     """A model with keys and values [B, heads, L, width] of every layer, which begin with zeros, and a position, i64[]
-    of all rows or i64[B]."""
+    of all rows or, where a subclass says so, i64[B]."""
 
     position: torch.Tensor
 
@@ -67,17 +42,17 @@ class CachedModel(nn.Module):
     def read(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits f32[B, W, V] behind each of the tokens i64[B, W] from this position on, which go into the cache."""
         places = (self.position.reshape(-1, 1) + torch.arange(tokens.shape[1])).expand(tokens.shape)
-        return self._read(tokens, places, self._cache(), self._mask(places))
+        return self._read(tokens, places, self._cache(), self.mask(places))
 
-    def _mask(self, places: torch.Tensor) -> torch.Tensor | None:
-        """The positions that each token attends to, [B, 1, W, L], as its attention takes them; None if the model masks.
-        It does so for one position, and by cases, of which a program would compute each, for several."""
-        if self.position.dim() == 0:
-            return None
-        allowed = torch.arange(self.length) <= places[:, None, :, None]
-        if self.model.config._attn_implementation == "sdpa":
-            return allowed
-        return torch.where(allowed, 0.0, torch.finfo(self.model.dtype).min).to(self.model.dtype)
+    def mask(self, places: torch.Tensor) -> torch.Tensor | None:
+        """The positions that tokens at places i64[B, W] attend to, as the model takes them; None: the model masks."""
+        return None
+
+    def layer(self) -> Any:
+        """The empty cache of a layer."""
+        from transformers.cache_utils import StaticLayer
+
+        return StaticLayer(self.length)
 
     def _read(
         self, tokens: torch.Tensor, places: torch.Tensor, kept: Any, mask: torch.Tensor | None = None
@@ -93,7 +68,7 @@ class CachedModel(nn.Module):
         from transformers.cache_utils import Cache
 
         count = self.model.config.get_text_config().num_hidden_layers
-        return Cache(layers=[_layer_class()(self.length) for _ in range(count)])
+        return Cache(layers=[self.layer() for _ in range(count)])
 
     def _cache(self) -> Any:
         """The cache up to this position: its tensors are this module's own, into which the model writes."""
@@ -122,27 +97,3 @@ class CachedModel(nn.Module):
                 f"the model {type(self.model).__name__} gives other logits token by token, with a static cache, than "
                 f"of all tokens at once (by {apart:.2g} of their range): choose a model that does not"
             )
-
-
-class ChunkReader(CachedModel):
-    """A model that reads W tokens of every row from its position on: its step leaves logits f32[B, W, V] behind each of
-    them, and keys and values in the cache. Either B or W is 1."""
-
-    tokens: torch.Tensor
-    logits: torch.Tensor
-
-    def __init__(self, model: PreTrainedModel, batch: int, length: int, width: int) -> None:
-        super().__init__(model, batch, length)
-        self.register_buffer("position", torch.zeros(batch, dtype=torch.int64))
-        self.register_buffer("tokens", torch.zeros(batch, width, dtype=torch.int64))
-        size = model.config.get_text_config().vocab_size
-        self.register_buffer("logits", torch.zeros(batch, width, size))
-
-    def forward(self) -> torch.Tensor:
-        with torch.no_grad():
-            logits = self.read(self.tokens)
-            self.logits.copy_(logits)
-            # A buffer that no step changes would be a constant of the program.
-            self.tokens.copy_(logits.argmax(-1))
-            self.position.add_(self.tokens.shape[1])
-        return self.unused

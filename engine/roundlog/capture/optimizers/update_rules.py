@@ -432,7 +432,7 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
         iterates = type(optimizer) is torch.optim.Muon
         why = "iterates in bfloat16, which is not followed yet" if iterates else "is not supported"
         raise CaptureError(f"the optimizer {name} {why}: use one of {known}")
-    _check_hooks(optimizer, name)
+    refuse_hooks(optimizer)
     if kind is Own and any(type(group.get("lr")) not in (int, float) for group in optimizer.param_groups):
         raise CaptureError(
             f"the optimizer {name} has no number lr in its param_groups: give it one, as torch.optim does"
@@ -471,8 +471,9 @@ def _of_own(name: str, rate: Rate) -> Rate:
     return rate
 
 
-def _check_hooks(optimizer: Any, name: str) -> None:
+def refuse_hooks(optimizer: Any) -> None:
     """Raises CaptureError if anything runs around the optimizer's steps: a program would not run it."""
+    name = type(optimizer).__name__
     for method in ("step", "zero_grad"):
         own = vars(optimizer).get(method)
         if own is not None and not getattr(own, "_wrapped_by_lr_sched", False):  # as schedulers of PyTorch do
@@ -480,8 +481,8 @@ def _check_hooks(optimizer: Any, name: str) -> None:
                 f"{name}.{method} has been replaced, but a program takes the step of {name} itself: undo it"
             )
     for when, own, shared in (
-        ("pre", optimizer._optimizer_step_pre_hooks, _global_optimizer_pre_hooks),
-        ("post", optimizer._optimizer_step_post_hooks, _global_optimizer_post_hooks),
+        ("pre", getattr(optimizer, "_optimizer_step_pre_hooks", {}), _global_optimizer_pre_hooks),
+        ("post", getattr(optimizer, "_optimizer_step_post_hooks", {}), _global_optimizer_post_hooks),
     ):
         for hooks, register in (
             (own, f"{name}.register_step_{when}_hook"),

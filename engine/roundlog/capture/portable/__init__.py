@@ -1,6 +1,5 @@
-"""Numbers of a task before its first step (weights, tables, masks), the same on every machine: random numbers from
-Philox, and arithmetic by this package's own operators."""
+"""Numbers of a task before its first step: draws, and elementwise functions that fill tables, the same everywhere."""
 
-from roundlog.capture.portable.mode import OutVariants, PortableNumbers, paused, portable, torchs_own
+from roundlog.capture.portable.mode import paused, portable, torchs_own
 
-__all__ = ["OutVariants", "PortableNumbers", "paused", "portable", "torchs_own"]
+__all__ = ["paused", "portable", "torchs_own"]

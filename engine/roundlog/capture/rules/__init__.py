@@ -5,7 +5,6 @@ from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
     factories,
     indexing,
     matrix_products,
-    numbers,
     pointwise,
     pooling,
     powers,

@@ -167,7 +167,10 @@ def _places(c: Context, shape: Sequence[int], indices: Sequence[Value | None]) -
         index, size = indices[axis], shape[axis]
         assert index is not None
         if c.dtype(index) != DType.I64:
-            raise CaptureError("chooses by a mask and by other indices at once: use torch.where")
+            raise CaptureError(
+                "chooses rows by a mask, whose number depends on values: keep all rows, and weigh them by the mask, as "
+                "(loss * mask).sum() / mask.sum(), or by labels of -100 in F.cross_entropy"
+            )
         index = c.op("where", c.op("lt", index, c.i64(0)), c.op("add", index, c.i64(size)), index)
         if len(axes) > 1:
             # An index out of its axis must not reach into the next line.
@@ -196,6 +199,9 @@ def index(c: Context, x: Value, indices: Sequence[Value | None]) -> Value:
 @rule("index_put", "_unsafe_index_put")
 def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
     values = c.builder.convert(values, c.dtype(x))
+    given = [index for index in indices if index is not None]
+    if len(given) == 1 and indices[-1] is not None and c.dtype(given[0]) == DType.BOOL:
+        return _put_by_mask(c, x, len(indices) - 1, given[0], c.op("add", x, values) if accumulate else values)
     places = _places(c, c.shape(x), indices)
     axes, others = places.axes, places.others
     at = c.shape(places.flat)
@@ -219,6 +225,15 @@ def index_put(c: Context, x: Value, indices: Sequence[Value | None], values: Val
     after = c.builder.reshape(after, c.shape(before))
     order = [*axes, *others]
     return c.builder.permute(after, [order.index(d) for d in range(len(order))])
+
+
+def _put_by_mask(c: Context, x: Value, front: int, mask: Value, values: Value) -> Value:
+    """Values in the places that a mask marks, of the axes behind the first `front` ones."""
+    behind = c.rank(x) - front - c.rank(mask)
+    if c.rank(values) > behind and prod(c.shape(values)[: c.rank(values) - behind]) != 1:
+        raise CaptureError("writes other values in each place that a mask marks: use torch.where")
+    wide = c.builder.reshape(mask, (*c.shape(mask), *[1] * behind))
+    return c.op("where", c.builder.expand(wide, c.shape(x)), c.builder.expand(values, c.shape(x)), x)
 
 
 def _is_one_number(c: Context, x: Value) -> bool:

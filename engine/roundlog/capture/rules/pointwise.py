@@ -3,7 +3,6 @@ fraction, and what they leave over."""
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import torch
@@ -201,55 +200,30 @@ def xlogy(c: Context, a: Any, b: Any) -> Value:
     return c.op("where", none, zero, c.op("mul", a, c.op("log", c.op("where", none, c.f32(1.0), b))))
 
 
-_BITS = 64
-
-
-@rule("bitwise_and.Tensor", "bitwise_and.Scalar")
-def bitwise_and(c: Context, a: Any, b: Any) -> Value:
-    """Bits that both integers have, added up again: bit j is the sign of x * 2^(63 - j) modulo 2^64."""
+@rule("bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_or.Tensor", "bitwise_or.Scalar")
+def bitwise(c: Context, a: Any, b: Any) -> Value:
+    """Of truths. Bits of integers that are known at capture are computed there."""
     a, b = c.operands(a, b)
-    return c.op("logical_and", a, b) if c.dtype(a) == DType.BOOL else _common(c, a, b)
-
-
-@rule("bitwise_or.Tensor", "bitwise_or.Scalar")
-def bitwise_or(c: Context, a: Any, b: Any) -> Value:
-    """a + b - (a & b), in integers."""
-    a, b = c.operands(a, b)
-    if c.dtype(a) == DType.BOOL:
-        return c.op("logical_or", a, b)
-    return c.op("sub", c.op("add", a, b), _common(c, a, b))
+    _need_truths(c, a)
+    return c.op("logical_and" if "and" in str(c.node.target) else "logical_or", a, b)
 
 
 @rule("bitwise_xor.Tensor", "bitwise_xor.Scalar")
 def bitwise_xor(c: Context, a: Any, b: Any) -> Value:
-    """a + b - 2 (a & b), in integers."""
     a, b = c.operands(a, b)
-    if c.dtype(a) == DType.BOOL:
-        return xor(c, a, b)
-    return c.op("sub", c.op("add", a, b), c.op("mul", c.i64(2), _common(c, a, b)))
+    _need_truths(c, a)
+    return xor(c, a, b)
 
 
 @rule("bitwise_not")
 def bitwise_not(c: Context, x: Value) -> Value:
-    """-1 - x of integers, 255 - x of unsigned bytes."""
-    if c.dtype(x) == DType.BOOL:
-        return c.op("logical_not", x)
-    return c.op("sub", c.i64(255 if c.node.meta["val"].dtype == torch.uint8 else -1), x)
+    _need_truths(c, x)
+    return c.op("logical_not", x)
 
 
-def _common(c: Context, a: Value, b: Value) -> Value:
-    """a & b of int64."""
-    worths = torch.ones(_BITS, dtype=torch.int64) << torch.arange(_BITS)
-    in_both = c.op("logical_and", _bits(c, a, worths), _bits(c, b, worths))
-    weighed = c.op("mul", c.op("to_i64", in_both), c.literal(worths))
-    rank = c.rank(weighed)
-    return c.squeeze(c.op("sum_i64", weighed, dims=(rank - 1,)), [rank - 1])
-
-
-def _bits(c: Context, x: Value, worths: torch.Tensor) -> Value:
-    """bool[..., 64], the lowest first."""
-    wide = c.builder.reshape(x, (*c.shape(x), 1))
-    return c.op("lt", c.op("mul", wide, c.literal(worths.flip(0))), c.i64(0))
+def _need_truths(c: Context, x: Value) -> None:
+    if c.dtype(x) != DType.BOOL:
+        raise CaptureError("combines the bits of integers that a step computes: make them fields of the dataset")
 
 
 @rule("ceil")
@@ -264,53 +238,38 @@ def trunc(c: Context, x: Value) -> Value:
     return c.op("where", c.op("lt", x, c.f32(0.0)), ceil(c, x), c.op("floor", x))
 
 
-MAX_QUOTIENT = 2.0**24
-"""Below, every integer is an FP32 number."""
-
-
 @rule("remainder", at_capture=True)
 def remainder(c: Context, a: Any, b: Any) -> Value:
-    """a - floor(a / b) b, correctly rounded; FP32 quotients of 2^24 and more stop the run. Integers by a constant above
-    zero. NaN as PyTorch has it."""
-    a, b, divisor = _operands(c, a, b)
-    if divisor is not None:
-        return c.op("sub", a, c.op("mul", _floor_of_integers(c, a, divisor), c.i64(divisor)))
-    _, rest = _divided(c, a, b, bounded=True)
-    return c.op("where", _not_towards(c, rest, b), c.op("add", rest, b), rest)
+    """a - floor(a / b) b of integers, by a constant above zero."""
+    a, divisor = _integers(c, a, b, "torch.floor")
+    return c.op("sub", a, c.op("mul", _floor_of_integers(c, a, divisor), c.i64(divisor)))
 
 
 @rule("fmod", at_capture=True)
 def fmod(c: Context, a: Any, b: Any) -> Value:
-    """a - trunc(a / b) b, exact; FP32 quotients of 2^24 and more stop the run. Integers by a constant above zero."""
-    a, b, divisor = _operands(c, a, b)
-    if divisor is not None:
-        return c.op("sub", a, c.op("mul", _truncated_of_integers(c, a, divisor), c.i64(divisor)))
-    return _divided(c, a, b, bounded=True)[1]
+    """a - trunc(a / b) b of integers, by a constant above zero."""
+    a, divisor = _integers(c, a, b, "torch.trunc")
+    return c.op("sub", a, c.op("mul", _truncated_of_integers(c, a, divisor), c.i64(divisor)))
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode", at_capture=True)
 def divide(c: Context, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
-    """trunc: of the rounded FP32 quotient; floor: of the exact one below 2^24. Integers by a constant above zero."""
+    """trunc: of the rounded FP32 quotient, too; else of integers by a constant above zero."""
     if rounding_mode is None:
         return c.op("div", *c.operands(a, b, floating=True))
-    a, b, divisor = _operands(c, a, b)
-    if divisor is not None:
-        whole = _floor_of_integers if rounding_mode == "floor" else _truncated_of_integers
-        return whole(c, a, divisor)
-    if rounding_mode == "trunc":
-        return trunc(c, c.op("div", a, b))
-    quotient, rest = _divided(c, a, b, bounded=False)
-    lower = c.op("sub", quotient, c.f32(1.0))
-    below = c.op("logical_and", _not_towards(c, rest, b), _is_fine(c, quotient))
-    return c.op("where", below, lower, quotient)
+    if rounding_mode == "trunc" and c.dtype((operands := c.operands(a, b))[0]) == DType.F32:
+        return trunc(c, c.op("div", *operands))
+    a, divisor = _integers(c, a, b, "")
+    return (_floor_of_integers if rounding_mode == "floor" else _truncated_of_integers)(c, a, divisor)
 
 
-def _operands(c: Context, a: Any, b: Any) -> tuple[Value, Value, int | None]:
-    """Both operands in one dtype, and the divisor if they are integers."""
+def _integers(c: Context, a: Any, b: Any, rounding: str) -> tuple[Value, int]:
+    """The dividend as int64, and the divisor. rounding: what a remainder of fractions is written with."""
     given = b
     a, b = c.operands(a, b)
     if c.dtype(a) == DType.F32:
-        return a, b, None
+        instead = f"a - {rounding}(a / b) * b" if rounding else "torch.floor(a / b)"
+        raise CaptureError(f"divides fractions with a remainder: write {instead}")
     known = c.known(c.node.args[1])
     if not c.is_tensor(1):
         divisor = int(given)
@@ -321,55 +280,7 @@ def _operands(c: Context, a: Any, b: Any) -> tuple[Value, Value, int | None]:
     if divisor <= 0:
         raise CaptureError(f"divides integers by {divisor}: only numbers above zero are supported")
     shape = torch.broadcast_shapes(c.shape(a), c.shape(b))
-    return c.builder.expand(c.builder.convert(a, DType.I64), shape), b, divisor
-
-
-def _divided(c: Context, a: Value, b: Value, *, bounded: bool) -> tuple[Value, Value]:
-    """trunc(a / b) and a - trunc(a / b) b, both exact if the quotient is below 2^24. bounded: else the run stops, but
-    for NaN, an infinite a or a zero b, where the rest is NaN. An infinite b leaves a finite a as it is.
-
-    The rounded quotient is never below the integer that it should reach; where it was rounded up to one, what is left
-    over has the wrong sign, and one divisor too much was taken off. What is left over is an FP32 number in both cases:
-    a multiple of the last place of a or b, and not larger than either allows."""
-    quotient = trunc(c, c.op("div", a, b))
-    if bounded:
-        number = c.op("logical_and", _is_finite(c, a), c.op("lt", c.f32(0.0), c.op("abs", b)))
-        fine = c.op("logical_or", _is_fine(c, quotient), c.op("logical_not", number))
-        quotient = c.op("mul", quotient, c.builder.required(fine, "a quotient of 2^24 or more"))
-    rest = _add_product(c, a, c.op("neg", quotient), b)
-    endless = c.op("logical_and", c.op("eq", c.op("abs", b), c.f32(float("inf"))), _is_finite(c, a))
-    rest = c.op("where", endless, a, rest)
-    zero, one = c.f32(0.0), c.f32(1.0)
-    negative = c.op("lt", a, zero)
-    beyond = c.op("where", negative, c.op("lt", zero, rest), c.op("lt", rest, zero))
-    size = c.op("abs", b)
-    step = c.op("where", c.op("lt", quotient, zero), c.op("neg", one), one)
-    nearer = c.op("where", beyond, c.op("sub", quotient, step), quotient)
-    return nearer, c.op("where", beyond, c.op("add", rest, c.op("where", negative, c.op("neg", size), size)), rest)
-
-
-def _add_product(c: Context, a: Value, x: Value, y: Value) -> Value:
-    """a + x y, rounded once: the contraction of (a, x) with (1, y)."""
-    shape = torch.broadcast_shapes(c.shape(a), c.shape(x), c.shape(y))
-    count = prod(shape)
-    a, x, y = (c.builder.reshape(c.builder.expand(item, shape), (count, 1, 1)) for item in (a, x, y))
-    ones = c.builder.constant(1.0, DType.F32, (count, 1, 1))
-    left, right = c.op("cat", a, x, dim=2), c.op("cat", ones, y, dim=1)
-    return c.builder.reshape(c.op("matmul", left, right), shape)
-
-
-def _is_finite(c: Context, x: Value) -> Value:
-    return c.op("lt", c.op("abs", x), c.f32(float("inf")))
-
-
-def _is_fine(c: Context, quotient: Value) -> Value:
-    return c.op("lt", c.op("abs", quotient), c.f32(MAX_QUOTIENT))
-
-
-def _not_towards(c: Context, rest: Value, b: Value) -> Value:
-    """Whether a rest other than zero has not the sign of the divisor."""
-    zero = c.f32(0.0)
-    return c.op("where", c.op("lt", b, zero), c.op("lt", zero, rest), c.op("lt", rest, zero))
+    return c.builder.expand(c.builder.convert(a, DType.I64), shape), divisor
 
 
 def _floor_of_integers(c: Context, a: Value, divisor: int) -> Value:

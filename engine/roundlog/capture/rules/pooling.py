@@ -178,34 +178,13 @@ class Convolution3d:
 
     def grad_input(self, g: Value, w: Value) -> Value:
         c = self._c
-        if c.dtype(g).is_short:
-            return self._grad_input_at_once(g, w)
+        depth = self._depth
+        if c.dtype(g).is_short and (depth.kernel - 1) * depth.dilation >= depth.stride:
+            raise CaptureError(
+                "convolves volumes of short numbers, whose gradient is a sum of sums: use .float() before"
+            )
         back = c.op("conv2d_grad_input", _by_slice(c, g), _flat(c, w), **self._options, size=self._x[3:])
-        return self._depth.gather(c, back, self._x[0])
-
-    def _grad_input_at_once(self, g: Value, w: Value) -> Value:
-        """One sum, which is rounded once: the slices of g that a slice of the input went into are channels."""
-        c, depth, w_shape = self._c, self._depth, self._w
-        n, o, slices, height, width = c.shape(g)
-        if depth.stride > 1:
-            # Zeros between the slices.
-            g = c.builder.reshape(g, (n, o, slices, 1, height, width))
-            g = pad(c, g, [0] * 6, [0, 0, 0, depth.stride - 1, 0, 0])
-            slices *= depth.stride
-            g = c.builder.reshape(g, (n, o, slices, height, width))
-        low = max(0, (depth.kernel - 1) * depth.dilation - depth.padding)
-        g = pad(c, g, [0, 0, low, 0, 0], [0, 0, max(0, depth.size + depth.padding - slices), 0, 0])
-        parts = []
-        for tap in range(depth.kernel):
-            first = low + depth.padding - tap * depth.dilation
-            part = c.op("slice", g, dim=2, start=first, stop=first + depth.size, step=1)
-            parts.append(c.builder.reshape(part, (n, o, 1, depth.size, height, width)))
-        windows = c.builder.permute(c.op("cat", *parts, dim=2), (0, 3, 1, 2, 4, 5))
-        windows = c.builder.reshape(windows, (n * depth.size, o * depth.kernel, height, width))
-        weights = c.builder.permute(w, (0, 2, 1, 3, 4))
-        weights = c.builder.reshape(weights, (o * depth.kernel, w_shape[1], *w_shape[3:]))
-        back = c.op("conv2d_grad_input", windows, weights, **self._options, size=self._x[3:])
-        return _by_sample(c, back, n)
+        return depth.gather(c, back, self._x[0])
 
     def grad_weight(self, g: Value, x: Value) -> Value:
         c = self._c

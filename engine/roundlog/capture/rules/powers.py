@@ -207,37 +207,6 @@ def cosh(c: Context, x: Value) -> Value:
     return c.op("mul", c.f32(0.5), c.op("add", e, reciprocal(c, e)))
 
 
-@rule("asinh", at_capture=True)
-def asinh(c: Context, x: Value) -> Value:
-    """log1p(x + x^2 / (1 + sqrt(1 + x^2))); from 2^32 on log(x) + log(2)."""
-    a, one = c.op("abs", x), c.f32(1.0)
-    large = c.op("lt", c.f32(2.0**32), a)
-    near = c.op("where", large, one, a)
-    square = c.op("mul", near, near)
-    root = c.op("sqrt", c.op("add", one, square))
-    size = c.op("log1p", c.op("add", near, c.op("div", square, c.op("add", one, root))))
-    far = c.op("add", c.op("log", c.op("where", large, a, one)), c.f32(log(2)))
-    size = c.op("where", large, far, size)
-    return c.op("where", c.op("lt", x, c.f32(0.0)), c.op("neg", size), size)
-
-
-@rule("acosh", at_capture=True)
-def acosh(c: Context, x: Value) -> Value:
-    """log1p(t + sqrt(t) sqrt(t + 2)), t = x - 1."""
-    t = c.op("sub", x, c.f32(1.0))
-    root = c.op("mul", c.op("sqrt", t), c.op("sqrt", c.op("add", t, c.f32(2.0))))
-    return c.op("log1p", c.op("add", t, root))
-
-
-@rule("atanh", at_capture=True)
-def atanh(c: Context, x: Value) -> Value:
-    """log1p(2 x / (1 - x)) / 2 for |x|, with the sign of x."""
-    a = c.op("abs", x)
-    ratio = c.op("div", c.op("mul", c.f32(2.0), a), c.op("sub", c.f32(1.0), a))
-    size = c.op("mul", c.f32(0.5), c.op("log1p", ratio))
-    return c.op("where", c.op("lt", x, c.f32(0.0)), c.op("neg", size), size)
-
-
 @rule("round", "round.decimals")
 def round_(c: Context, x: Value, *, decimals: int = 0) -> Value:
     """Rounding to nearest, ties to even: adding 2^23 leaves no room for a fraction, and IEEE 754 rounds it away like
@@ -260,13 +229,6 @@ _ARC_TANGENT = (
     *(-0.019261080771684647, 0.0062072547152638435, -0.0009362994460389018),
 )
 """(atan(a) / a - 1) / s as a polynomial in s = a^2, 0 <= s <= 1."""
-
-_ERFC = (
-    *(1.2769783735275269, -0.0927637591958046, -0.16603092849254608, 0.16404864192008972, -0.05420994013547897),
-    *(-0.008004377596080303, 0.008653858676552773, 0.0011414517648518085, -0.0012589828111231327),
-    -0.00021953703253529966,
-)
-"""(1 + 2 z) e^(z^2) erfc(z) as a polynomial in (z - 2) / (z + 2), 1/2 <= z <= 11 (Shepherd and Laframboise 1981)."""
 
 
 def _polynomial(c: Context, coefficients: Sequence[float], x: Value) -> Value:
@@ -320,19 +282,3 @@ def acos(c: Context, x: Value) -> Value:
     """atan2(sqrt(1 - x^2), x)."""
     x = c.builder.convert(x, DType.F32)
     return _angle(c, _leg(c, x), x)
-
-
-@rule("erfc", at_capture=True)
-def erfc(c: Context, x: Value) -> Value:
-    """1 - erf(x) below 1/2; from there on e^(-x^2) times a polynomial, so that what is small keeps its digits."""
-    x = c.builder.convert(x, DType.F32)
-    one, two, half = c.f32(1.0), c.f32(2.0), c.f32(0.5)
-    # From 11 on it is less than half of the least FP32 number.
-    z = c.op("minimum", c.op("maximum", x, half), c.f32(11.0))
-    # z^2 = h^2 + (z - h) (z + h), where h has so few bits that its square is exact.
-    h = c.op("mul", c.op("floor", c.op("mul", z, c.f32(128.0))), c.f32(1 / 128))
-    rest = c.op("mul", c.op("sub", z, h), c.op("add", z, h))
-    fall = c.op("mul", c.op("exp", c.op("neg", c.op("mul", h, h))), c.op("exp", c.op("neg", rest)))
-    slow = _polynomial(c, _ERFC, c.op("div", c.op("sub", z, two), c.op("add", z, two)))
-    tail = c.op("mul", c.op("div", slow, c.op("add", one, c.op("mul", two, z))), fall)
-    return c.op("where", c.op("lt", x, half), c.op("sub", one, c.op("erf", x)), tail)

@@ -217,34 +217,6 @@ def _scan(c: Context, name: str, x: Value, dim: int, neutral: int) -> Value:
     return x
 
 
-@rule("cummax", "cummin", at_capture=True)
-def running_extreme(c: Context, x: Value, dim: int) -> tuple[Value, Value]:
-    """Running maximum or minimum by doubling, with its index: the last of equal elements. NaN stays."""
-    if c.rank(x) == 0:
-        return x, c.i64(0)
-    dim = c.dim(dim, c.rank(x))
-    size, stride = c.shape(x)[dim], 1
-    along = [size if d == dim else 1 for d in range(c.rank(x))]
-    place = c.builder.expand(c.builder.reshape(c.iota(size), along), c.shape(x))
-    largest = "cummax" in str(c.node.target)
-    while stride < size:
-        before, place_before = (_cut(c, value, dim, 0, size - stride) for value in (x, place))
-        after, place_after = (_cut(c, value, dim, stride, size) for value in (x, place))
-        goes_on = c.op("lt", after, before) if largest else c.op("lt", before, after)
-        if c.dtype(x) == DType.F32:
-            lost = c.op("logical_and", not_a_number(c, before), c.op("eq", after, after))
-            goes_on = c.op("logical_or", goes_on, lost)
-        first, place_first = (_cut(c, value, dim, 0, stride) for value in (x, place))
-        x = c.op("cat", first, c.op("where", goes_on, before, after), dim=dim)
-        place = c.op("cat", place_first, c.op("where", goes_on, place_before, place_after), dim=dim)
-        stride *= 2
-    return x, place
-
-
-def _cut(c: Context, x: Value, dim: int, start: int, stop: int) -> Value:
-    return c.op("slice", x, dim=dim, start=start, stop=stop, step=1)
-
-
 @rule("prod.dim_int")
 def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
     x = _counted(c, x, dtype)
@@ -298,7 +270,9 @@ def _differences(c: Context, a: Value, b: Value) -> Value:
 
 @rule("_cdist_forward", at_capture=True)
 def distances(c: Context, a: Value, b: Value, p: float, mode: int | None = None) -> Value:
-    """The p-norms of all differences, each as linalg_vector_norm."""
+    """The p-norms of all differences, p being 1 or 2, each as linalg_vector_norm."""
+    if p not in (1, 2):
+        raise CaptureError(f"takes distances of order {p}: write (x[:, None] - y).abs().pow({p}).sum(-1).pow(1 / {p})")
     return vector_norm(c, _differences(c, a, b), p, (-1,))
 
 
@@ -307,21 +281,11 @@ def distances_backward(c: Context, g: Value, a: Value, b: Value, p: float, dista
     """The gradient of the first rows; where a distance is zero, zero."""
     difference, zero = _differences(c, a, b), c.f32(0.0)
     g, distance = (c.builder.reshape(x, (*c.shape(x), 1)) for x in (g, distance))
-    if p == 0:
-        each = c.op("mul", zero, difference)
-    elif p == 1:
+    if p == 1:
         each = c.op("mul", g, sign(c, difference))
-    elif p == inf:
-        largest = c.op("eq", c.op("abs", difference), distance)
-        each = c.op("where", largest, c.op("mul", g, sign(c, difference)), zero)
     else:
         none = c.op("eq", distance, zero)
         ratio = c.op("div", difference, c.op("where", none, c.f32(1.0), distance))
-        if p != 2:
-            # g * sign(d) * (|d| / distance)^(p - 1); where d is zero, zero.
-            still = c.op("eq", ratio, zero)
-            size = pow_(c, c.op("where", still, c.f32(1.0), c.op("abs", ratio)), p - 1)
-            ratio = c.op("where", still, zero, c.op("mul", sign(c, ratio), size))
         each = c.op("where", none, zero, c.op("mul", g, ratio))
     axis = c.rank(each) - 2
     return c.squeeze(c.op("sum", each, dims=(axis,)), [axis])

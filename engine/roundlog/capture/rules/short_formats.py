@@ -29,8 +29,6 @@ _ROUNDED: Mapping[str, tuple[str, ...]] = {
     "add": ("other", "alpha"),
     "sub": ("other", "alpha"),
     "rsub": ("other", "alpha"),
-    "fmod": ("other",),
-    "remainder": ("self", "other"),
     "xlogy": ("self", "other"),
     "special_xlog1py": ("self", "other"),
     "pow": ("self", "exponent"),
@@ -51,7 +49,6 @@ def _has_factor_of_a_number(given: Mapping[str, Any]) -> bool:
 
 
 _ROUNDED_BETWEEN: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
-    "addbmm": ("a + torch.bmm(b, c).sum(0)", lambda given: True),
     "add": ("the product of both numbers as one", _has_factor_of_a_number),
     "sub": ("the product of both numbers as one", _has_factor_of_a_number),
     "rsub": ("the product of both numbers as one", _has_factor_of_a_number),
@@ -61,7 +58,6 @@ _ROUNDED_BETWEEN: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] 
     "logit": ("", lambda given: given.get("eps") is not None),
     "logit_backward": ("", lambda given: given.get("eps") is not None),
     "index_add": ("the source times alpha", lambda given: given.get("alpha", 1) != 1),
-    "floor_divide": ("", lambda given: isinstance(given.get("other"), torch.Tensor)),
     "div": ("", lambda given: bool(given.get("rounding_mode")) and isinstance(given.get("other"), torch.Tensor)),
 }
 """Kernel -> (what to write instead, beside .float(); whether arguments make it round between its operations, other

@@ -1,1 +1,1 @@
-"""Tracing of a task's step: PyTorch runs the user's own code, and every operator is written down."""
+"""Trace of one step of a task, with tensors of the trace in place of its own."""

@@ -14,7 +14,6 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer, get_proxy_mode, track_tensor
-from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -22,8 +21,8 @@ from roundlog.capture.constants import node_of
 from roundlog.capture.errors import CaptureError, SourceLines, place_of_call
 from roundlog.capture.optimizers import Column, Update, clip_factor, updates
 from roundlog.capture.optimizers.update import Own
+from roundlog.capture.real_steps.reachable_values import memory_of
 from roundlog.capture.task import OptimizerPhase
-from roundlog.capture.tracing.traced_step import TracedPath
 
 Tensors = Sequence[torch.Tensor]
 
@@ -150,6 +149,15 @@ def trained(
                 )
             number_of[id(parameter)] = number
     found = {name: number_of[id(p)] for name, p in named.items() if id(p) in number_of}
+    by_memory: dict[int, str] = {}
+    for name, parameter in named.items():
+        memory = memory_of(parameter) if parameter.numel() else 0
+        other = by_memory.setdefault(memory, name) if memory else name
+        if other != name and {name, other} & found.keys():
+            raise CaptureError(
+                f"{name} and {other} are two parameters with the same memory: make them one, {name} = {other}, or make "
+                f"{name} a copy"
+            )
     for phase in range(len(phases)):
         if not any(groups[group].phase == phase for group in found.values()):
             name = phases[phase].called("optimizer")
@@ -188,6 +196,13 @@ def schedule_of(groups: Sequence[ParameterGroup], steps: int) -> tuple[tuple[str
     return tuple(columns), table
 
 
+def refuse_unsupported(phases: Sequence[OptimizerPhase], model: nn.Module, steps: int) -> None:
+    """Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
+    groups = groups_of(phases, steps)
+    trained(phases, model, groups, {f"parameter/{name}": f"parameter/{name}" for name, _ in model.named_parameters()})
+    schedule_of(groups, steps)
+
+
 class TracedOptimizers:
     """The optimizers of a task while its step is traced: their updates as operators, and what depends on the step."""
 
@@ -206,37 +221,33 @@ class TracedOptimizers:
         self._steps = steps
         self._first = first
         self._lines = lines
-        self._parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
+        self.parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
+        """Parameters by state name: while a step is traced, those that stand in for them."""
         self.phases, self._groups = phases, groups_of(phases, steps)
         self._trainable = trained(phases, model, self._groups, first)
         self.columns, self.schedule = schedule_of(self._groups, steps)
         self.slots: dict[str, torch.Tensor] = {}
         """States of the optimizers before the first step, by name."""
         for name, number in self._trainable.items():
-            parameter = self._parameters[f"parameter/{name}"].detach()
+            parameter = self.parameters[f"parameter/{name}"].detach()
             for slot, tensor in self._groups[number].update.slots(parameter).items():
                 self.slots[f"slot/{name}/{slot}"] = tensor
-        self.changing = {
-            f"{group.name}.{option}" for group in self._groups for option in group.update.rate.changing(steps)
-        }
-        """Names of the optimizers' options that the schedule changes."""
         self.rates = {
-            f"{group.name}.lr": group.update.rate
+            f"{group.name}['lr']": group.update.rate
             for group in self._groups
-            if isinstance(group.update, Own) and f"{group.name}.lr" in self.changing
+            if isinstance(group.update, Own) and "lr" in group.update.rate.changing(steps)
         }
         """The learning rates that optimizers of the user's read, by name, where they change."""
         self.stepped: str | None = None
         """Place in the loss, in words, where an optimizer has taken a step."""
         self._stepping: object = None
         """Optimizer of the user's that is taking the step of its phase."""
-        self._factors: list[float] = []
         self._confirm_schedule()
 
     @property
     def trained(self) -> dict[str, torch.Tensor]:
         """Parameters that are trained, by name."""
-        return {name: self._parameters[f"parameter/{name}"] for name in self._trainable}
+        return {name: self.parameters[f"parameter/{name}"] for name in self._trainable}
 
     def _confirm_schedule(self) -> None:
         """Raises CaptureError if the schedule gives other rates when it is asked again."""
@@ -245,27 +256,6 @@ class TracedOptimizers:
             raise CaptureError(
                 "the schedule gives other rates the second time it is asked: make it depend on the step alone"
             )
-        self.confirm_factors()
-
-    def confirm_factors(self) -> None:
-        """Raises CaptureError if a schedule that is a function gives other factors now than at first."""
-        schedules = [phase.schedule for phase in self.phases]
-        functions = [
-            function
-            for schedule in schedules
-            for function in (vars(schedule).get("lr_lambdas", ()) if isinstance(schedule, LRScheduler) else (schedule,))
-        ]
-        factors = [function(step) for function in functions for step in range(self._steps)]
-        self._factors = self._factors or factors
-        if factors != self._factors:
-            raise CaptureError("the schedule depends on what steps change: make it depend on the step alone")
-
-    def set_first_rates(self) -> None:
-        """Give optimizers of the user's the learning rates of the first step, if the schedule changes them."""
-        for phase in self.phases:
-            for place, group in enumerate(phase.optimizer.param_groups):
-                if (rate := self.rates.get(f"{phase.called('optimizer')}.param_groups[{place}].lr")) is not None:
-                    group["lr"] = rate(0)
 
     @contextmanager
     def noting_steps(self) -> Iterator[None]:
@@ -281,23 +271,10 @@ class TracedOptimizers:
         finally:
             handle.remove()
 
-    def refuse_counted(self, paths: Sequence[TracedPath]) -> None:
-        """Raises CaptureError for a parameter that has a gradient on some paths only, if its optimizer counts the
-        steps that it has taken with it: which is not known before training."""
-        for name, number in self._trainable.items():
-            have = {name in path.gradients for path in paths}
-            if len(have) == 2 and self._groups[number].update.counts(self._steps):
-                kind = type(self.phases[self._groups[number].phase].optimizer).__name__
-                raise CaptureError(
-                    f"{name} gets a gradient on some of the step's paths only, and {kind} counts the steps that a "
-                    "parameter has taken: choose by torch.where between results that both are computed, or take "
-                    "torch.optim.SGD or RMSprop"
-                )
-
     def gradients_of(self, number: int) -> Named:
         """Gradients of the parameters that one optimizer trains, by name: those that have one."""
         own = [name for name, group in self._trainable.items() if self._groups[group].phase == number]
-        found = {name: self._parameters[f"parameter/{name}"].grad for name in own}
+        found = {name: self.parameters[f"parameter/{name}"].grad for name in own}
         gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
         if not gradients:
             loss, optimizer = (self.phases[number].called(part) for part in ("loss", "optimizer"))
@@ -310,7 +287,7 @@ class TracedOptimizers:
     def step_of_own(self, phase: OptimizerPhase, gradients: Named) -> None:
         """Clip the gradients, and take a step of an optimizer of the user's, which writes into parameters."""
         own = {id(parameter) for group in phase.optimizer.param_groups for parameter in group["params"]}
-        for name, parameter in self._parameters.items():
+        for name, parameter in self.parameters.items():
             if id(parameter) not in own:
                 parameter.grad = None
             elif phase.max_grad_norm is not None and name.removeprefix("parameter/") in gradients:

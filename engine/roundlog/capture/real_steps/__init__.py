@@ -1,0 +1,1 @@
+"""Real steps of a task, watched: what they call, change and compute."""

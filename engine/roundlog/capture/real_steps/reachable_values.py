@@ -1,0 +1,408 @@
+"""Values that a task's code can reach: numbers, texts and lengths by name, and the places that hold tensors.
+
+Names are Python expressions where there is one, as `model.layers[0].scale`; a cell of a closure is named as an
+attribute of its function, `loss.step`. Objects of libraries count as far as the task refers to them; their modules and
+classes only by the attributes that code which ran names."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import dis
+import functools
+import gc
+import hashlib
+import io
+import logging
+import random
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from roundlog.data import materialized
+
+LIBRARIES = sys.stdlib_module_names | {
+    *("torch", "numpy", "transformers", "roundlog"),
+    *("accelerate", "datasets", "huggingface_hub", "peft", "safetensors", "tokenizers", "trl"),
+}
+"""Packages whose code is taken for code that changes nothing of its own."""
+
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), slice, range),
+    *(torch.dtype, torch.device, torch.Size, torch.layout),
+)
+_BUFFERS = (bytearray, memoryview, array.array, ctypes.Array)
+_BY_IDENTITY = (
+    *(types.ModuleType, types.CodeType, types.GetSetDescriptorType, types.MemberDescriptorType),
+    *(types.WrapperDescriptorType, types.MethodDescriptorType, types.MethodWrapperType, types.GenericAlias),
+    *(torch.jit.ScriptFunction, torch._ops.OpOverload, torch._ops.OpOverloadPacket, io.TextIOBase),
+    *(torch.utils.hooks.RemovableHandle, logging.Manager),  # which has all loggers of the process
+)
+_WITHOUT_CONTENT = frozenset(("lock", "RLock", "weakref", "ReferenceType", "_abc_data", "_local"))
+"""Types in C that cannot be compared, and hold nothing that a step could read."""
+_OF_EVERY_CLASS = frozenset(
+    ("__dict__", "__weakref__", "__doc__", "__module__", "__slots__", "__slotnames__", "_abc_impl", "__annotations__")
+)
+
+_SHARED_GENERATORS: tuple[Any, ...] = (random._inst, np.random.mtrand._rand)
+"""Those behind the functions of `random` and `numpy.random`, which have a watch of their own."""
+
+Get = Callable[[], Any]
+Put = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """A place that holds a tensor."""
+
+    tensor: Tensor
+    get: Get
+    put: Put | None
+    """Puts another tensor there; None where nothing can be put."""
+
+    def now(self) -> Any:
+        """What stands there; None if the place is gone."""
+        try:
+            return self.get()
+        except (LookupError, AttributeError, ValueError):
+            return None
+
+
+def is_library(module: object) -> bool:
+    """Whether a module's name is that of a library."""
+    return str(module).partition(".")[0] in LIBRARIES
+
+
+def tensor_digest(x: Tensor) -> str:
+    """Digest of a tensor's elements; empty if it has none in this machine's memory, or no plain layout."""
+    if not x.numel() or x.layout != torch.strided or x.device.type != "cpu":
+        return ""
+    return _digest(materialized(x.detach()).contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def memory_of(x: Tensor) -> int:
+    """Identity of a tensor's memory; 0 of one that has none of its own, as sparse ones and those of `torch.func`."""
+    try:
+        return int(x.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def _digest(data: Any) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _no_value() -> None:
+    return None
+
+
+@dataclass
+class ReachableValues:
+    """What `visit` has found."""
+
+    without_digests: frozenset[int] = frozenset()
+    """Ids of tensors whose elements are not looked at."""
+    looks_at_elements: bool = True
+    leaves: dict[str, Any] = field(default_factory=dict)
+    """Name -> a value that can be compared."""
+    places: dict[str, TensorPlace] = field(default_factory=dict)
+    numbers: dict[str, Put] = field(default_factory=dict)
+    """Name of a number that can be replaced -> how."""
+    unknown: dict[str, type] = field(default_factory=dict)
+    """Name -> type of what cannot be compared."""
+    seen: dict[int, tuple[str, Any]] = field(default_factory=dict)
+    by_tensor: list[tuple[dict[Any, Any], Tensor]] = field(default_factory=list)
+    """(mapping, tensor that is a key of it), as in the state of an optimizer."""
+
+    def visit(self, x: Any, path: str, get: Get = _no_value, put: Put | None = None) -> None:
+        """Note a value, and all that it reaches. get, put: of the place where it stands."""
+        if isinstance(x, _PLAIN):
+            self._plain(x, path, put)
+        elif isinstance(x, Tensor):
+            self._tensor(x, path, get, put)
+        elif id(x) in self.seen:
+            self.leaves[path] = f"the same as {self.seen[id(x)][0]}"
+        else:
+            self.seen[id(x)] = (path, x)
+            self._object(x, path, get, put)
+
+    def code(self, code: types.CodeType, names: Mapping[str, Any]) -> None:
+        """Note the globals that code names, and their attributes: `nn.Module.count`, `sys.path`."""
+        words = {word for word in (*code.co_names, *code.co_consts) if isinstance(word, str)}
+        x, path = None, ""
+        for instruction in dis.get_instructions(code):
+            name = instruction.argval
+            if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "IMPORT_NAME"):
+                is_import = instruction.opname == "IMPORT_NAME"
+                x, path = sys.modules.get(name) if is_import else names.get(name), name
+                get, put = functools.partial(_item, names, name), functools.partial(_set_item, names, name)
+            elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") and x is not None:
+                get, put = functools.partial(getattr, x, name), functools.partial(setattr, x, name)
+                x, path = _attribute(x, name), f"{path}.{name}"
+            else:
+                x = None
+            if isinstance(x, types.ModuleType) or (isinstance(x, type) and is_library(x.__module__)):
+                self._named_attributes(x, path, words)
+            elif x is not None and path not in self.leaves:
+                self.visit(x, path, get, put)
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                self.code(inner, names)
+
+    def _named_attributes(self, owner: Any, path: str, words: Iterable[str]) -> None:
+        """Note plain attributes of a module or a class of a library that are named somewhere; all, of a user's."""
+        own = isinstance(owner, types.ModuleType) and not is_library(owner.__name__)
+        for name in sorted(vars(owner).keys() if own else {*words} & vars(owner).keys()):
+            value = vars(owner)[name]
+            if isinstance(value, (*_PLAIN, list, dict)) and not name.startswith("__"):
+                self.visit(value, f"{path}.{name}", functools.partial(getattr, owner, name))
+
+    def _plain(self, x: Any, path: str, put: Put | None) -> None:
+        self.leaves[path] = x
+        if type(x) in (int, float) and put is not None:
+            self.numbers[path] = put
+        if type(x) not in _PLAIN and hasattr(x, "__dict__"):  # a number or text with attributes of its own
+            self._mapping(x.__dict__, f"{path}.{{}}")
+
+    def _tensor(self, x: Tensor, path: str, get: Get, put: Put | None) -> None:
+        self.places[path] = TensorPlace(x, get, put)
+        digested = self.looks_at_elements and id(x) not in self.without_digests
+        elements = tensor_digest(x) if digested else ""
+        self.leaves[path] = (f"a tensor {tuple(x.shape)} of {x.dtype}", x.requires_grad, elements)
+        if id(x) not in self.seen:
+            self.seen[id(x)] = (path, x)
+            self._mapping(x.__dict__, f"{path}.{{}}")
+            self._functions(x._backward_hooks, f"{path}'s hooks")
+
+    def _object(self, x: Any, path: str, get: Get, put: Put | None) -> None:
+        kind = type(x)
+        if isinstance(x, (types.FunctionType, types.MethodType, functools.partial)):
+            self._function(x, path)
+        elif isinstance(x, type):
+            self._class(x)
+        elif isinstance(x, torch.jit.ScriptModule):
+            self._scripted(x, path)
+        elif isinstance(x, types.BuiltinFunctionType):  # made anew each time
+            self.leaves[path] = x.__qualname__
+            is_of_module = isinstance(x.__self__, (types.ModuleType, type(None)))
+            if not is_of_module and type(x.__self__).__module__ != "pybind11_builtins":  # a record of the function
+                self.visit(x.__self__, f"{path}.__self__", lambda: x.__self__)
+        elif isinstance(x, (property, staticmethod, classmethod, weakref.ref)):
+            inner = x.fget if isinstance(x, property) else x() if isinstance(x, weakref.ref) else x.__func__
+            self.visit(inner, path)
+        elif isinstance(x, functools._lru_cache_wrapper):
+            self.leaves[path] = x.cache_info().currsize
+            if not is_library(x.__module__):
+                self.visit(gc.get_referents(x), f"{path}'s cache")
+        elif kind.__qualname__ == "_lru_list_elem":
+            self.visit(gc.get_referents(x), path)
+        elif isinstance(x, _BY_IDENTITY):
+            self.leaves[path] = getattr(x, "__qualname__", None) or id(x)
+        elif (content := _content(x)) is not None:
+            self.leaves[path] = content
+        elif isinstance(x, ContextVar):
+            self.visit(x.get(None), f"{path}.get()", lambda: x.get(None), functools.partial(_set_variable, x))
+        elif isinstance(x, types.CellType):
+            if x != types.CellType():  # an empty one
+                self.visit(x.cell_contents, path, lambda: x.cell_contents, functools.partial(_set_cell, x))
+        elif isinstance(x, types.GeneratorType):
+            self.leaves[path] = x.gi_frame and x.gi_frame.f_lasti
+            self._mapping(dict(x.gi_frame.f_locals) if x.gi_frame else {}, f"{path}.{{}}")
+        elif isinstance(x, (dict, types.MappingProxyType)) or (isinstance(x, Mapping) and not hasattr(x, "__dict__")):
+            self._mapping(x, f"{path}[{{!r}}]")
+            self._attributes(x, path)
+        elif isinstance(x, (list, tuple, deque)):
+            self._sequence(x, path, get, put)
+        elif isinstance(x, (set, frozenset)):
+            self.leaves[f"len({path})"] = len(x)
+            self.leaves[path] = sorted(repr(item) for item in x if isinstance(item, _PLAIN))
+            for number, item in enumerate(item for item in x if not isinstance(item, _PLAIN)):
+                self.visit(item, f"{path}[{number}]")
+        elif hasattr(x, "__dict__") or hasattr(kind, "__slots__"):
+            self._attributes(x, path)
+            if not is_library(kind.__module__):
+                self.visit(kind, f"type({path})")
+        else:
+            self._opaque(x, path)
+
+    def _mapping(self, x: Mapping[Any, Any], pattern: str) -> None:
+        self.leaves[f"len({pattern.format('')})"] = len(x)
+        for number, (key, value) in enumerate(list(x.items())):
+            put = functools.partial(x.__setitem__, key) if isinstance(x, dict) else None
+            if isinstance(key, Tensor) and isinstance(x, dict):
+                self.by_tensor.append((x, key))
+                known = self.seen.get(id(key))
+                name, put = pattern.replace("{!r}", "{}").format(known[0] if known else number), None
+            else:
+                name = pattern.format(key) if isinstance(key, _PLAIN) else pattern.format(number)
+            self.visit(value, name, functools.partial(_item, x, key), put)
+
+    def _sequence(self, x: Any, path: str, get: Get, put: Put | None) -> None:
+        self.leaves[f"len({path})"] = len(x)
+        for number, item in enumerate(x):
+            out, into = functools.partial(_item, x, number), None
+            if not isinstance(x, tuple):
+                into = functools.partial(x.__setitem__, number)
+            elif put is not None and (type(x) is tuple or hasattr(x, "_fields")):
+                out = functools.partial(_of_tuple, get, number)
+                into = functools.partial(_put_in_tuple, get, put, number)
+            self.visit(item, f"{path}[{number}]", out, into)
+        self._attributes(x, path)
+
+    def _attributes(self, x: Any, path: str) -> None:
+        own = dict(getattr(x, "__dict__", {}))
+        if isinstance(x, nn.Module):  # by their names: a parameter is model[0].weight
+            for group in ("_parameters", "_buffers", "_modules"):
+                held = own.pop(group, {})
+                for key, value in list(held.items()):
+                    name = f"{path}[{key}]" if key.isdigit() else f"{path}.{key}"
+                    put = functools.partial(held.__setitem__, key)
+                    self.visit(value, name, functools.partial(_item, held, key), put)
+        for key, value in own.items():
+            if key.endswith("_hooks"):  # by their place: their keys count all hooks of the process
+                self._functions(value, f"{path}.{key}")
+            else:
+                put = functools.partial(x.__dict__.__setitem__, key)
+                self.visit(value, f"{path}.{key}", functools.partial(_item, x.__dict__, key), put)
+        for base in type(x).__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            for key in [slots] if isinstance(slots, str) else slots:
+                if hasattr(x, key) and key != "__dict__":
+                    self.visit(getattr(x, key), f"{path}.{key}", functools.partial(getattr, x, key))
+        is_container = isinstance(x, (Mapping, list, tuple, deque, nn.Module))
+        if not own and not is_container and type(x).__module__ in sys.stdlib_module_names:
+            self._opaque(x, path)
+
+    def _functions(self, x: Mapping[Any, Any] | None, path: str) -> None:
+        for number, hook in enumerate(x.values() if isinstance(x, Mapping) else ()):
+            self.visit(hook, f"{path}[{number}]")
+
+    def _function(self, x: Any, path: str) -> None:
+        if isinstance(x, functools.partial):
+            for name in ("func", "args", "keywords"):
+                self.visit(getattr(x, name), f"{path}.{name}", functools.partial(getattr, x, name))
+            return
+        if isinstance(x, types.MethodType):
+            self.visit(x.__self__, f"{path}.__self__", lambda: x.__self__)
+            x = x.__func__
+            if id(x) in self.seen or not isinstance(x, types.FunctionType):
+                return
+        self._mapping(x.__dict__, f"{path}.{{}}")
+        self.leaves[f"{path}.__name__"] = x.__name__
+        if is_library(x.__module__):
+            return
+        modules = dict[str, Any]()
+        for name, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
+            self.visit(cell, f"{path}.{name}")
+            if cell != types.CellType() and isinstance(cell.cell_contents, (types.ModuleType, type)):
+                modules[name] = cell.cell_contents
+        for given in (x.__defaults__ or (), x.__kwdefaults__ or {}):
+            self.visit(given, f"{path}'s defaults", functools.partial(_same, given))
+        self.code(x.__code__, {**x.__globals__, **modules} if modules else x.__globals__)
+
+    def _class(self, x: type) -> None:
+        if is_library(x.__module__):
+            return
+        for key, value in list(vars(x).items()):
+            if key not in _OF_EVERY_CLASS:
+                name = f"{x.__qualname__}.{key}"
+                self.visit(value, name, functools.partial(getattr, x, key), functools.partial(setattr, x, key))
+        for other in (*x.__bases__, type(x)):
+            self.visit(other, other.__qualname__)
+
+    def _scripted(self, x: torch.jit.ScriptModule, path: str) -> None:
+        """Note what TorchScript's code declares, as `n: int`. The values are held in C."""
+        concrete: Any = getattr(x, "_concrete_type", None)
+        if concrete is None:  # it was loaded
+            self.unknown[path] = type(x)
+            return
+        inner: Any = x._c
+        for name in concrete.get_attributes():
+            if not isinstance(value := inner.getattr(name), (Tensor, torch._C.ScriptModule)):
+                self.leaves[f"{path}.{name}"] = repr(value)
+        for name, tensor in (*x.named_parameters(recurse=False), *x.named_buffers(recurse=False)):
+            put = functools.partial(inner.setattr, name)
+            self.visit(tensor, f"{path}.{name}", functools.partial(getattr, x, name), put)
+        for name, child in x.named_children():
+            self.visit(child, f"{path}.{name}")
+
+    def _opaque(self, x: Any, path: str) -> None:
+        """Note what is written in C by what pickle would keep of it, or by its text."""
+        try:
+            kept = tuple(x.__reduce_ex__(4)[1:])
+        except Exception:  # whatever an extension's method raises
+            self.leaves[path] = text = repr(x)
+            if " at 0x" in text and type(x).__name__ not in _WITHOUT_CONTENT:
+                self.unknown.setdefault(path, type(x))
+        else:
+            self.visit(kept, path, lambda: kept)
+
+
+def _content(x: Any) -> Any:
+    """Contents of arrays, files in memory and generators of random numbers; None for anything else."""
+    if isinstance(x, np.ndarray):
+        elements = repr(x.tolist()) if x.dtype.kind == "O" else _digest(np.ascontiguousarray(x).view(np.uint8))
+        return x.dtype.str, x.shape, elements
+    if isinstance(x, _BUFFERS):
+        return _digest(bytes(x))
+    if isinstance(x, torch.UntypedStorage):
+        return _digest(bytes(x.tolist()))
+    if isinstance(x, torch.Generator):
+        return tensor_digest(x.get_state())
+    if isinstance(x, (random.Random, np.random.RandomState, np.random.Generator)):
+        if any(x is one for one in _SHARED_GENERATORS):
+            return "a generator that steps may draw from"
+        if isinstance(x, np.random.Generator):
+            return repr(x.bit_generator.state)
+        return repr(x.getstate() if isinstance(x, random.Random) else x.get_state())
+    if isinstance(x, (io.BytesIO, io.StringIO)):
+        return x.getvalue(), x.tell()
+    return None
+
+
+def _attribute(x: Any, name: str) -> Any:
+    try:
+        return getattr(x, name, None)
+    except Exception:  # whatever a property raises
+        return None
+
+
+def _item(x: Any, key: Any) -> Any:
+    return x.get(key) if isinstance(x, Mapping) else x[key]
+
+
+def _set_item(x: Any, key: Any, value: Any) -> None:
+    x[key] = value
+
+
+def _set_cell(cell: types.CellType, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def _of_tuple(get: Get, number: int) -> Any:
+    """Item of the tuple that stands in a place now."""
+    return get()[number]
+
+
+def _set_variable(variable: ContextVar[Any], value: Any) -> None:
+    variable.set(value)
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _put_in_tuple(get: Get, put: Put, number: int, value: Any) -> None:
+    """Put another tuple, with another item, where one stands."""
+    items, kind = list(get()), type(get())
+    items[number] = value
+    put(kind(*items) if hasattr(kind, "_fields") else kind(items))

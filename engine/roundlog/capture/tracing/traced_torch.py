@@ -1,0 +1,176 @@
+"""Parts of PyTorch that no trace can follow, written anew for the time of a trace. The comparison with the user's own
+step runs PyTorch's."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.utils.checkpoint as checkpoint
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from roundlog.arithmetic import is_short
+from roundlog.capture.errors import CaptureError, place_of_call
+
+
+@contextmanager
+def traced_torch() -> Iterator[None]:
+    """Replace these parts of PyTorch."""
+    with ExitStack() as stack:
+        for owner, name, function in (
+            (nn.Module, "_apply", _convert),
+            (torch._VF, "lstm", _lstm),
+            (torch, "tensor", _tensor),
+            (torch.Tensor, "__format__", _formatted_tensor),
+            *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
+            (torch.autocast, "__init__", _make_autocast),
+            (torch.autocast, "__enter__", _enter_autocast),
+        ):
+            stack.enter_context(mock.patch.object(owner, name, function))
+        stack.enter_context(without_checkpoints())
+        yield
+    torch.clear_autocast_cache()
+
+
+@contextmanager
+def without_checkpoints() -> Iterator[None]:
+    """Keep what checkpoints compute, in place of computing it again."""
+    with (
+        mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", _kept),
+        mock.patch.object(checkpoint, "CheckpointFunction", _Kept),
+    ):
+        yield
+
+
+def _kept(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+    yield
+
+
+class _Kept:
+    """In place of a checkpoint that computes again: what it computes is kept."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        return function(*args)
+
+
+def _convert(module: nn.Module, function: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    if any(function(x) is not x for x in (*module.parameters(), *module.buffers())):
+        raise CaptureError(f"the step converts a module, {type(module).__name__}{place_of_call()}: convert it before")
+    return module
+
+
+_lstm_of_torch = torch._VF.lstm
+
+
+def _lstm(x: Tensor, *others: Any) -> Any:
+    if is_short(x.dtype) or torch.is_autocast_enabled("cpu"):  # one kernel, whose roundings no trace can see
+        raise CaptureError(
+            f"an LSTM computes in bfloat16{place_of_call()}, where PyTorch has one kernel for all of it: call "
+            "nn.LSTMCell step by step, or keep its weights in float32 and call it with .float() before, under "
+            'torch.autocast("cpu", enabled=False) and torch.backends.mkldnn.flags(enabled=False)'
+        )
+    return _lstm_of_torch(x, *others)
+
+
+_tensor_of_torch = torch.tensor
+
+
+def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """A tensor of a list of traced numbers: PyTorch would ask each of them for its value."""
+    if not isinstance(data, (list, tuple)) or not any(isinstance(x, FakeTensor) for x in tree_leaves(data)):
+        return _tensor_of_torch(data, dtype=dtype, **options)
+    found = _stacked(data)
+    found = found if dtype is None else found.to(dtype)
+    return found.requires_grad_() if options.get("requires_grad") else found
+
+
+def _stacked(data: Any) -> Tensor:
+    if not isinstance(data, (list, tuple)):
+        return data.detach() if isinstance(data, Tensor) else _tensor_of_torch(data)
+    parts = [_stacked(part) for part in data]
+    kind = functools.reduce(torch.promote_types, (part.dtype for part in parts))
+    return torch.stack([part.to(kind) for part in parts])
+
+
+def _shown(value: object, specification: str = "") -> str:
+    """A number that the step computes, where it is printed."""
+    return "?"
+
+
+_format_of_torch = torch.Tensor.__format__
+
+
+def _formatted_tensor(tensor: Tensor, specification: str) -> str:
+    if isinstance(tensor, FakeTensor):
+        return _shown(tensor)
+    return str(_format_of_torch(tensor, specification))  # type: ignore[no-untyped-call]
+
+
+_make_autocast_of_torch = torch.autocast.__init__
+_enter_autocast_of_torch = torch.autocast.__enter__
+
+
+def _make_autocast(
+    region: torch.autocast, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, **options: Any
+) -> None:
+    """PyTorch switches an autocast of a card off where there is none, so that the step would be another one here. And
+    `make_fx` has new regions keep no casts of weights, where those of a run do unless they are told not to."""
+    if enabled and torch.device(device_type).type != "cpu":
+        _refuse_autocast(f'is for device_type "{device_type}"', 'on the CPU: give it device_type="cpu"')
+    options.setdefault("cache_enabled", True)
+    _make_autocast_of_torch(region, device_type, dtype, enabled, **options)
+
+
+def _enter_autocast(region: torch.autocast) -> Any:
+    if region._enabled and region.device != "cpu":
+        _refuse_autocast(f'is for device_type "{region.device}"', 'on the CPU: give it device_type="cpu"')
+    if region._enabled and region.fast_dtype != torch.bfloat16:
+        dtype = str(region.fast_dtype).removeprefix("torch.")
+        _refuse_autocast(f"computes in {dtype}", "in BF16: give it dtype=torch.bfloat16")
+    return _enter_autocast_of_torch(region)  # type: ignore[no-untyped-call]
+
+
+def _refuse_autocast(what: str, instead: str) -> None:
+    raise CaptureError(f"torch.autocast {what}{place_of_call()}, and a step is captured {instead}")
+
+
+class OutVariants(TorchDispatchMode):
+    """While this is active, `op(x, out=y)` is traced as `y.copy_(op(x))`, so that nothing after it has to know of
+    results that are written. Raises CaptureError for a result of another shape than `out`, which PyTorch would give
+    other memory to."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        arguments = func._schema.arguments if isinstance(func, OpOverload) else []
+        written = [options.pop(argument.name) for argument in arguments if argument.is_out]
+        if not written:
+            return func(*args, **options)
+        # Sums and new tensors are computed in the dtype of the tensor that they are written into.
+        is_new = not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, options)))
+        if is_new or any(argument.name == "dtype" for argument in arguments):
+            options["dtype"] = options.get("dtype") or written[0].dtype
+        if is_new:
+            options["device"] = written[0].device
+        results = func.overloadpacket(*args, **options)  # type: ignore[attr-defined]
+        for target, result in zip(written, [results] if len(written) == 1 else results, strict=True):
+            if target.shape != result.shape:
+                raise CaptureError(
+                    f"the operator {func}{place_of_call()} writes a result of shape {list(result.shape)} into an out= "
+                    f"of shape {list(target.shape)}: give it an out= of the result's shape, or take what it returns"
+                )
+            target.copy_(result)
+        return written[0] if len(written) == 1 else tuple(written)
