@@ -76,8 +76,8 @@ an epoch, a weight that is annealed. State it, as a function of the step (0, 1, 
 two ways:
 
 ```python
-numbers={{"beta": lambda step: min(1.0, step / 1000)}}  # the loss reads batch["beta"], a tensor of no axes
-numbers={{"model.step": lambda step: step}}  # the script stays as it is, and counts model.step by itself
+numbers = {{"beta": lambda step: min(1.0, step / 1000)}}  # the loss reads batch["beta"], a tensor of no axes
+numbers = {{"model.step": lambda step: step}}  # the script stays as it is, and counts model.step by itself
 ```
 
 In the first way, `torch.where(batch["step"] < 100, a, b)` decides in place of an `if`. In the second way, what is
