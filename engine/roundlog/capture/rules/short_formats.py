@@ -32,7 +32,7 @@ _ROUNDED: Mapping[str, tuple[str, ...]] = {
     "xlogy": ("self", "other"),
     "special_xlog1py": ("self", "other"),
     "pow": ("self", "exponent"),
-    "hardshrink": ("lambd",),
+    **dict.fromkeys(("hardshrink", "hardshrink_backward", "softshrink_backward"), ("lambd",)),
     "huber_loss": ("delta",),
     "huber_loss_backward": ("delta",),
 }
