@@ -64,7 +64,9 @@ _ROUNDED_BETWEEN: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] 
 factors than one or numbers on which a choice depends among them)."""
 
 
-_BRINGING_TOGETHER = frozenset(("cat", "where", "rsub", "huber_loss", "huber_loss_backward"))
+_BRINGING_TOGETHER = frozenset(
+    ("cat", "where", "rsub", "huber_loss", "huber_loss_backward", "hardshrink_backward", "softshrink_backward")
+)
 """Kernels that bring their operands to one dtype, and are not marked as pointwise."""
 
 
