@@ -38,6 +38,8 @@ def linear_through(function) -> None:
     job = Job.from_task(lambda: task)
     theirs, ours = train_by_pytorch(task, 2), train_by_program(job, 2)
     for name, tensor in theirs.items():
+        if name.startswith("buffer/") and name not in ours:
+            continue  # a constant
         torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-5)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.ao.quantization import FakeQuantize, MinMaxObserver
 
-from tests.engine.capture.script_tasks import Net, same, task_of
+from tests.engine.capture.calls import linear_through
 
 SCALE, ZERO = torch.tensor([0.05]), torch.tensor([3], dtype=torch.int32)
 
@@ -21,14 +21,13 @@ KINDS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_rounded_as_pytorch_rounds_them(kind: str) -> None:
-    same(task_of(Net(lambda n, x: KINDS[kind](n.b(torch.tanh(n.a(x)))) + n.a(x))))
+    linear_through(lambda x: KINDS[kind](torch.tanh(x)) + x)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_a_module_that_is_switched_on_or_off_is_followed(enabled: bool) -> None:
-    model = Net(lambda n, x: n.quantize(n.b(torch.tanh(n.a(x)))) + n.a(x))
-    model.quantize = FakeQuantize(MinMaxObserver, quant_min=0, quant_max=15)
-    model.quantize(torch.linspace(-1, 1, 6))
-    model.quantize.disable_observer()
-    model.quantize.enable_fake_quant(enabled)
-    same(task_of(model))
+    quantize = FakeQuantize(MinMaxObserver, quant_min=0, quant_max=15)
+    quantize(torch.linspace(-1, 1, 6))
+    quantize.disable_observer()
+    quantize.enable_fake_quant(enabled)
+    linear_through(torch.nn.Sequential(torch.nn.Tanh(), quantize))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from roundlog.capture import CaptureError
+from roundlog.capture import CaptureError, Task
 from roundlog.training.job import Job
-from torch import Tensor, optim
+from torch import Tensor, nn, optim
 
-from tests.engine.capture.later_steps import Net, followed, task_of
+from tests.scripts.script_training import captured_job, losses_by_program, losses_by_pytorch
+
+STEPS = 60
 
 
 class Lion(optim.Optimizer):
@@ -95,6 +98,29 @@ OWN = {
 FOLLOWED = ("Lion", "SGD and more")
 
 
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x)
+
+
+def task_of(model: Net, optimizer: optim.Optimizer, **more: Any) -> Task:
+    torch.manual_seed(5)
+    data, run = {"x": torch.randn(8, 4)}, {"batch_size": 4, "steps": STEPS, "interval": STEPS, "seed": 3}
+    return Task(model=model, loss=_loss, optimizer=optimizer, dataset=data, **run, **more)
+
+
+def followed(make: Callable[[], Task]) -> None:
+    """Captured, and trained through all steps to the losses of PyTorch."""
+    job, captured = captured_job(make)
+    ours, drawn = losses_by_program(job, captured, STEPS)
+    assert ours == pytest.approx(losses_by_pytorch(make(), drawn), rel=2e-5)
+
+
 def _loss(m: Net, batch: dict[str, Tensor]) -> Tensor:
     return (m(batch["x"]) - 1).square().mean() + 0.01 * m.b(batch["x"]).sum()
 
@@ -103,28 +129,28 @@ def _loss(m: Net, batch: dict[str, Tensor]) -> Tensor:
 @pytest.mark.parametrize("name", FOLLOWED)
 @pytest.mark.parametrize("clipped", [None, 0.1])
 def test_an_own_optimizer_is_what_pytorch_trains(name: str, clipped: float | None) -> None:
-    def make() -> object:
+    def make() -> Task:
         net = Net()
-        return task_of(net, _loss, optimizer=OWN[name](net.parameters()), max_grad_norm=clipped, micro_batches=2)
+        return task_of(net, optimizer=OWN[name](net.parameters()), max_grad_norm=clipped, micro_batches=2)
 
     followed(make)
 
 
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_an_own_optimizer_follows_the_schedule(name: str) -> None:
-    def make() -> object:
+    def make() -> Task:
         net = Net()
         optimizer = OWN[name](net.parameters())
-        return task_of(net, _loss, optimizer=optimizer, schedule=lambda step: min(1.0, (step + 1) / 20))
+        return task_of(net, optimizer=optimizer, schedule=lambda step: min(1.0, (step + 1) / 20))
 
     followed(make)
 
 
 @pytest.mark.parametrize(("name", "place"), [("AdaBelief", "state[model.a.weight]['step']"), ("Lookahead", "count")])
 def test_a_count_of_an_optimizers_own_is_refused_by_its_name(name: str, place: str) -> None:
-    def make() -> object:
+    def make() -> Task:
         net = Net()
-        return task_of(net, _loss, optimizer=OWN[name](net.parameters()))
+        return task_of(net, optimizer=OWN[name](net.parameters()))
 
     with pytest.raises(CaptureError, match=re.escape(f"a step changes optimizer.{place}, from 2 to 3")):
         Job.from_task(make)
@@ -138,6 +164,6 @@ def test_an_optimizer_that_changes_its_rate_by_itself_is_refused() -> None:
 
     for schedule in (lambda step: 1 / (step + 1)), (lambda step: 1.0):
         net = Net()
-        task = task_of(net, _loss, optimizer=Decaying(net.parameters()), schedule=schedule)
+        task = task_of(net, optimizer=Decaying(net.parameters()), schedule=schedule)
         with pytest.raises(CaptureError, match=r"does not begin with zeros|a step changes optimizer.param_groups"):
             Job.from_task(lambda task=task: task)
