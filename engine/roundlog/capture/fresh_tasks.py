@@ -70,7 +70,7 @@ class FreshTasks:
             return self._given
         if self._given is not None:
             now = _around(self._given)
-            if changed := [name for name in self._around.keys() | now if self._around.get(name) != now.get(name)]:
+            if changed := [name for name in self._around.keys() & now if self._around[name] != now[name]]:
                 raise CaptureError(f"steps change {min(changed)}, which a copy of the task shares with it: {_REWRITE}")
             return self._copied(self._given)
         task, self._next = self._next, None
@@ -158,10 +158,11 @@ def _rebind_methods(model: nn.Module, own: set[int], memo: dict[int, Any]) -> No
 def _around(task: Task) -> dict[str, Any]:
     """Values that the losses reach beside the model, by name."""
     model = plain_model(task.model)
-    found = ReachableValues(without_digests=frozenset(map(id, (*model.parameters(), *model.buffers()))))
+    own = frozenset(map(id, (*model.parameters(), *model.buffers())))
+    found = ReachableValues(without_digests=own, follows_weak=False)
     for phase in task.phases():
         found.visit(phase.loss, phase.called("loss"))
-    return {name: value for name, value in found.leaves.items() if value == value}
+    return {name: value for name, value in found.leaves.items() if value == value and not name.startswith("len(")}
 
 
 def _fingerprint(task: Task) -> Iterator[tuple[str, Any]]:

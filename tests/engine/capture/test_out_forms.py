@@ -64,26 +64,27 @@ def test_out_of_another_shape_is_refused() -> None:
 @pytest.mark.parametrize("norm", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
 @pytest.mark.parametrize("iterations", [1, 2])
 def test_spectral_norm_is_captured_wherever_it_is_used_twice(norm, iterations: int) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(norm(nn.Linear(6, 4), n_power_iterations=iterations), nn.Tanh(), nn.Linear(4, 1))
-
     def critic(m: nn.Module, batch) -> torch.Tensor:
         between = (batch["real"] + batch["fake"]) / 2
         between.requires_grad_()
         (slope,) = torch.autograd.grad(m(between).sum(), between, create_graph=True)
         return m(batch["fake"]).mean() - m(batch["real"]).mean() + (slope.norm(dim=1) - 1).square().mean()
 
-    task = Task(
-        model=model,
-        loss=critic,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"real": torch.randn(16, 6), "fake": torch.randn(16, 6)},
-        batch_size=8,
-        steps=2,
-        interval=1,
-        seed=0,
-    )
-    job = Job.from_task(lambda: task)
+    def make() -> Task:
+        torch.manual_seed(0)
+        model = nn.Sequential(norm(nn.Linear(6, 4), n_power_iterations=iterations), nn.Tanh(), nn.Linear(4, 1))
+        return Task(
+            model=model,
+            loss=critic,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            dataset={"real": torch.randn(16, 6), "fake": torch.randn(16, 6)},
+            batch_size=8,
+            steps=2,
+            interval=1,
+            seed=0,
+        )
+
+    job, task = Job.from_task(make), make()
     theirs, by_us = train_by_pytorch(task, 2), train_by_program(job, 2)
     for name, tensor in theirs.items():
         torch.testing.assert_close(by_us[name], tensor, rtol=1e-4, atol=1e-5)

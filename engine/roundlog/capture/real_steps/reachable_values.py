@@ -112,6 +112,8 @@ class ReachableValues:
     without_digests: frozenset[int] = frozenset()
     """Ids of tensors whose elements are not looked at."""
     looks_at_elements: bool = True
+    follows_weak: bool = True
+    """Whether weak references count."""
     leaves: dict[str, Any] = field(default_factory=dict)
     """Name -> a value that can be compared."""
     places: dict[str, TensorPlace] = field(default_factory=dict)
@@ -196,6 +198,8 @@ class ReachableValues:
             is_of_module = isinstance(x.__self__, (types.ModuleType, type(None)))
             if not is_of_module and type(x.__self__).__module__ != "pybind11_builtins":  # a record of the function
                 self.visit(x.__self__, f"{path}.__self__", lambda: x.__self__)
+        elif isinstance(x, weakref.ref) and not self.follows_weak:
+            return
         elif isinstance(x, (property, staticmethod, classmethod, weakref.ref)):
             inner = x.fget if isinstance(x, property) else x() if isinstance(x, weakref.ref) else x.__func__
             self.visit(inner, path)
