@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from roundlog.data import materialized
 
 LIBRARIES = sys.stdlib_module_names | {
-    *("torch", "numpy", "transformers", "roundlog"),
+    *("torch", "numpy", "transformers", "roundlog", "_pytest", "pluggy"),  # pytest has a hook in every import
     *("accelerate", "datasets", "huggingface_hub", "peft", "safetensors", "tokenizers", "trl"),
 }
 """Packages whose code is taken for code that changes nothing of its own."""
