@@ -47,6 +47,8 @@ _BY_IDENTITY = (
     *(torch.jit.ScriptFunction, torch._ops.OpOverload, torch._ops.OpOverloadPacket, io.TextIOBase),
     *(torch.utils.hooks.RemovableHandle, logging.Manager),  # which has all loggers of the process
 )
+_OF_PROCESS = "accelerate.state"
+"""Module of objects that all trainers of a process share: they hold the data loaders of others."""
 _WITHOUT_CONTENT = frozenset(("lock", "RLock", "weakref", "ReferenceType", "_abc_data", "_local"))
 """Types in C that cannot be compared, and hold nothing that a step could read."""
 _OF_EVERY_CLASS = frozenset(
@@ -209,7 +211,7 @@ class ReachableValues:
                 self.visit(gc.get_referents(x), f"{path}'s cache")
         elif kind.__qualname__ == "_lru_list_elem":
             self.visit(gc.get_referents(x), path)
-        elif isinstance(x, _BY_IDENTITY):
+        elif isinstance(x, _BY_IDENTITY) or kind.__module__ == _OF_PROCESS:
             self.leaves[path] = getattr(x, "__qualname__", None) or id(x)
         elif (content := _content(x)) is not None:
             self.leaves[path] = content
