@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from roundlog.capture import Task
 from roundlog.capture.captured import model_tensors
-from roundlog.capture.tracing.stand_ins import tied
+from roundlog.capture.tracing.warmed_task import tied
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor
 from roundlog.execution.executor import StepResult

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import CellType, FunctionType, MethodType
-from typing import Any
-from weakref import WeakKeyDictionary
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,15 +22,21 @@ from torch import Tensor, nn
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.optimizers import refuse_hooks
-from roundlog.capture.real_steps.eager import plain_model, refuse_autocast
-from roundlog.capture.real_steps.reachable_values import ReachableValues, memory_of, tensor_digest
-from roundlog.capture.real_steps.watched_steps import reachable
+from roundlog.capture.real_steps.process_settings import plain_model, refuse_autocast
+from roundlog.capture.real_steps.reachable_values import ReachableValues, memory_of, reachable, tensor_digest
 from roundlog.capture.task import Source, Task
 from roundlog.data import is_lazy_view
 
 MakeTask = Callable[[], Task]
 
 _REWRITE = "write def make_task(): with all of it inside, and give make_task"
+
+
+class FreshTask(NamedTuple):
+    """A task with the data of the first one, and the data that were made with it."""
+
+    task: Task
+    fields: Mapping[str, Source]
 
 
 class FreshTasks:
@@ -56,29 +61,24 @@ class FreshTasks:
                 )
         self._fingerprint = dict(_fingerprint(first))
         self._dataset: Mapping[str, Source] = first.dataset
-        self._own_fields = WeakKeyDictionary[nn.Module, Mapping[str, Source]]()
         self._once = once
         again = first if once else self._made()
         self._given = first if _parts_of(again.model) & _parts_of(first.model) else None
         """The task that the function returns, or makes of the same model, again and again, untouched."""
         self._around = {} if self._given is None or once else _around(self._given)
-        self._next: Task | None = None if self._given is not None else self._equal(again)
+        self._next: FreshTask | None = None if self._given is not None else self._equal(again)
 
-    def __call__(self) -> Task:
+    def __call__(self) -> FreshTask:
         """Another task. Raises CaptureError, naming the tensor, if it is not equal to the first one."""
         if self._given is not None and self._once:
-            return self._given
+            return FreshTask(self._given, self._dataset)
         if self._given is not None:
             now = _around(self._given)
             if changed := [name for name in self._around.keys() & now if self._around[name] != now[name]]:
                 raise CaptureError(f"steps change {min(changed)}, which a copy of the task shares with it: {_REWRITE}")
-            return self._copied(self._given)
+            return FreshTask(self._copied(self._given), self._dataset)
         task, self._next = self._next, None
         return task if task is not None else self._equal(self._made())
-
-    def fields_of(self, task: Task) -> Mapping[str, Source]:
-        """The dataset that was made with a task, whose own is that of the first one."""
-        return self._own_fields.get(task.model, task.dataset)
 
     def _made(self) -> Task:
         with _from(self._random):
@@ -88,15 +88,14 @@ class FreshTasks:
             raise CaptureError(f"the function that makes the task returns {a_kind(task)}: return a roundlog.Task")
         return task
 
-    def _equal(self, task: Task) -> Task:
+    def _equal(self, task: Task) -> FreshTask:
         for name, value in _fingerprint(task):
             if self._fingerprint.get(name) != value:
                 raise CaptureError(
                     f"{name} differs from one call of the function that makes the task to the next: set its seed, or "
                     "load it, inside the function"
                 )
-        self._own_fields[task.model] = task.dataset
-        return replace(task, dataset=self._dataset)
+        return FreshTask(replace(task, dataset=self._dataset), task.dataset)
 
     def _copied(self, given: Task) -> Task:
         """A copy of a task. Raises CaptureError where the copy still refers to a part of the original."""

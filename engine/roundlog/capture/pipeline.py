@@ -13,19 +13,17 @@ from roundlog.capture.errors import CaptureError, UnknownValueError, asks_for_va
 from roundlog.capture.fresh_tasks import FreshTasks, MakeTask
 from roundlog.capture.lowering import lowered
 from roundlog.capture.portable import paused
-from roundlog.capture.real_steps.eager import plain_model
-from roundlog.capture.real_steps.step_calls import StepCalls
-from roundlog.capture.real_steps.watched_steps import (
+from roundlog.capture.real_steps.eager_steps import (
     DifferentStepError,
     PastLastStepError,
     WatchedSteps,
-    reachable,
     watched_steps,
 )
-from roundlog.capture.tracing.stand_ins import held_now, held_states, widened
+from roundlog.capture.real_steps.process_settings import plain_model
+from roundlog.capture.real_steps.reachable_values import StepCalls, reachable
 from roundlog.capture.tracing.task_trace import TaskTrace, WrittenConstantError, WrittenStateError
 from roundlog.capture.tracing.traced_optimizers import refuse_unsupported
-from roundlog.capture.tracing.warmed_task import warmed_task
+from roundlog.capture.tracing.warmed_task import held_now, held_states, warmed_task, widened
 from roundlog.data import STORED
 
 _MOST_STATES = 64
@@ -78,7 +76,7 @@ def _captured_by_rounds(fresh: FreshTasks, tell: Tell, *, once: bool) -> Capture
 
 
 def _watched(fresh: FreshTasks, tell: Tell) -> WatchedSteps:
-    task = fresh()
+    task, _ = fresh()
     refuse_unsupported(task.phases(), plain_model(task.model), task.steps)
     try:
         return watched_steps(task)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
-from roundlog.capture.errors import CaptureError, a_kind
+from roundlog.capture.errors import CaptureError, a_kind, place_of_error, reason
 from roundlog.capture.optimizers.update import Factor
 from roundlog.data import NARROW, STORED, DataError, Field, absence, fields_of, is_lazy_view, micro_batches
 from roundlog.storage import StorageError
@@ -283,8 +283,8 @@ class Task:
 
     def parts_at(self, step: int, batch: Mapping[str, torch.Tensor]) -> list[dict[str, torch.Tensor]]:
         """The parts of the batch of a step, with the numbers that the loss reads from it."""
-        names = (name for name in self.numbers if name.isidentifier())
-        return self.parts(batch, {name: torch.tensor(self.number(name, step)) for name in names})
+        names = self.numbers.keys() - self.held_numbers()
+        return self.parts(batch, {name: torch.tensor(self.number(name, step)) for name in sorted(names)})
 
     def number(self, name: str, step: int) -> float:
         """A stated number at a step. Raises CaptureError for what is none."""
@@ -298,10 +298,6 @@ class Task:
     def held_numbers(self) -> list[str]:
         """Names of the numbers that stand in places of the script's."""
         return [name for name in self.numbers if not name.isidentifier()]
-
-    def share(self, loss: torch.Tensor) -> torch.Tensor:
-        """Share of one micro-batch in the loss of its batch."""
-        return loss if self.micro_batches == 1 or self.accumulate == "sum" else loss / self.micro_batches
 
     def phases(self) -> list[OptimizerPhase]:
         """The optimizers with their losses, in the order of a step. Raises CaptureError where they do not fit."""
@@ -343,6 +339,12 @@ class Task:
             raise CaptureError(
                 f"a batch of {self.batch_size} does not fit a dataset of {self.rows} rows: choose a smaller batch_size"
             )
+        try:
+            self.parts_at(0, self.batch(torch.arange(self.batch_size)))
+        except CaptureError:
+            raise
+        except Exception as error:  # whatever a function of the user's raises
+            raise CaptureError(f"of_batch or numbers fails: {reason(error)}{place_of_error(error)}") from error
         parameters = dict(self.model.named_parameters())
         for name, tensor in [*parameters.items(), *self.model.named_buffers()]:
             if is_lazy(tensor):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from roundlog.capture import CaptureError, Task
-from roundlog.capture.real_steps.eager import EagerTraining
+from roundlog.capture.real_steps.eager_steps import EagerTraining
 
 Loss = Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor]
 

@@ -19,7 +19,8 @@ from roundlog.capture import Captured, CaptureError, Task
 from roundlog.capture.captured import OwnStates
 from roundlog.capture.draws import GENERATOR, Replay
 from roundlog.capture.errors import reason
-from roundlog.capture.real_steps.eager import EagerTraining, plainly
+from roundlog.capture.real_steps.eager_steps import EagerTraining
+from roundlog.capture.real_steps.process_settings import plainly
 from roundlog.capture.spill_file import SpilledTensor, SpillFile
 from roundlog.capture.tracing.traced_torch import without_checkpoints
 from roundlog.data import materialized, widened

@@ -34,30 +34,28 @@ from roundlog.capture.errors import (
 from roundlog.capture.kernel_calls import TracedCalls
 from roundlog.capture.lowering import TracedStep
 from roundlog.capture.optimizers import is_own
-from roundlog.capture.real_steps.eager import (
-    checked_loss,
-    noting_backward,
+from roundlog.capture.real_steps.eager_steps import checked_loss, noting_backward, refusing_backward, share
+from roundlog.capture.real_steps.process_settings import (
     noting_threads,
     plain_model,
     plainly,
     quietly,
-    refusing_backward,
     without_collection,
     without_onednn,
 )
 from roundlog.capture.real_steps.reachable_values import ReachableValues
 from roundlog.capture.task import OptimizerPhase
-from roundlog.capture.tracing.stand_ins import (
+from roundlog.capture.tracing.traced_optimizers import TracedOptimizers
+from roundlog.capture.tracing.traced_torch import OutVariants, traced_torch
+from roundlog.capture.tracing.warmed_task import (
     HeldState,
     StandIns,
+    WarmedTask,
     left_in,
     put_back_after,
     rename_keys,
     stand_in_for,
 )
-from roundlog.capture.tracing.traced_optimizers import TracedOptimizers
-from roundlog.capture.tracing.traced_torch import OutVariants, traced_torch
-from roundlog.capture.tracing.warmed_task import WarmedTask
 from roundlog.data import STORED
 
 Named = dict[str, Tensor]
@@ -292,7 +290,7 @@ class TaskTrace:
             with refusing_backward(found, called), lines, self._calls:
                 loss = checked_loss(phase.called("loss"), found)
                 with lines.all_from("micro_batches"):
-                    loss = self._task.share(loss)
+                    loss = share(self._task, loss)
                 with lines.backward_of(loss):
                     differentiate(loss)
             losses.append(loss.detach())

@@ -1,4 +1,5 @@
-"""Real steps of a task, watched: what they compute with, operator by operator, and which values they change.
+"""Steps of a task as its user wrote it, by PyTorch: what a captured program has to equal. Watched, they show what they
+compute, operator by operator, and which values they change.
 
 A step that is not like the others, or that changes a number of Python's, cannot be one program for all steps. Numbers
 that move are reason enough: they may act at step 1,000."""
@@ -7,24 +8,25 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.draws import GENERATOR
-from roundlog.capture.errors import CaptureError, place_of_call, place_of_error, reason
-from roundlog.capture.optimizers import is_own
-from roundlog.capture.real_steps.eager import EagerTraining, plain_model, plainly, refuse_autocast
-from roundlog.capture.real_steps.reachable_values import ReachableValues, memory_of
-from roundlog.capture.real_steps.step_calls import StepCalls
+from roundlog.capture.errors import CaptureError, a_kind, place_of_call, place_of_error, reason
+from roundlog.capture.real_steps.process_settings import plain_model, plainly, refuse_autocast
+from roundlog.capture.real_steps.reachable_values import ReachableValues, StepCalls, memory_of, reachable
 from roundlog.capture.task import Task
 from roundlog.data import STORED
 from roundlog.randomness import batch_rows
@@ -33,6 +35,143 @@ WATCHED_STEPS = 4
 """Steps after each of which all values are compared."""
 LOGGED_STEPS = 12
 """Steps whose operators are compared."""
+
+
+class EagerTraining:
+    """Steps on the task's own model, optimizer and scheduler, which change."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._model = plain_model(task.model)
+        self._turns = task.phases()
+        self._rates = [[group["lr"] for group in phase.optimizer.param_groups] for phase in self._turns]
+
+    def step(
+        self,
+        step: int,
+        batch: Mapping[str, torch.Tensor],
+        after_backward: Callable[[], None] | None = None,
+        watching: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> float:
+        """Step `step` (0, 1, ...) on a batch, field name -> [batch_size, ...]; gives the loss: the sum, of several
+        optimizers. after_backward: called when the gradients of one stand in `.grad`, before they are clipped.
+        watching: made for every loss and its gradients, around them."""
+        # The first step looks for tensors that a trace has left behind; later ones go at full speed.
+        looking = _OnlyReal if step == 0 else nullcontext
+        with looking():
+            parts = self.task.parts_at(step, batch)
+        total = 0.0
+        for phase, rates in zip(self._turns, self._rates, strict=True):
+            if not isinstance(phase.schedule, LRScheduler):
+                for group, rate in zip(phase.optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * phase.schedule(step)
+            for parameter in self._model.parameters():
+                parameter.grad = None
+            with looking():
+                for part in parts:
+                    with watching():
+                        with noting_backward() as called:
+                            found = phase.loss(self._model, dict(part))
+                        with refusing_backward(found, called):
+                            # Steps are compared in FP64 too; of shorter ones, the trace says what makes them.
+                            loss = share(self.task, checked_loss(phase.called("loss"), found, *_FLOATS))
+                            loss.backward()
+                    total += float(loss.detach())
+            own = [parameter for group in phase.optimizer.param_groups for parameter in group["params"]]
+            theirs = {id(parameter) for parameter in own}
+            for parameter in self._model.parameters():
+                if id(parameter) not in theirs:
+                    parameter.grad = None
+            if after_backward is not None:
+                after_backward()
+            if phase.max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(own, phase.max_grad_norm)
+            phase.optimizer.step()
+            if isinstance(phase.schedule, LRScheduler) and phase.schedule.last_epoch < self.task.steps:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # schedulers of PyTorch warn of what they do themselves
+                    phase.schedule.step()
+        return total
+
+
+def share(task: Task, loss: torch.Tensor) -> torch.Tensor:
+    """Share of one micro-batch in the loss of its batch."""
+    return loss if task.micro_batches == 1 or task.accumulate == "sum" else loss / task.micro_batches
+
+
+@contextmanager
+def noting_backward() -> Iterator[list[tuple[Any, str]]]:
+    """Gives (tensors, place in words) of every `backward()` that is called meanwhile."""
+    called: list[tuple[Any, str]] = []
+    of_torch = torch.autograd.backward
+
+    def noted(tensors: Any, *args: Any, **options: Any) -> None:
+        called.append((tensors, place_of_call()))
+        of_torch(tensors, *args, **options)
+
+    torch.autograd.backward = noted
+    try:
+        yield called
+    finally:
+        torch.autograd.backward = of_torch
+
+
+@contextmanager
+def refusing_backward(loss: object, called: Sequence[tuple[Any, str]]) -> Iterator[None]:
+    """Raises CaptureError where a loss is of no use since `backward()` has been called on it already. called: as
+    `noting_backward` gives it."""
+    is_used = any(one is loss for tensors, _ in called for one in tree_leaves(tensors))
+    if called and (is_used or not isinstance(loss, torch.Tensor) or not loss.requires_grad):
+        raise CaptureError(_BACKWARD.format(called[-1][1]))
+    try:
+        yield
+    except RuntimeError as error:
+        if called and "backward through the graph a second time" in str(error):
+            raise CaptureError(_BACKWARD.format(called[-1][1])) from error
+        raise
+
+
+_BACKWARD = (
+    "the loss function calls backward(){}: return the loss, and leave out backward(), optimizer.step() and "
+    "optimizer.zero_grad(); the job calls backward and takes the optimizer's step"
+)
+
+
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def checked_loss(name: str, loss: object, *dtypes: torch.dtype) -> torch.Tensor:
+    """A loss, of one of these dtypes, or FP32. Raises CaptureError for one that no step can be taken with."""
+    if not isinstance(loss, torch.Tensor):
+        raise CaptureError(f"the {name} is {a_kind(loss)}: return a tensor, without .item()")
+    if loss.ndim != 0:
+        raise CaptureError(f"the {name} has the shape {list(loss.shape)}: reduce it to a scalar")
+    if loss.dtype not in (dtypes or (torch.float32,)):
+        raise CaptureError(f"the {name} is {loss.dtype}: compute it in float32")
+    if not loss.requires_grad:
+        raise CaptureError(f"the {name} depends on no parameter that is trained: check the model and the optimizer")
+    return loss
+
+
+class _OnlyReal(TorchDispatchMode):
+    """While this is active, nothing is computed from tensors of a trace, which have no values."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
+            raise CaptureError(f"{LEFT_BEHIND}{place_of_call()}")
+        return func(*args, **(kwargs or {}))
+
+
+LEFT_BEHIND = (
+    "a tensor that a former step has left is used, and capture does not see where it is kept: keep it in an attribute "
+    "of the model, or a buffer, that holds a tensor of its final shape from the start"
+)
+"""Refusal where tensors of one step appear in another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +190,6 @@ class WatchedSteps:
 def batch_of(task: Task, step: int) -> dict[str, Tensor]:
     """The batch of a step."""
     return task.batch(torch.from_numpy(batch_rows(task.seed, step, task.batch_size, task.rows)))
-
-
-def reachable(task: Task, calls: StepCalls | None = None, *, elements: bool = True) -> ReachableValues:
-    """Values that the model, losses, optimizers and schedules reach, and the code that `calls` has seen. elements:
-    whether digests of tensors other than the model's are taken. Raises CaptureError for objects that are nested too
-    deeply."""
-    model = plain_model(task.model)
-    own = frozenset(id(x) for x in (*model.parameters(), *model.buffers()))
-    found = ReachableValues(without_digests=own, looks_at_elements=elements)
-    try:
-        found.visit(model, "model")
-        for phase in task.phases():
-            found.visit(phase.loss, phase.called("loss"))
-            if is_own(phase.optimizer):
-                found.visit(phase.optimizer, phase.called("optimizer"))
-        if task.of_batch is not None:
-            found.visit(task.of_batch, "of_batch")
-        if calls is not None:
-            for code, names in calls.codes.items():
-                found.code(code, names)
-            for path, x in calls.objects.values():
-                if id(x) not in found.seen:
-                    found.visit(x, path)
-    except RecursionError as error:
-        raise CaptureError("the task reaches objects that are nested too deeply: hold fewer in the loss") from error
-    return found
 
 
 @contextmanager
