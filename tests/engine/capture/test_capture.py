@@ -114,7 +114,7 @@ def test_operators_know_the_users_lines() -> None:
 def test_capture_gives_the_same_program_in_every_process() -> None:
     code = (
         "from tests.engine.tasks import gpt_task; from roundlog.capture import capture; "
-        "from roundlog.descriptors import program_root; print(program_root(capture(gpt_task()).program).hex())"
+        "from roundlog.descriptors import program_root; print(program_root(capture(gpt_task).program).hex())"
     )
     path = str(Path(__file__).parents[3])
     roots = {
