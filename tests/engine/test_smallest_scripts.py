@@ -73,7 +73,7 @@ SMALLEST: dict[str, list[str]] = {
     "pin_versions": [],
     "profile_engine": ["--model", "logistic", "--steps", "1"],
     "simulate_audits": ["--months", "1", "--coalitions", "10"],
-    "try_joint_export": ["--only", "mlp"],
+    "compare_tracers": ["--only", "mlp"],
     "try_models": ["--only", "gpt2", "--rows", "{tmp}/rows.jsonl"],
 }
 
