@@ -1,18 +1,20 @@
 """Statements of capture that capturing scripts and kinds of models runs, and those that none runs.
 
-    PYTHONPATH=engine:scripts:. .venv/bin/python scripts/measure_capture.py [--scripts] [--kinds N] [--rows FILE]
+    PYTHONPATH=engine:scripts:. .venv/bin/python scripts/measure_capture.py --scripts --kinds 60 --trainers 10 --rows FILE
 
-Measured with `coverage` while each script of `tests/scripts`, and each of N captured kinds of docs/models.md, spread
-evenly over the families, is captured. Printed for each file: its statements, those that nothing runs, and those that
-one script or kind runs alone; then the share of both. What an import runs counts as run. With `--rows`, what each
-script or kind has run is kept in a file as it comes, and an interrupted run carries on after it: valid until a file of
-capture changes. `--lines` prints the lines that nothing runs.
+Measured with `coverage` while each script of `tests/scripts`, each of so many captured kinds of docs/models.md, spread
+evenly over the families, each of so many random trainers of `transformers`, and texts by the models of the tests are
+captured. Printed for each file: its statements, those that nothing runs, and those that one script or kind runs alone;
+then the share of both. What an import runs counts as run. With `--rows`, what each has run is kept in a file as it
+comes, and an interrupted run carries on after it: valid until a file of capture changes. `--lines` prints the lines
+that nothing runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -99,6 +101,27 @@ def kinds(count: int) -> Iterator[tuple[str, Callable[[], str]]]:
         yield f"kind {name}", lambda name=name: tried(name)  # type: ignore[misc]
 
 
+def trainers(count: int) -> Iterator[tuple[str, Callable[[], str]]]:
+    """(name, what captures it) of so many random trainers, and of texts, if any."""
+    from roundlog import Task
+
+    from tests.engine.capture import random_trainers, test_generation
+
+    def trained(number: int) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            case = random_trainers.random_case(number)
+            return outcome(lambda: Task.from_trainer(lambda: case.trainer(Path(folder))))
+
+    def written(name: str) -> str:
+        model, prompts = test_generation.model_of(name), test_generation.prompts(3, 5)
+        return outcome(lambda: Task.from_causal_lm(model, prompts, new_tokens=4, temperature=0.8, top_k=9, top_p=0.9))
+
+    for number in range(count):
+        yield f"trainer {number}", lambda number=number: trained(number)  # type: ignore[misc]
+    for name in test_generation.MODELS if count else ():
+        yield f"text {name}", lambda name=name: written(name)  # type: ignore[misc]
+
+
 def run(todo: Iterable[tuple[str, Callable[[], str]]], file: Path | None) -> list[Lines]:
     """The lines that each has run."""
     kept = (
@@ -146,12 +169,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scripts", action="store_true", help="capture the scripts of tests/scripts")
     parser.add_argument("--kinds", type=int, default=0, metavar="N", help="capture so many kinds of models")
+    parser.add_argument("--trainers", type=int, default=0, metavar="N", help="capture so many trainers, and texts")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="where to keep what has been run")
     parser.add_argument("--lines", action="store_true", help="print the lines that nothing runs")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     _, imported = measured(import_all)
-    todo = [*(scripts() if options.scripts else ()), *kinds(options.kinds)]
+    todo = [*(scripts() if options.scripts else ()), *kinds(options.kinds), *trainers(options.trainers)]
     print(*table(imported, run(todo, options.rows), with_lines=options.lines), sep="\n")
 
 
