@@ -1,6 +1,6 @@
 """Statements of capture that capturing scripts and kinds of models runs, and those that none runs.
 
-    PYTHONPATH=engine:scripts:. .venv/bin/python scripts/measure_capture.py --scripts --kinds 60 --trainers 10 --rows FILE
+    .venv/bin/python scripts/measure_capture.py --scripts --kinds 60 --trainers 10 --rows FILE
 
 Measured with `coverage` while each script of `tests/scripts`, each of so many captured kinds of docs/models.md, spread
 evenly over the families, each of so many random trainers of `transformers`, and texts by the models of the tests are
