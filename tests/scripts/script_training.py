@@ -12,6 +12,7 @@ import torch
 from roundlog import Job, Task
 from roundlog.capture import Captured, MakeTask
 from roundlog.capture.draws import Replay
+from roundlog.capture.real_steps.eager_steps import share
 from roundlog.capture.tracing.traced_torch import without_checkpoints
 from roundlog.randomness import batch_rows
 from torch.optim.lr_scheduler import LRScheduler
@@ -58,7 +59,7 @@ def losses_by_pytorch(task: Task, drawn: list[Draws]) -> list[float]:
                         group["lr"] = rate * schedule(step)
                 optimizer.zero_grad()
                 for part in task.parts_at(step, task.batch(rows)):
-                    value = task.share(loss(model, part))
+                    value = share(task, loss(model, part))
                     value.backward()
                     total += value.item()
                 if task.max_grad_norm is not None:
