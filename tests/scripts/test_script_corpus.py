@@ -36,7 +36,8 @@ SAMPLE = (
 OTHERS = tuple(name for name in SCRIPTS if name not in SAMPLE)
 
 RELATIVE = 1e-6
-"""Largest difference of a loss from that of PyTorch, which is about sixteen ulps of FP32."""
+"""Largest difference of a loss from that of PyTorch, which is about sixteen ulps of FP32; a loss below 0.1 is what is
+left of logits of size one and more, and has the rounding errors of these."""
 
 OF_BF16 = 2.0**-8
 """The same, of a script whose activations are rounded to BF16. Its kernels are compared one by one."""
@@ -51,7 +52,7 @@ def job_of(name: str) -> Job:
     with plain_kernels():
         theirs = losses_by_pytorch(script.task(), drawn)
     relative = OF_BF16 if has_short_numbers(job.program) else RELATIVE
-    assert ours == pytest.approx(theirs, rel=relative, abs=0.0)
+    assert ours == pytest.approx(theirs, rel=relative, abs=relative / 10)
     return job
 
 
