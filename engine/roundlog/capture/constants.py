@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.draws import draws, written_arguments
 from roundlog.capture.portable import paused, portable
 from roundlog.capture.rules import VIEWS
 from roundlog.capture.rules.rule_table import is_among
@@ -82,7 +83,7 @@ def _draws_or_writes(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return getattr(node.target, "__name__", "") != "getitem"
-    return bool(written_by(node)) or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+    return bool(written_by(node)) or draws(node.target)
 
 
 def written(graph: fx.Graph) -> set[fx.Node]:
@@ -103,13 +104,7 @@ def written_by(node: fx.Node) -> list[Any]:
     ):  # writes running statistics, though its schema says nothing of it
         return list(node.args[3:5]) if node.args[5] else []
     schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return []
-    return [
-        node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-        for position, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+    return written_arguments(schema, node.args, node.kwargs) if schema is not None and schema.is_mutable else []
 
 
 Table = dict[Any, Callable[..., Any]]

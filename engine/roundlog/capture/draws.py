@@ -7,7 +7,7 @@ import hashlib
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -167,23 +167,14 @@ class Draws(TorchDispatchMode):
 
 
 class Replay(TorchDispatchMode):
-    """While the user's own step runs: calls that draw random numbers give those that were drawn before, those of
-    Python's `random` and of numpy too."""
+    """While the user's own step runs: calls that draw random numbers give those that were drawn before. Those of
+    Python's `random` and of numpy do so under `drawn_by_torch`."""
 
     def __init__(self, drawn: Sequence[torch.Tensor | None]) -> None:
         """drawn: in the order of the trace; None where a program has no use for the numbers."""
         super().__init__()  # type: ignore[no-untyped-call]
         # PyTorch draws nothing for a dropout of no rows.
         self._drawn = iter([one for one in drawn if one is None or one.numel()])
-        self._of_python = ExitStack()
-
-    def __enter__(self) -> Any:
-        self._of_python.enter_context(drawn_by_torch())
-        return super().__enter__()  # type: ignore[no-untyped-call]
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        self._of_python.close()
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -228,13 +219,17 @@ def draw_of(node: fx.Node) -> Draw | None:
 
 def _drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
     """The tensors that a call has filled: its results, and arguments that it wrote into."""
-    found = {id(tensor): tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)}
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            tensor = args[position] if position < len(args) else kwargs.get(argument.name)
-            if isinstance(tensor, torch.Tensor):
-                found[id(tensor)] = tensor
-    return list(found.values())
+    filled = (*tree_leaves(result), *written_arguments(func._schema, args, kwargs))
+    return list({id(tensor): tensor for tensor in filled if isinstance(tensor, torch.Tensor)}.values())
+
+
+def written_arguments(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that a call of an operator writes into."""
+    return [
+        args[position] if position < len(args) else kwargs.get(argument.name)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
 
 
 def _state(generator: torch.Generator | None) -> str:

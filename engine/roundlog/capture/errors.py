@@ -269,6 +269,11 @@ _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
 
 _SAID = (
     (
+        "HigherOrderOperator",
+        "torch.cond and its like choose or repeat functions while a step runs, and programs are straight lines: decide "
+        "by torch.where, or repeat with a loop of Python",
+    ),
+    (
         "Trying to backward through the graph a second time",
         "a loss goes back through what the backward pass of another has freed: compute it again in each loss, or cut "
         "it off by .detach()",

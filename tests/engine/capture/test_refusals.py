@@ -214,6 +214,7 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
     ("function", "message"),
     [
         (lambda x: x.clamp(max=x.sum().item()), r"takes a number out of a tensor .* \(at test_refusals\.py:\d+\)"),
+        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), r"torch\.cond .*\(at test_refusals\.py"),
         (
             torch.autocast("cpu", dtype=torch.float16)(lambda x: x @ x.t()),
             r"^torch\.autocast computes in float16.*, and a step is captured in BF16: give it dtype=torch.bfloat16",
