@@ -221,7 +221,7 @@ def with_last(**row: torch.Tensor) -> list[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize(
     ("rows", "collate", "words"),
     [
-        (Stream(), None, ["is a stream", "give a dataset with len()"]),
+        (Stream(), None, ["is a stream", "give one with len()"]),
         (Broken(data()), None, ["the data fails at row 0 with OSError (the disk is gone)"]),
         (
             with_last(x=torch.zeros(6)),
@@ -282,7 +282,7 @@ EPOCHS = {"max_steps": -1, "num_train_epochs": 4}
         (ROWS, {"gradient_accumulation_steps": 2}, "last step of an epoch has 1 batches instead of 2"),
         (ROWS, {"gradient_accumulation_steps": 0}, "number of steps"),
         (ROWS, EPOCHS | {"num_train_epochs": 0}, "would take no step: set TrainingArguments.num_train_epochs"),
-        (3, EPOCHS, "has 3 rows, fewer than the 4 of a batch"),
+        (3, EPOCHS, "has 3 rows: choose a per_device_train_batch_size of as many at most"),
         (ROWS, {"max_steps": 10, "save_strategy": "steps", "save_steps": 4}, "10 steps cannot be cut into checkpoints"),
     ],
 )

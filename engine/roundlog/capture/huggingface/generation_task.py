@@ -354,18 +354,12 @@ def check_generation(
     if bad := [token for tokens in (*prompts, stop) for token in tokens if not 0 <= token < size]:
         raise CaptureError(f"the token {bad[0]} is none of the model's {size}: take the tokenizer of this model")
     if kind := _LENGTH_DEPENDENT.search(json.dumps(config.to_dict(), default=str)):
-        raise CaptureError(
-            f"the model's positions are scaled by the length of the text (rope_type {kind[1]}), so that a token has "
-            "other keys in a longer one: choose a model whose are not"
-        )
+        raise CaptureError(f"its positions are scaled by the length of the text ({kind[1]}): choose another model")
     length = max(map(len, prompts)) + new_tokens
     for name in ("max_position_embeddings", "sliding_window"):
         most = getattr(config, name, None)
         if most is not None and 0 < most < length:
-            raise CaptureError(
-                f"{length} positions are more than the model's {name} of {most}: give shorter prompts, or ask for "
-                "fewer new tokens"
-            )
+            raise CaptureError(f"{length} positions are more than the model's {name} of {most}: ask for fewer tokens")
 
 
 def generated_tokens(state: Mapping[str, torch.Tensor], stop: Sequence[int] = ()) -> list[list[int]]:

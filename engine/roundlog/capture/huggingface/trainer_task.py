@@ -68,9 +68,8 @@ def _trainer_of(given: Any) -> Any:
     try:
         from transformers import Trainer
     except ImportError as error:
-        raise CaptureError(
-            f"transformers cannot be used ({reason(error)}): install it by pip install 'tiebreak[transformers]'"
-        ) from error
+        why = f"transformers cannot be used ({reason(error)})"
+        raise CaptureError(f"{why}: install it by pip install 'tiebreak[transformers]'") from error
     made = given() if callable(given) and not isinstance(given, (type, nn.Module)) else given
     if not isinstance(made, Trainer):
         raise CaptureError(f"the trainer is {a_kind(made)}: give a transformers.Trainer, or a function that makes one")
@@ -82,10 +81,7 @@ def _loader(trainer: Any) -> Any:
     if trainer.train_dataset is None:
         raise CaptureError("the trainer has no train_dataset: give it one")
     if isinstance(trainer.train_dataset, torch.utils.data.IterableDataset):
-        raise CaptureError(
-            f"the train_dataset, {a_kind(trainer.train_dataset)}, is a stream, and a job has rows by number: "
-            "give a dataset with len() and []"
-        )
+        raise CaptureError("the train_dataset is a stream, and a job has rows by number: give one with len() and []")
     before = torch.get_rng_state()
     try:
         return trainer.get_train_dataloader()
@@ -101,15 +97,13 @@ def _steps(trainer: Any, loader: Any) -> tuple[int, int]:
     parts, size, rows = arguments.gradient_accumulation_steps, arguments.train_batch_size, len(loader.dataset)
     if rows < size:
         raise CaptureError(
-            f"the train_dataset has {rows} rows, fewer than the {size} of a batch: choose a smaller "
-            "per_device_train_batch_size"
+            f"the train_dataset has {rows} rows: choose a per_device_train_batch_size of as many at most"
         )
     try:
         _, steps_an_epoch, _, _, _, batches, steps = trainer.set_initial_training_values(arguments, loader)
     except Exception as error:
-        raise CaptureError(
-            f"the trainer cannot tell its number of steps ({reason(error)}): set TrainingArguments.max_steps"
-        ) from error
+        why = f"the trainer cannot tell its number of steps ({reason(error)})"
+        raise CaptureError(f"{why}: set TrainingArguments.max_steps") from error
     if steps < 1:
         raise CaptureError("the trainer would take no step: set TrainingArguments.num_train_epochs or max_steps")
     whole = rows // size // parts  # steps of an epoch before the first that is smaller
@@ -161,9 +155,8 @@ def _updates(trainer: Any, steps: int) -> tuple[torch.optim.Optimizer, Any]:
         trainer.create_scheduler(num_training_steps=steps)
         return trainer.optimizer, trainer.lr_scheduler
     except Exception as error:
-        raise CaptureError(
-            f"the trainer cannot make its optimizer or scheduler ({reason(error)}): correct its arguments"
-        ) from error
+        why = f"the trainer cannot make its optimizer or scheduler ({reason(error)})"
+        raise CaptureError(f"{why}: correct its arguments") from error
     finally:
         vars(trainer).update(before)
 
@@ -240,12 +233,9 @@ def _refusals(trainer: Any) -> Iterator[str]:
     yield from _update_refusals(trainer)
     yield from _machine_refusals(arguments)
     for kind in map(type, trainer.callback_handler.callbacks):
-        is_own = kind.__module__ == "transformers.trainer_callback" and kind.__name__ in _CALLBACKS
-        if not is_own and not kind.__module__.startswith(_CALLBACK_MODULES):
-            yield (
-                f"the callback {kind.__name__} may change the training, and a program does not call it: take it out by "
-                f"trainer.remove_callback({kind.__name__}) before"
-            )
+        name, home = kind.__name__, kind.__module__
+        if not home.startswith(_CALLBACK_MODULES) and f"{home}.{name}" not in _CALLBACKS:
+            yield f"the callback {name} may change the training: take it out by trainer.remove_callback({name}) before"
     noise = trainer.neftune_noise_alpha
     if noise is not None and noise != arguments.neftune_noise_alpha:
         yield f"the trainer's neftune_noise_alpha is {noise}, which a job does not follow: {_NOISE}"
@@ -269,10 +259,7 @@ def _field_refusals(arguments: Any) -> Iterator[str]:
             if not any(value is one or (type(value) is type(one) and value == one) for one in accepted):
                 yield _not_followed(name, value, why)
         elif name not in FOLLOWED | WITHOUT_EFFECT and _is_of_transformers(type(arguments), name):
-            yield (
-                f"TrainingArguments.{name} is of a version of transformers that nobody has held a job against: take "
-                "the version that constraints.txt names"
-            )
+            yield f"TrainingArguments.{name} is of an untried version of transformers: take that of constraints.txt"
 
 
 def _is_of_transformers(kind: type, field: str) -> bool:
@@ -302,20 +289,11 @@ def _update_refusals(trainer: Any) -> Iterator[str]:
 def _machine_refusals(arguments: Any) -> Iterator[str]:
     """Arguments that ask for more than one process that trains on one CPU, in FP32 or BF16."""
     if arguments.device.type != "cpu":
-        yield (
-            f"the trainer's model is on {arguments.device}, where no step is captured: set "
-            "TrainingArguments.use_cpu=True; a job runs on any device afterwards"
-        )
+        yield f"the trainer's model is on {arguments.device}: set TrainingArguments.use_cpu=True; a job runs anywhere"
     if arguments.world_size > 1 or arguments.n_gpu > 1:
-        yield (
-            f"the trainer is one of {arguments.world_size} processes, and a job's step is captured in one: start the "
-            "script without a launcher, and multiply per_device_train_batch_size"
-        )
+        yield f"the trainer is one of {arguments.world_size} processes: start the script in one, without a launcher"
     if arguments.mixed_precision != "no" and not (arguments.bf16 or arguments.fp16):
-        yield (
-            f"the environment asks for {arguments.mixed_precision}, which a job follows by arguments alone: unset "
-            "ACCELERATE_MIXED_PRECISION, and set TrainingArguments.bf16=True for BF16"
-        )
+        yield "the environment sets ACCELERATE_MIXED_PRECISION: unset it, and set TrainingArguments.bf16=True for BF16"
     if arguments.accelerator_config.split_batches:
         why = "leave it off, and say by per_device_train_batch_size how large a batch is"
         yield _not_followed("accelerator_config.split_batches", True, why)
@@ -345,8 +323,8 @@ MAY_BE_REPLACED = _words("""
 """)
 """Methods that any subclass may replace."""
 
-_TRL_VERSIONS = ("1.16",)
-"""Versions, without the last number, that are held against `train()`."""
+_TRL_VERSION = "1.16"
+"""Version, without the last number, that is held against `train()`."""
 
 OF_TRL: dict[str, frozenset[str]] = {
     "trl.trainer.base_trainer._BaseTrainer": frozenset(),
@@ -358,7 +336,7 @@ OF_TRL: dict[str, frozenset[str]] = {
 _HOMES = ("transformers", "contextlib", "torch")
 """Packages that the methods of transformers' own `Trainer` come from, decorators included."""
 
-_CALLBACKS = ("DefaultFlowCallback", "ProgressCallback", "PrinterCallback")
+_CALLBACKS = [f"transformers.trainer_callback.{name}Callback" for name in ("DefaultFlow", "Progress", "Printer")]
 _CALLBACK_MODULES = ("transformers.integrations.", "transformers.trainer_jit_checkpoint", "transformers.utils.notebook")
 """Callbacks that only report: what others do at a step is no part of a program."""
 
@@ -369,11 +347,8 @@ def _class_refusals(trainer: Any, base: type) -> Iterator[str]:
     accelerator, too."""
     if _is_of_trl(trainer):
         version = str(getattr(sys.modules["trl"], "__version__", "of no version"))
-        if version.rpartition(".")[0] not in _TRL_VERSIONS:
-            yield (
-                f"trl is {version}, which nobody has held a job against: install trl {' or '.join(_TRL_VERSIONS)}.*, "
-                "or train by transformers.Trainer"
-            )
+        if not version.startswith(f"{_TRL_VERSION}."):
+            yield f"trl is {version}, which nobody has held a job against: install trl {_TRL_VERSION}.*"
     for kind in type(trainer).__mro__[: type(trainer).__mro__.index(base)]:
         known = OF_TRL.get(f"{kind.__module__}.{kind.__qualname__}")
         if known is None and kind.__module__.startswith("trl."):
