@@ -99,9 +99,8 @@ def written(graph: fx.Graph) -> set[fx.Node]:
 
 def written_by(node: fx.Node) -> list[Any]:
     """The arguments that a node writes into."""
-    if (
-        node.target is _aten.native_batch_norm.default
-    ):  # writes running statistics, though its schema says nothing of it
+    # It writes running statistics, though its schema does not say so.
+    if node.target is _aten.native_batch_norm.default:
         return list(node.args[3:5]) if node.args[5] else []
     schema = getattr(node.target, "_schema", None)
     return written_arguments(schema, node.args, node.kwargs) if schema is not None and schema.is_mutable else []

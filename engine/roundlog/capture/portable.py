@@ -38,6 +38,10 @@ _L1, _L2, _L3, _L4 = map(
 )
 _L5, _L6, _L7 = map(float.fromhex, ("0x1.7466496cb03dep-3", "0x1.39a09d078c69fp-3", "0x1.2f112df3e5244p-3"))
 _LN2_HIGH_33, _LN2_REST_33 = map(float.fromhex, ("0x1.62e42feep-1", "0x1.a39ef35793c76p-33"))
+_P1, _P2, _P3, _P4 = map(
+    float.fromhex, ("0x1.921fb544p0", "0x1.0b4611a6p-34", "0x1.3198a2ep-69", "0x1.b839a252049c1p-104")
+)
+"""pi / 2 in parts: products of the first three, of 33 bits or less, with integers of 20 bits are exact."""
 _ROOT_OF_HALF, _ROOT_OF_TWO, _LEAST_NORMAL = 0x3FE6A09E667F3BCD, 2.0**0.5, 2.0**-1022
 _EXP = np.array([1 / factorial(i) for i in range(14, 1, -1)])
 _SINE = np.array([(-1) ** (i // 2) / factorial(i) for i in range(17, 2, -2)])
@@ -102,6 +106,13 @@ def _turn(r: Any, quarter: Any) -> Any:
     if quarter & 2:
         s, c = -s, -c
     return s, c
+
+
+@vectorize(cache=True)  # type: ignore[no-untyped-call, untyped-decorator]
+def _sine(quarter: Any, x: Any) -> Any:
+    """The sine of x + quarter * pi / 2, |x| <= 2^20: float64[...]."""
+    n = np.floor(x * (2.0 / pi) + 0.5)
+    return _turn(((x - n * _P1) - n * _P2) - n * _P3 - n * _P4, np.int64(n + quarter))[0]
 
 
 @vectorize(cache=True)  # type: ignore[no-untyped-call, untyped-decorator]
@@ -223,6 +234,8 @@ def _function(name: str, given: Arguments) -> torch.Tensor | None:
     """An elementary function of FP32, or of integers, as programs compute it: rounded correctly."""
     x = given["self"].detach()
     x = x if x.is_floating_point() or x.is_complex() else x.to(torch.get_default_dtype())
+    if x.dtype == torch.float64 and name in ("sin", "cos") and not bool((x.abs() > 2.0**20).any()):
+        return _strict(partial(_sine, name == "cos"), ("self",), given)
     if x.dtype != torch.float32:
         return None
     with own_threads():

@@ -96,6 +96,7 @@ def made() -> dict[str, torch.Tensor]:
         "whole": torch.exp(torch.arange(4)),
         "frequencies": 1.0 / 10000 ** (torch.arange(0, 16, 2).float() / 16),
         "powers": torch.tensor([-2.0, 0.0, 3.5])[:, None] ** torch.tensor([-1.0, 0.0, 0.5, 3.0, 70.0]),
+        "wide": torch.sin(torch.arange(32, dtype=torch.float64) * 0.37) + torch.cos(torch.arange(32.0).double()),
         "angles": torch.cos(torch.outer(torch.arange(9.0), torch.exp(torch.linspace(0, -4, 5)))),
         "steps": torch.arange(0, 1, 0.07),
         "in place": torch.linspace(-1, 1, 7).tanh_().expm1_(),
@@ -143,7 +144,7 @@ def test_a_job_may_be_made_inside_and_its_constants_are_the_same() -> None:
         model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
         return Task(
             model=model,
-            loss=lambda m, b: (m(b["x"]) * torch.arange(8.0).sin()[:, None]).square().mean(),
+            loss=lambda m, b: (m(b["x"]) * torch.arange(8.0).double().sin().float()[:, None]).square().mean(),
             optimizer=torch.optim.Adam(model.parameters()),
             dataset={"x": torch.randn(16, 4)},
             batch_size=8,
