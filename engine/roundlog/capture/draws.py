@@ -61,9 +61,9 @@ def _beta(a: Any, b: Any) -> Any:
     return _number(torch._sample_dirichlet(torch.tensor([float(a), float(b)]), generator=GENERATOR)[0])
 
 
-def _below(start: Any, stop: Any = None) -> Any:
-    """A whole number from start to stop - 1, or from 0 to start - 1."""
-    first, last = (0, index(start)) if stop is None else (index(start), index(stop))
+def _below(low: Any, high: Any = None) -> Any:
+    """A whole number from low to high - 1, or from 0 to low - 1."""
+    first, last = (0, index(low)) if high is None else (index(low), index(high))
     return _number(torch.randint(first, last, (), generator=GENERATOR))
 
 
