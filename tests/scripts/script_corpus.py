@@ -17,6 +17,7 @@ MODULES = (
     "image_scripts",
     "metric_scripts",
     "language_scripts",
+    "transformers_scripts",
     "recurrent_scripts",
     "generative_scripts",
     "optimization_scripts",

@@ -11,7 +11,7 @@ import roundlog.capture
 import torch
 from roundlog import Job, Task
 from roundlog.capture import Captured, MakeTask
-from roundlog.capture.draws import Replay
+from roundlog.capture.draws import Replay, drawn_by_torch
 from roundlog.capture.real_steps.eager_steps import share
 from roundlog.capture.tracing.traced_torch import without_checkpoints
 from roundlog.randomness import batch_rows
@@ -85,5 +85,6 @@ def plain_kernels() -> Iterator[None]:
         torch.compiler.set_stance("force_eager"),
         torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
         without_checkpoints(),
+        drawn_by_torch(),
     ):
         yield

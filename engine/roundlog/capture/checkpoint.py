@@ -65,77 +65,61 @@ def _load(
     read: _Read,
     only: Collection[torch.dtype] = tuple(_DTYPES.values()),
 ) -> None:
+    """Give a model the values of a file. kinds: of its tensors, by name. only: dtypes of tensors of the model that the
+    file may not lack."""
     try:
         found = names_in_model(kinds)
     except ProgramError as error:
         raise CaptureError(f"{path} {error}") from error
-    targets = _matching(plain_model(model), set(found), path, only)
-    for name, target in targets.items():
-        dtype, shape = kinds[found[name]]
+    model = plain_model(model)
+    own: dict[str, torch.Tensor] = {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
+    if unexpected := sorted(found.keys() - own.keys()):
+        raise CaptureError(f"{path} has {unexpected[0][:200]!r}, which the model has not ({_more(unexpected)})")
+    given = {_place(own[name]) for name in found}
+    # Buffers that a model does not save, it makes by itself.
+    wanted = [name for name in model.state_dict() if name in own and own[name].dtype in only]
+    if missing := [name for name in wanted if _place(own[name]) not in given]:
+        if own[missing[0]].is_meta:  # where `.to("meta")` has made one tensor of each name of a tied one
+            _require_writable(missing[0], own[missing[0]])
+        raise CaptureError(f"{path} lacks {missing[0]} ({_more(missing)}): take a checkpoint of the whole model")
+    for name in found:
+        (dtype, shape), target = kinds[found[name]], own[name]
         if (dtype, shape) != (target.dtype, list(target.shape)):
             raise CaptureError(
                 f"{name} is {dtype} {shape} in {path}, but {target.dtype} {list(target.shape)} in the model: "
                 "take a checkpoint of this model in this precision"
             )
-    for name, target in targets.items():
-        if why := _unwritable(target):
-            raise _refusal(name, why)
-    tensors = read({found[name] for name in targets})
-    values = {name: tensors[found[name]] for name in targets}
+        _require_writable(name, target)
+    tensors = read(set(found.values()))
     first_name: dict[object, str] = {}
-    for name, target in targets.items():
-        other = first_name.setdefault(_place(target), name)
-        if not _same_bits(values[other], values[name]):
+    for name in (name for name in own if name in found):
+        other = first_name.setdefault(_place(own[name]), name)
+        if not _same_bits(tensors[found[other]], tensors[found[name]]):
             raise CaptureError(f"{path} has two values for {other} and {name}, which are one tensor in the model")
     with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(values[name])
+        for name in found:
+            own[name].copy_(tensors[found[name]])
 
 
-def _matching(model: nn.Module, found: set[str], path: Path, only: Collection[torch.dtype]) -> dict[str, torch.Tensor]:
-    """The model's tensors that a file with these names has values for. only: dtypes of those that it may not lack."""
-    tensors: dict[str, torch.Tensor] = {
-        **dict(model.named_parameters(remove_duplicate=False)),
-        **dict(model.named_buffers(remove_duplicate=False)),
-    }
-    if unexpected := sorted(found - tensors.keys()):
-        raise CaptureError(f"{path} has {unexpected[0][:200]!r}, which the model has not ({_more(unexpected)})")
-    given = {_place(tensors[name]) for name in found}
-    # Buffers that a model does not save, it makes by itself.
-    wanted = [name for name in model.state_dict() if name in tensors and tensors[name].dtype in only]
-    if missing := [name for name in wanted if _place(tensors[name]) not in given]:
-        if tensors[missing[0]].is_meta:  # where `.to("meta")` has made one tensor of each name of a tied one
-            raise _refusal(missing[0], _unwritable(tensors[missing[0]]))
-        raise CaptureError(f"{path} lacks {missing[0]} ({_more(missing)}): take a checkpoint of the whole model")
-    return {name: tensor for name, tensor in tensors.items() if name in found}
-
-
-def _refusal(name: str, why: str | None) -> CaptureError:
-    return CaptureError(f"{name} of the model {why}, and cannot be given a value: make the model anew")
-
-
-def _unwritable(tensor: torch.Tensor) -> str | None:
-    """Why a tensor takes no values, in one clause; None if it takes them."""
-    if why := absence(tensor):
-        return why
+def _require_writable(name: str, tensor: torch.Tensor) -> None:
+    """Raises CaptureError for a tensor of a model that takes no values."""
+    why = absence(tensor)
     if tensor.is_inference() and not torch.is_inference_mode_enabled():
-        return "was made in inference mode"
-    if torch._debug_has_internal_overlap(tensor) == 1:
-        return "has one number in several places (.expand)"
-    return None
+        why = why or "was made in inference mode"
+    if not why and torch._debug_has_internal_overlap(tensor) == 1:
+        why = "has one number in several places (.expand)"
+    if why:
+        raise CaptureError(f"{name} of the model {why}, and cannot be given a value: make the model anew")
 
 
 def _place(tensor: torch.Tensor) -> object:
     """Where a tensor's elements are: tensors with one place are tied, even if they are several objects."""
     if not tensor.numel():
         return id(tensor)
-    return (
-        tensor.untyped_storage()._cdata,
-        tensor.dtype,
-        tensor.size(),
-        tensor.stride(),
-        tensor.storage_offset(),
-    )
+    return tensor.untyped_storage()._cdata, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()
 
 
 def _same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:

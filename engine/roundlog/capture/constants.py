@@ -17,9 +17,12 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from roundlog.capture.draws import draws, written_arguments
 from roundlog.capture.portable import paused, portable
 from roundlog.capture.rules import VIEWS
 from roundlog.capture.rules.rule_table import is_among
+
+_aten = torch.ops.aten
 
 
 class Constants:
@@ -32,10 +35,15 @@ class Constants:
         changing = written(graph)
         self._constant: set[fx.Node] = set()
         for node in graph.nodes:
-            computed = node.op == "call_function" and node not in changing and not _random_or_mutating(node)
-            if (computed and all(source in self._constant for source in node.all_input_nodes)) or (
-                node.op == "get_attr" and node not in changing and _is_tensor(module, node)
-            ):
+            if node in changing:
+                continue
+            if node.op == "get_attr":
+                # A generator of random numbers is an attribute, too.
+                known = isinstance(getattr(module, str(node.target)), torch.Tensor)
+            else:
+                known = node.op == "call_function" and not _draws_or_writes(node)
+                known = known and all(source in self._constant for source in node.all_input_nodes)
+            if known:
                 self._constant.add(node)
 
     def __contains__(self, node: fx.Node) -> bool:
@@ -71,20 +79,11 @@ class Constants:
         return torch.zeros_like(value) if "empty" in str(node.target) else value
 
 
-def _is_tensor(module: nn.Module, node: fx.Node) -> bool:
-    """Whether an attribute of the graph is a tensor, and not a generator of random numbers."""
-    return isinstance(getattr(module, str(node.target)), torch.Tensor)
-
-
-def _schema(node: fx.Node) -> Any:
-    return getattr(node.target, "_schema", None)
-
-
-def _random_or_mutating(node: fx.Node) -> bool:
-    schema = _schema(node)
+def _draws_or_writes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
     if schema is None:
         return getattr(node.target, "__name__", "") != "getitem"
-    return bool(written_by(node)) or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+    return bool(written_by(node)) or draws(node.target)
 
 
 def written(graph: fx.Graph) -> set[fx.Node]:
@@ -100,26 +99,12 @@ def written(graph: fx.Graph) -> set[fx.Node]:
 
 def written_by(node: fx.Node) -> list[Any]:
     """The arguments that a node writes into."""
-    schema = _schema(node)
-    if schema is None or not (schema.is_mutable or node.target in _WRITING):
-        return []
-    if node.target in _WRITING:
-        return [node.args[position] for position in _WRITING[node.target] if node.args[_TRAINS]]
-    return [
-        node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-        for position, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+    # It writes running statistics, though its schema does not say so.
+    if node.target is _aten.native_batch_norm.default:
+        return list(node.args[3:5]) if node.args[5] else []
+    schema = getattr(node.target, "_schema", None)
+    return written_arguments(schema, node.args, node.kwargs) if schema is not None and schema.is_mutable else []
 
-
-_WRITING: dict[Any, tuple[int, ...]] = {torch.ops.aten.native_batch_norm.default: (3, 4)}
-"""Operators that write into arguments, its running statistics, though their schema does not say so."""
-
-_TRAINS = 5
-"""Position of batch norm's argument `training`."""
-
-
-_aten = torch.ops.aten
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -131,23 +116,15 @@ def node_of(x: torch.Tensor) -> fx.Node | None:
     return None if slot is None else slot.proxy.node
 
 
-def known(x: Any) -> torch.Tensor | None:
+def known(x: torch.Tensor) -> torch.Tensor | None:
     """The value of a traced tensor on the CPU, if it is known."""
-    if not isinstance(x, torch.Tensor):
-        return None
-    constant = getattr(x, "constant", None)
-    if constant is not None:
-        with _disable_current_modes():
-            held: torch.Tensor = constant.detach().cpu()
-            return held
     node, mode = node_of(x), get_proxy_mode()
     if not isinstance(x, FakeTensor) and node is None:
         with _disable_current_modes():
             return x.detach().cpu()  # a tensor of the user's
     if node is None or mode is None:
         return None
-    root: torch.nn.Module = mode.tracer.root  # type: ignore[union-attr]
-    constants = Constants(root, node.graph)
+    constants = Constants(mode.tracer.root, node.graph)  # type: ignore[union-attr]
     if node not in constants:
         return None
     with _disable_current_modes():
@@ -178,14 +155,6 @@ def _item(x: torch.Tensor) -> Any:
         return value.item()
 
 
-def _equal(a: torch.Tensor, b: torch.Tensor) -> Any:
-    values = known(a), known(b)
-    if values[0] is None or values[1] is None:
-        return NotImplemented
-    with _disable_current_modes():
-        return torch.equal(values[0], values[1])
-
-
 def _below(x: torch.Tensor, limit: float) -> Any:
     """Random numbers of [0, 1) are never below 0: that is what layer drop asks where it is switched off."""
     node = node_of(x) if limit <= 0 and x.ndim == 0 else None
@@ -200,59 +169,47 @@ def _made(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(items, dtype=value.dtype, device=like.device).reshape(value.shape)
 
 
-def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> Any:
-    value = known(repeats)
-    if value is None:
-        return NotImplemented
-    with _disable_current_modes():
-        places = torch.repeat_interleave(value)
-    return _made(places, repeats)
+def _places(op: Any) -> Callable[..., Any]:
+    """An operator whose result are places of elements, of known values."""
 
+    def apply(x: torch.Tensor, **_: Any) -> Any:
+        value = known(x)
+        if value is None:
+            return NotImplemented
+        with _disable_current_modes():
+            places = op(value)
+        return _made(places, x)
 
-def _nonzero(x: torch.Tensor) -> Any:
-    value = known(x)
-    if value is None:
-        return NotImplemented
-    with _disable_current_modes():
-        places = value.nonzero()
-    return _made(places, x)
+    return apply
 
 
 def _without_masks(op: Any) -> Callable[..., Any]:
     """An operator on indexed elements, with the places that known masks mark instead of the masks."""
 
     def apply(x: torch.Tensor, indices: Sequence[torch.Tensor | None], *args: Any, **kwargs: Any) -> Any:
-        places = _places(indices)
-        return NotImplemented if places is None else op(x, places, *args, **kwargs)
+        places: list[torch.Tensor | None] = []
+        for index in indices:
+            value = known(index) if index is not None and index.dtype == torch.bool else None
+            if index is None or value is None:
+                places.append(index)
+                continue
+            with _disable_current_modes():
+                columns = value.nonzero(as_tuple=True)
+            places += [_made(column, index) for column in columns]
+        if len(places) == len(indices) and all(a is b for a, b in zip(places, indices, strict=True)):
+            return NotImplemented
+        return op(x, places, *args, **kwargs)
 
     return apply
 
 
-def _places(indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None] | None:
-    """Indices without known masks; None if there are no such masks."""
-    places: list[torch.Tensor | None] = []
-    for index in indices:
-        value = known(index) if index is not None and index.dtype == torch.bool else None
-        if value is None:
-            places.append(index)
-            continue
-        assert index is not None
-        with _disable_current_modes():
-            columns = value.nonzero(as_tuple=True)
-        places += [_made(column, index) for column in columns]
-    if len(places) == len(indices) and all(a is b for a, b in zip(places, indices, strict=True)):
-        return None
-    return places
-
-
 _OPERATORS: Table = {
     _aten._local_scalar_dense.default: _item,
-    _aten.equal.default: _equal,
     _aten.lt.Scalar: _below,
     # Writes nothing; as an operator it would make what follows look written to.
     _aten.detach_.default: lambda x: x,
-    _aten.repeat_interleave.Tensor: _repeat_interleave,
-    _aten.nonzero.default: _nonzero,
+    _aten.repeat_interleave.Tensor: _places(torch.repeat_interleave),
+    _aten.nonzero.default: _places(torch.nonzero),
     **{op: _without_masks(op) for op in (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)},
 }
 """ATen operator -> what it is where values are known; NotImplemented where they are not."""

@@ -7,8 +7,9 @@ import hashlib
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from roundlog.capture.errors import CaptureError, is_of_torch, place_of_call
+from roundlog.capture.errors import CaptureError, is_of_torch, place_of_call, traced_with
 
 GENERATOR = torch.Generator().manual_seed(0x2ED3_98E3_0725_C97C)
 """Generator of these numbers of Python: another than torch's, which activation checkpointing puts back."""
@@ -28,7 +29,7 @@ _Function = Callable[..., Any]
 
 @contextmanager
 def drawn_by_torch() -> Iterator[None]:
-    """While this is active, the functions of `random` and `numpy.random` that give one number draw by torch."""
+    """While this is active, these functions of `random` and `numpy.random` draw one number by torch."""
     tables: tuple[tuple[Any, dict[str, _Function]], ...] = ((random, _OF_PYTHON), (np.random, _OF_NUMPY))
     before = [(module, name, getattr(module, name), function) for module, of in tables for name, function in of.items()]
     for module, name, own, function in before:
@@ -45,65 +46,33 @@ def _instead(own: _Function, function: _Function) -> _Function:
         if is_of_torch(sys._getframe(1).f_code.co_filename):
             return own(*args, **kwargs)
         try:
-            result = function(*args, **kwargs)
+            return function(*args, **kwargs)
         except TypeError:  # arguments that give arrays, or none that the function takes
-            result = NotImplemented
-        return own(*args, **kwargs) if result is NotImplemented else result
+            return own(*args, **kwargs)
 
     return draw
 
 
-def _uniform(low: float = 0.0, high: float = 1.0) -> Any:
-    if not _are_numbers(low, high) or low > high:
-        return NotImplemented
+def _uniform(low: Any = 0.0, high: Any = 1.0) -> Any:
     return _number(torch.empty(()).uniform_(float(low), float(high), generator=GENERATOR))
 
 
-def _normal(mean: float = 0.0, deviation: float = 1.0) -> Any:
-    if not _are_numbers(mean, deviation):
-        return NotImplemented
-    return mean + deviation * _number(torch.randn((), generator=GENERATOR))
-
-
-def _beta(a: float, b: float) -> Any:
-    if not _are_numbers(a, b) or a <= 0 or b <= 0:
-        return NotImplemented
+def _beta(a: Any, b: Any) -> Any:
     return _number(torch._sample_dirichlet(torch.tensor([float(a), float(b)]), generator=GENERATOR)[0])
 
 
-def _gamma(shape: float, scale: float = 1.0) -> Any:
-    if not _are_numbers(shape, scale) or shape <= 0:
-        return NotImplemented
-    return scale * _number(torch._standard_gamma(torch.tensor(float(shape)), generator=GENERATOR))
-
-
-def _are_numbers(*given: Any) -> bool:
-    return all(isinstance(one, int | float | np.number) for one in given)
-
-
-def _below(start: int, stop: int) -> Any:
-    """A whole number from start to stop - 1."""
-    if not all(isinstance(limit, int | np.integer) for limit in (start, stop)) or start >= stop:
-        return NotImplemented
-    return _number(torch.randint(int(start), int(stop), (), generator=GENERATOR))
+def _below(low: Any, high: Any = None) -> Any:
+    """A whole number from low to high - 1, or from 0 to low - 1."""
+    first, last = (0, index(low)) if high is None else (index(low), index(high))
+    return _number(torch.randint(first, last, (), generator=GENERATOR))
 
 
 def _number(drawn: torch.Tensor) -> Any:
     return drawn if isinstance(drawn, FakeTensor) else drawn.item()  # a step is traced with the tensor itself
 
 
-def _randint_of_numpy(low: int, high: int | None = None) -> Any:
-    return _below(0, low) if high is None else _below(low, high)
-
-
-def _randrange(start: int, stop: int | None = None) -> Any:
-    return _below(0, start) if stop is None else _below(start, stop)
-
-
-def _permutation(count: int) -> Any:
-    if not isinstance(count, int | np.integer):
-        return NotImplemented
-    places = torch.randperm(int(count), generator=GENERATOR)
+def _permutation(count: Any) -> Any:
+    places = torch.randperm(index(count), generator=GENERATOR)
     return places.numpy() if type(places) is torch.Tensor else places
 
 
@@ -115,24 +84,16 @@ def _seeded(*_: Any, **__: Any) -> Any:
 
 _OF_PYTHON: dict[str, _Function] = {
     **dict.fromkeys(("seed", "setstate"), _seeded),
-    "random": lambda: _uniform(),
-    "uniform": lambda a, b: _uniform(a, b),
+    **dict.fromkeys(("random", "uniform"), _uniform),
     "randint": lambda a, b: _below(a, b + 1),
-    "randrange": _randrange,
-    "gauss": _normal,
-    "normalvariate": _normal,
-    "betavariate": _beta,
-    "gammavariate": _gamma,
+    "randrange": _below,
 }
 _OF_NUMPY: dict[str, _Function] = {
     **dict.fromkeys(("seed", "set_state"), _seeded),
-    **dict.fromkeys(("rand", "random", "random_sample"), lambda: _uniform()),
-    **dict.fromkeys(("randn", "standard_normal"), lambda: _normal()),
+    **dict.fromkeys(("rand", "random"), lambda: _uniform()),
     "uniform": _uniform,
-    "beta": lambda a, b: _beta(a, b),
-    "gamma": lambda shape, scale=1.0: _gamma(shape, scale),
-    "normal": lambda loc=0.0, scale=1.0: _normal(loc, scale),
-    "randint": _randint_of_numpy,
+    "beta": _beta,
+    "randint": _below,
     "permutation": _permutation,
 }
 
@@ -186,7 +147,8 @@ class Draws(TorchDispatchMode):
             )
             raise self.refused[-1]
         self._found.setdefault(generator_key(generator), (generator, set()))[1].add(state)
-        with _marked(Draw(self._calls, state)):
+        marks = torch.fx.traceback.current_meta.get("custom") or {}
+        with traced_with("custom", {**marks, _KEY: Draw(self._calls, state)}):
             result = func(*args, **kwargs)
         _advance(generator)
         known.add(_state(generator))
@@ -205,23 +167,14 @@ class Draws(TorchDispatchMode):
 
 
 class Replay(TorchDispatchMode):
-    """While the user's own step runs: calls that draw random numbers give those that were drawn before, those of
-    Python's `random` and of numpy too."""
+    """While the user's own step runs: calls that draw random numbers give those that were drawn before. Those of
+    Python's `random` and of numpy do so under `drawn_by_torch`."""
 
     def __init__(self, drawn: Sequence[torch.Tensor | None]) -> None:
         """drawn: in the order of the trace; None where a program has no use for the numbers."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._drawn = list(drawn)
-        self._next = 0
-        self._of_python = ExitStack()
-
-    def __enter__(self) -> Any:
-        self._of_python.enter_context(drawn_by_torch())
-        return super().__enter__()  # type: ignore[no-untyped-call]
-
-    def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        self._of_python.close()
+        # PyTorch draws nothing for a dropout of no rows.
+        self._drawn = iter([one for one in drawn if one is None or one.numel()])
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -231,20 +184,18 @@ class Replay(TorchDispatchMode):
         if not draws(func):
             return result
         for tensor in _drawn(func, args, kwargs, result):
-            if self._next == len(self._drawn):
-                raise CaptureError("the step draws more random numbers than when it was traced")
-            drawn = self._drawn[self._next]
-            self._next += 1
-            # PyTorch draws nothing for a dropout of no rows.
-            while drawn is not None and not drawn.numel() and tensor.numel() and self._next < len(self._drawn):
-                drawn = self._drawn[self._next]
-                self._next += 1
-            if drawn is None:
+            if not tensor.numel():
                 continue
-            if drawn.shape != tensor.shape:
+            drawn = next(self._drawn, _TOO_MANY)
+            if drawn is not None and drawn.shape != tensor.shape:
                 raise CaptureError("the step draws other random numbers than when it was traced")
-            tensor.copy_(drawn)
+            if drawn is not None:
+                tensor.copy_(drawn)
         return result
+
+
+_TOO_MANY = torch.empty(0)
+"""In the place of a draw that the trace has not seen."""
 
 
 def generator_key(generator: torch.Generator | None) -> int:
@@ -268,13 +219,17 @@ def draw_of(node: fx.Node) -> Draw | None:
 
 def _drawn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[torch.Tensor]:
     """The tensors that a call has filled: its results, and arguments that it wrote into."""
-    found = {id(tensor): tensor for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)}
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            tensor = args[position] if position < len(args) else kwargs.get(argument.name)
-            if isinstance(tensor, torch.Tensor):
-                found[id(tensor)] = tensor
-    return list(found.values())
+    filled = (*tree_leaves(result), *written_arguments(func._schema, args, kwargs))
+    return list({id(tensor): tensor for tensor in filled if isinstance(tensor, torch.Tensor)}.values())
+
+
+def written_arguments(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that a call of an operator writes into."""
+    return [
+        args[position] if position < len(args) else kwargs.get(argument.name)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
 
 
 def _state(generator: torch.Generator | None) -> str:
@@ -289,18 +244,3 @@ def _digest(state: torch.Tensor) -> str:
 def _advance(generator: torch.Generator | None) -> None:
     with _disable_current_modes():
         torch.empty(1).uniform_(generator=generator)
-
-
-@contextmanager
-def _marked(draw: Draw) -> Iterator[None]:
-    """Have operators that are traced now carry the call: fx copies this part of the current metadata."""
-    metadata = torch.fx.traceback.current_meta
-    before = metadata.get("custom")
-    metadata["custom"] = {**(before or {}), _KEY: draw}
-    try:
-        yield
-    finally:
-        if before is None:
-            metadata.pop("custom", None)
-        else:
-            metadata["custom"] = before

@@ -6,6 +6,7 @@ backward pass too, and lines that an error passed through."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import os
 import re
@@ -28,23 +29,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _CAPTURE = str(Path(__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 
-
-def _packages(entry: str) -> Iterator[str]:
-    """The libraries that lie in a folder of Python's path: all of it, or what pip notes that it has put there."""
-    folder = Path(entry)
-    if folder.name in ("site-packages", "dist-packages"):
-        yield entry
-    elif folder.is_absolute():  # a user's own modules may lie beside what `pip install --target` has put there
-        lines = (line for record in folder.glob("*.dist-info/RECORD") for line in record.read_text().splitlines())
-        for name in sorted({line.partition(",")[0].partition("/")[0] for line in lines} - {"", ".", ".."}):
-            yield str(folder / name) + (os.sep if (folder / name).is_dir() else "")
-
-
 LIBRARIES = (
     *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    # Libraries may lie elsewhere: in a user's or a distribution's folder, in another environment's that a .pth file
-    # adds, or where pip --target has put them.
-    *(package for entry in sys.path for package in _packages(entry)),
+    # Libraries may lie elsewhere: in a user's or a distribution's folder, or in another environment's that a .pth file
+    # adds.
+    *(entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")),
     str(Path(torch.__file__).parent.parent),
     # This package may lie elsewhere (pip install -e). Its examples are as a user's.
     *(str(part) for part in sorted(Path(__file__).parent.parent.iterdir()) if part.name != "examples"),
@@ -71,7 +60,7 @@ class SourceLines(TorchDispatchMode):
             place = _user_place(sys._getframe(1))
             # The autograd node of this operator has just been numbered, before its kernel is called.
             self._forward[torch._C._autograd._get_sequence_nr() - 1] = place
-        with _announced(place):
+        with traced_with("stack_trace", place):
             return func(*args, **(kwargs or {}))
 
     @contextmanager
@@ -84,19 +73,13 @@ class SourceLines(TorchDispatchMode):
             if node is None or node in seen:
                 continue
             seen.add(node)
-            node.register_prehook(self._announcer(self._forward.get(node._sequence_nr(), "")))
+            node.register_prehook(functools.partial(self._announce, self._forward.get(node._sequence_nr(), "")))
             todo.extend(following for following, _ in node.next_functions)
-        self._fixed = ""
-        try:
+        with self.all_from(""):
             yield
-        finally:
-            self._fixed = None
 
-    def _announcer(self, place: str) -> Callable[[Any], None]:
-        def announce(gradients: Any) -> None:
-            self._fixed = place
-
-        return announce
+    def _announce(self, place: str, gradients: Any) -> None:
+        self._fixed = place
 
     @contextmanager
     def all_from(self, place: str) -> Iterator[None]:
@@ -109,23 +92,18 @@ class SourceLines(TorchDispatchMode):
 
 
 @contextmanager
-def _announced(place: str) -> Iterator[None]:
-    """Have operators that are traced now carry the place: fx copies the stack trace of the current metadata."""
-    metadata = torch.fx.traceback.current_meta
-    before = metadata.get("stack_trace")
-    metadata["stack_trace"] = place
+def traced_with(key: str, value: Any) -> Iterator[None]:
+    """Have operators that are traced now carry a value in their metadata: fx copies that of the current metadata."""
+    metadata = traceback.current_meta
+    before = metadata.get(key)
+    metadata[key] = value
     try:
         yield
     finally:
         if before is None:
-            metadata.pop("stack_trace", None)
+            metadata.pop(key, None)
         else:
-            metadata["stack_trace"] = before
-
-
-def is_captures(path: str) -> bool:
-    """Whether a file of Python is capture's own."""
-    return path.startswith(_CAPTURE)
+            metadata[key] = before
 
 
 def is_of_torch(path: str) -> bool:
@@ -150,18 +128,10 @@ class SourcePlace:
         return self.frame.f_code.co_filename
 
     @property
-    def function(self) -> str:
-        return self.frame.f_code.co_name
-
-    @property
-    def is_in_model(self) -> bool:
-        """Whether it stands in a method of a module that is not PyTorch's own."""
-        return isinstance(self.frame.f_locals.get("self"), nn.Module) and not is_internal(self.path)
-
-    @property
     def is_users(self) -> bool:
-        """Whether it is a line of a model, or of any code that is not installed: no helper of a library."""
-        return not is_internal(self.path) and (self.is_in_model or not self.path.startswith(LIBRARIES))
+        """Whether it is a line of a model that is not PyTorch's own, or of any code that is not installed."""
+        is_in_model = isinstance(self.frame.f_locals.get("self"), nn.Module)
+        return not is_internal(self.path) and (is_in_model or not self.path.startswith(LIBRARIES))
 
     @property
     def text(self) -> str:
@@ -254,7 +224,7 @@ class DefectError(Exception):
 def is_own_error(error: BaseException) -> bool:
     """Whether an error that ends a trace, in which code of the user's, PyTorch's and ours runs, comes from ours."""
     passed = places_of(error)
-    return isinstance(error, _ITS_OWN) and bool(passed) and is_captures(passed[-1].path)
+    return isinstance(error, _ITS_OWN) and bool(passed) and passed[-1].path.startswith(_CAPTURE)
 
 
 @contextmanager
@@ -290,7 +260,6 @@ def is_users_error(error: BaseException) -> bool:
     return False
 
 
-_HIGHER_ORDER = re.compile(r"HigherOrderOperator (\w+)")
 _BUILD_PATH = re.compile(
     r',? ?(?:at|from|in)? ?"?/[\w./+-]+\.(?:cpp|h|cu|cuh|py)"?(?::\d+|, line \d+)?'
     r"(?:, please report a bug to PyTorch\.)?"
@@ -298,54 +267,42 @@ _BUILD_PATH = re.compile(
 _NAME = re.compile(r"aten\.[\w.]+")
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
 
-_OF_UNKNOWN_SIZES = ("expected to contain only concrete integers", "Pending unbacked symbols", "NYI SymInt")
-"""Words of PyTorch's errors where it does not go on with a size that it does not know."""
+_SAID = (
+    (
+        "HigherOrderOperator",
+        "torch.cond and its like choose or repeat functions while a step runs, and programs are straight lines: decide "
+        "by torch.where, or repeat with a loop of Python",
+    ),
+    (
+        "Trying to backward through the graph a second time",
+        "a loss goes back through what the backward pass of another has freed: compute it again in each loss, or cut "
+        "it off by .detach()",
+    ),
+    (
+        "has been modified by an inplace operation",
+        "a loss goes back through what was computed with a tensor that has changed since, as an optimizer changes its "
+        "parameters: compute it again after that, or cut it off by .detach()",
+    ),
+    (
+        "expected to contain only concrete integers|Pending unbacked symbols|NYI SymInt",
+        "a shape depends on values: choose elements with torch.where or a mask instead",
+    ),
+)
+"""Pattern of words of PyTorch's errors -> what to say instead."""
 
 
 def reason(error: BaseException) -> str:
     """One line, without paths and addresses of the machine that it was built or run on."""
     text = str(error).strip()
-    found = _HIGHER_ORDER.search(text)
-    if found:
-        name = found.group(1).removesuffix("_impl").removesuffix("_stack_output")
-        return (
-            f"torch.{name} chooses or repeats functions while a step runs, and programs are straight lines: decide by "
-            "torch.where, or repeat with a loop of Python"
-        )
-    if any(map(_is_packed, places_of(error))) or text.startswith("'lengths' argument should be"):
-        return "packed sequences have a shape that depends on values: pad the sequences and mask what is padding"
-    if text.startswith("Could not guard on data-dependent expression"):
-        return "a number that .item() took out of a tensor decides what is computed: decide by torch.where"
-    if text.startswith("Trying to backward through the graph a second time"):
-        return (
-            "a loss goes back through what the backward pass of another has freed: compute it again in each loss, or "
-            "cut it off by .detach()"
-        )
-    if "has been modified by an inplace operation" in text:
-        return (
-            "a loss goes back through what was computed with a tensor that has changed since, as an optimizer changes "
-            "its parameters: compute it again after that, or cut it off by .detach()"
-        )
-    if any(words in text for words in _OF_UNKNOWN_SIZES):
-        return "a shape depends on values: choose elements with torch.where or a mask instead"
+    for words, sentence in _SAID:
+        if re.search(words, text):
+            return sentence
     line = text.splitlines()[0] if text else type(error).__name__
     if isinstance(error, KeyError):
         line = f"KeyError: {line}"  # whose text is the key alone
     if _NAME.fullmatch(line):
         return f"the operator {line} is not supported"
     return _ADDRESS.sub("", _BUILD_PATH.sub("", line)).strip() or type(error).__name__
-
-
-def _is_packed(place: SourcePlace) -> bool:
-    """Whether it is a line of what torch.nn.utils.rnn does with packed sequences."""
-    path = place.path.replace("\\", "/")
-    if path.endswith("torch/nn/utils/rnn.py"):
-        return "pack" in place.function
-    return path.endswith("torch/nn/modules/rnn.py") and place.frame.f_locals.get("batch_sizes") is not None
-
-
-_AT_ALL = "decide by torch.where"
-_OPTION = ", or switch off the option of the model that asks for this"
 
 
 _NO_NUMBERS = (
@@ -376,38 +333,35 @@ def control_flow(error: BaseException) -> str:
     places = places_of(error)
     where = next((place for place in reversed(places) if place.is_users), None)
     at, text = (f" (at {where.name})", where.text) if where else ("", "")
-    hint = _hint(places)
+    said = f"the step's control flow depends on values that it computes{at}"
+    if option := _option(places):
+        return f"{said}: {option}"
     takes = _TAKES_NUMBERS.search(text) or any(words in str(error) for words in _NO_NUMBERS)
-    if hint == _AT_ALL and takes and not _DECIDES.search(text):
+    if takes and not _DECIDES.search(text):
         return (
             f"the step turns a tensor that it computes into numbers of Python{at}: remove this if it only prints or "
             "logs (.item() in print or in an f-string may stay; every loss stands in the run's history.jsonl, which "
             "`tiebreak plot` shows), or compute with the tensor itself"
         )
-    if hint == _AT_ALL and _IS_FINITE.search(text):
+    hint = "decide by torch.where"
+    if _IS_FINITE.search(text):
         hint = (
             "a run stops by itself at a loss or a state that is not finite, so delete a check for that, and replace "
             "single values by torch.where or torch.nan_to_num"
         )
-    elif hint == _AT_ALL and where is not None and where.path.startswith(LIBRARIES):
-        hint += _OPTION
-    return f"the step's control flow depends on values that it computes{at}: {hint}"
+    elif where is not None and where.path.startswith(LIBRARIES):
+        hint += ", or switch off the option of the model that asks for this"
+    return f"{said}: {hint}"
 
 
-def _hint(places: list[SourcePlace]) -> str:
-    texts = [place.text for place in places if not is_internal(place.path)]
-    names = [re.search(r"\w*layer_?drop\w*", text) for text in texts]
-    option = next((name[0] for name in reversed(names) if name), "")
-    if option or any("dropout_probability" in text for text in texts):
+def _option(places: list[SourcePlace]) -> str:
+    """What to do about options of models that are known to decide by values; empty for any other code."""
+    text = " ".join(f"{place.frame.f_code.co_name} {place.text}" for place in places if not is_internal(place.path))
+    if re.search("layer_?drop|dropout_probability", text):
         return (
-            "layer drop leaves layers out by chance, which a program of fixed operators cannot: "
-            f"set {option or 'layerdrop'}=0 in the model's config"
+            "layer drop leaves layers out by chance, which a program of fixed operators cannot: set layerdrop (or "
+            "encoder_layerdrop and decoder_layerdrop) to 0 in the model's config"
         )
-    if any(place.function == "_detect_is_causal_mask" for place in places):
-        return (
-            "the layer looks whether its mask is causal: pass is_causal=True with a causal mask and False with any "
-            "other (tgt_is_causal and memory_is_causal to a decoder)"
-        )
-    if any("mask_indices" in place.function or "spec_augment" in place.function for place in places):
+    if re.search("mask_indices|spec_augment", text):
         return "SpecAugment draws its masks outside of the step: set apply_spec_augment=False in the model's config"
-    return _AT_ALL
+    return ""

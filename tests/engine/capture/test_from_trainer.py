@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.huggingface import arguments as table
-from roundlog.capture.huggingface import known_trainers
+from roundlog.capture.huggingface import trainer_task as table
 from roundlog.training.job import Job
 from roundlog.training.sameness import confirm_same
 
@@ -59,7 +58,7 @@ def test_every_field_of_the_arguments_is_sorted_once() -> None:
     tables = [table.FOLLOWED, table.WITHOUT_EFFECT, frozenset(table.REFUSED)]
     assert sum(map(len, tables)) == len(frozenset().union(*tables)), "one table each"
     assert frozenset().union(*tables) == known
-    assert all(hasattr(Trainer, name) for name in known_trainers.MAY_BE_REPLACED)
+    assert all(hasattr(Trainer, name) for name in table.MAY_BE_REPLACED)
 
 
 def test_a_field_that_nobody_has_sorted_is_refused(tmp_path: Path) -> None:
@@ -222,15 +221,19 @@ def with_last(**row: torch.Tensor) -> list[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize(
     ("rows", "collate", "words"),
     [
-        (Stream(), None, ["is a stream", "give a dataset with len()"]),
+        (Stream(), None, ["is a stream", "give one with len()"]),
         (Broken(data()), None, ["the data fails at row 0 with OSError (the disk is gone)"]),
-        (with_last(x=torch.zeros(6)), stacked, ["gives x of size [6] for row 11 and [5] for row 0", "max_length"]),
-        (with_last(labels=torch.tensor(0.5)), stacked, ["labels as torch.float32 for row 11 and torch.int64"]),
+        (
+            with_last(x=torch.zeros(6)),
+            stacked,
+            ["x as torch.float32 [6] for row 11 and as torch.float32 [5]", "max_length"],
+        ),
+        (with_last(labels=torch.tensor(0.5)), stacked, ["labels as torch.float32 [] for row 11 and as torch.int64 []"]),
         (None, with_x(lambda x: x + torch.randn(1)), ["other values of x for rows 0 to 3 together", "before the Trai"]),
         (None, with_x(lambda x: x + x.roll(1, 0)), ["other values of x for rows 0 to 3 together", "at neighbours"]),
         (None, lambda rows: rows, ["the collator gives a list for row 0"]),
         (None, lambda rows: stacked(rows) | {"name": "x"}, ["gives a str for name of row 0"]),
-        (None, with_x(lambda x: x.reshape(-1)), ["x of shape [5] for row 0"]),
+        (None, with_x(lambda x: x.reshape(-1)), ["gives shape [5] for x of row 0"]),
         (None, lambda rows: stacked(rows) | ({"y": torch.zeros(1)} if rows[0]["labels"] == 1 else {}), ["y for some"]),
         (None, lambda rows: stacked(rows) | {"num_items_in_batch": torch.ones(len(rows))}, ["another name"]),
     ],
@@ -278,8 +281,8 @@ EPOCHS = {"max_steps": -1, "num_train_epochs": 4}
         (10, {}, "last batch of an epoch has 2 rows instead of 4"),
         (ROWS, {"gradient_accumulation_steps": 2}, "last step of an epoch has 1 batches instead of 2"),
         (ROWS, {"gradient_accumulation_steps": 0}, "number of steps"),
-        (ROWS, EPOCHS | {"num_train_epochs": 0}, "would take no step in 0 epochs"),
-        (3, EPOCHS, "has 3 rows, fewer than the 4 of a batch"),
+        (ROWS, EPOCHS | {"num_train_epochs": 0}, "would take no step: set TrainingArguments.num_train_epochs"),
+        (3, EPOCHS, "has 3 rows: choose a per_device_train_batch_size of as many at most"),
         (ROWS, {"max_steps": 10, "save_strategy": "steps", "save_steps": 4}, "10 steps cannot be cut into checkpoints"),
     ],
 )

@@ -35,12 +35,6 @@ def test_a_library_in_another_folder_of_packages_is_no_code_of_the_users(folder:
     assert "(at script.py:10)" in _refusal(tmp_path, tmp_path / folder)
 
 
-def test_what_lies_beside_it_is_the_users(tmp_path: Path) -> None:
-    (tmp_path / "packages" / "other-1.0.dist-info").mkdir(parents=True)
-    (tmp_path / "packages" / "other-1.0.dist-info" / "RECORD").write_text("other/__init__.py,sha256=0,1\n,,\n./,,\n")
-    assert "(at deciding.py:2)" in _refusal(tmp_path, tmp_path / "packages")
-
-
 def test_a_module_beside_the_script_is_the_users(tmp_path: Path) -> None:
     assert "(at deciding.py:2)" in _refusal(tmp_path, tmp_path)
 

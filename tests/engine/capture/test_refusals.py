@@ -162,9 +162,6 @@ def test_a_shape_that_depends_on_values_is_refused(function) -> None:
             lambda x: x.to(torch.float16) * x,
             r"aten\._to_copy\S* \(at test_refusals\.py:\d+\).*float16 is not a storage type",
         ),
-        (lambda x: x.index_put((x[:, :4].argmax(1),), x), r"aten\.index_put\S* .*indices that may be equal"),
-        (lambda x: x.scatter(1, x.argsort(1) // 2, x), r"aten\.\S+ \(at test_refusals\.py:\d+\)"),
-        (lambda x: x.scatter(1, (x > 0).long().sort(1)[0], x), r"aten\.scatter\S* .*more than one value a line"),
         (lambda x: x * x.detach().histc(6), r"aten\.histc\S* .*give min and max"),
         (lambda x: (-2) ** x, r"aten\.pow\S* .*positive base"),
         (lambda x: torch.linalg.inv(x @ x.t()), r"aten\.linalg_inv\S* \(at .*solve_triangular"),
@@ -217,10 +214,7 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
     ("function", "message"),
     [
         (lambda x: x.clamp(max=x.sum().item()), r"takes a number out of a tensor .* \(at test_refusals\.py:\d+\)"),
-        (
-            lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)),
-            r"torch\.cond chooses .*\(at test_refusals\.py",
-        ),
+        (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), r"torch\.cond .*\(at test_refusals\.py"),
         (
             torch.autocast("cpu", dtype=torch.float16)(lambda x: x @ x.t()),
             r"^torch\.autocast computes in float16.*, and a step is captured in BF16: give it dtype=torch.bfloat16",

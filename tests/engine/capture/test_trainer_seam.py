@@ -79,19 +79,6 @@ def test_the_comparison_notices_what_is_followed_wrongly(name: str, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_comparison_notices_another_decay_and_another_rate(tmp_path: Path) -> None:
-    case = case_of("tied", gradient_accumulation_steps=1)
-    for option in ("weight_decay", "initial_lr"):
-        task = Task.from_trainer(case.trainer(tmp_path))
-        assert difference(case, task, tmp_path) is None
-        task.optimizer.param_groups[0][option] *= 1.5
-        if option == "initial_lr":
-            task.schedule.base_lrs = [group["initial_lr"] for group in task.optimizer.param_groups]  # type: ignore[union-attr]
-            task.optimizer.param_groups[0]["lr"] *= 1.5
-        assert difference(case, task, tmp_path) is not None, option
-
-
-@pytest.mark.slow
 def test_a_trainers_job_is_audited_in_micro_batches(tmp_path: Path) -> None:
     """Accumulation, the count of tokens in the whole batch and dropout, with half of the memory, to the same root."""
     case = case_of("tied")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from roundlog import Job, Task, Trainer
 from roundlog.capture import generated_tokens
-from roundlog.capture.huggingface import Sampling, sampling
-from roundlog.capture.huggingface.sampling import likeliest_weights
+from roundlog.capture.huggingface import Sampling, generation_task
+from roundlog.capture.huggingface.generation_task import likeliest_weights
 from roundlog.generation import Generator
 from roundlog.generation import generator as generator_module
 from roundlog.training.run import Run
@@ -72,7 +72,7 @@ def test_neighbouring_weights_are_told_apart() -> None:
     for low in (1.0, 2.0**-20, 2.0**-100):
         for at in range(1, 4):
             weights = torch.tensor([1.0, *(low * (1 - 2.0**-24 * k) for k in range(1, 4))])
-            kept = sampling._fewest(weights[None], torch.ones(1, 4), torch.full((1, 1), float(at)))[0]
+            kept = generation_task._fewest(weights[None], torch.ones(1, 4), torch.full((1, 1), float(at)))[0]
             assert kept.tolist() == [place < at for place in range(4)]
 
 
@@ -88,7 +88,7 @@ def test_neighbouring_weights_are_told_apart() -> None:
 def test_a_program_draws_from_the_same_tokens_either_way(how: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     logits = 2 * torch.randn(1, 300, generator=torch.Generator().manual_seed(8))
     sorted_ones = set(choices(how, 300, logits, 120))
-    monkeypatch.setattr(sampling, "_MOST_COMPARISONS", 0)
+    monkeypatch.setattr(generation_task, "_MOST_COMPARISONS", 0)
     bisected = set(choices(how, 300, logits, 120))
     share = how.top_p if how.top_p < 1 else None
     kept = set(torch.nonzero(likeliest_weights(logits / how.temperature, how.top_k or None, share))[:, 1].tolist())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog import Job, Task
-from roundlog.capture.huggingface import Sampling, SamplingForm, sampling
+from roundlog.capture.huggingface import Sampling, SamplingForm, generation_task
 from roundlog.generation import Generator, TokenSampler, load_model, sampler_numbers
 from roundlog.generation.step_program import StepProgram
 
@@ -47,7 +47,7 @@ def test_numbers_that_are_read_choose_as_constants_do(
     name: str, bisects: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if bisects:
-        monkeypatch.setattr(sampling, "_MOST_COMPARISONS", 0)
+        monkeypatch.setattr(generation_task, "_MOST_COMPARISONS", 0)
     logits = 3 * torch.randn(12, VOCABULARY, generator=torch.Generator().manual_seed(5))
     logits[6:] = logits[6:].round()
     forms = {how: how.form(VOCABULARY) for how in CHOICES[name]}

@@ -1,23 +1,247 @@
 """Generation by a causal language model of `transformers` as a task: a step of the job is one token of every sequence.
 
 The state is what `generate` keeps with a static cache: the tokens, keys and values of the attention, the position. So
-a generation is run, audited and disputed as any training is. Shapes: B sequences, L positions, a vocabulary of V.
-"""
+a generation is run, audited and disputed as any training is. A token is the likeliest one, or drawn, as `transformers`
+chooses. Shapes: B sequences, L positions, W tokens read at once, a vocabulary of V."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.huggingface.sampling import Sampling
-from roundlog.capture.huggingface.static_cache import NOISE, CachedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+_MOST = 1 << 20
+"""Most tokens to draw from, as receipts have it."""
+
+_MOST_COMPARISONS = 1 << 20
+"""Comparisons by which tokens are sorted at most; beyond, finding those that are kept by bisection is faster."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingForm:
+    """Form of a sampling: all that a program depends on that reads the numbers."""
+
+    drawn: bool
+    """Whether the token is drawn, by a temperature."""
+    penalised: bool
+    """Whether tokens that were there before have a penalty."""
+    sorted: int = 0
+    """So many of the likeliest tokens are sorted; 0: none."""
+    counted: bool = False
+    """Whether the likeliest ones are found by bisection, by their number."""
+    shared: bool = False
+    """Whether they are found by bisection, by their share."""
+    constants: Sampling | None = None
+    """The numbers, if they are constants of the program and no inputs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """The choice of a token. temperature: 0 takes the likeliest one, the first of several; above 0, one is drawn from
+    softmax(logits / temperature). top_k: of the k likeliest ones; 0: of all. top_p: of the fewest that have that share
+    together. repetition_penalty: divides logits of tokens that were there before, or multiplies negative ones (Keskar
+    et al. 2019, CTRL)."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises CaptureError for numbers that choose no token."""
+        for name, fits, allowed in (
+            # Logits are finite after the division, too.
+            ("temperature", self.temperature == 0 or 2**-100 <= self.temperature < math.inf, "0, or at least 2^-100"),
+            ("top_k", 0 <= self.top_k <= _MOST, f"0 to {_MOST}"),
+            ("top_p", 2**-100 <= self.top_p <= 1, "at least 2^-100, up to 1"),
+            ("repetition_penalty", 2**-100 <= self.repetition_penalty < math.inf, "at least 2^-100"),
+        ):
+            if not fits:
+                raise CaptureError(f"{name} is {getattr(self, name)!r}: give a number, {allowed}")
+        if self.temperature == 0 and (self.top_k or self.top_p < 1):
+            raise CaptureError("top_k and top_p are for tokens that are drawn: give a temperature above 0 with them")
+
+    def form(self, vocabulary: int) -> SamplingForm:
+        """Its form for a vocabulary of so many tokens."""
+        # States of a program are finite, and FP32 may make no zero of a number that is none.
+        plain = all(2**-126 <= number < 2**127 for number in (self.temperature or 1.0, self.repetition_penalty))
+        drawn, penalised = self.temperature > 0, self.repetition_penalty != 1
+        form = SamplingForm(drawn=drawn, penalised=penalised, constants=None if plain else self)
+        if not self.top_k and self.top_p == 1:
+            return form
+        count = min(self.top_k or vocabulary, vocabulary)
+        if vocabulary * min(max(64, 4 * count), vocabulary) <= _MOST_COMPARISONS:
+            return replace(form, sorted=count)
+        # Sorting so many would compare each with each.
+        return replace(form, counted=count < vocabulary, shared=self.top_p < 1)
+
+
+def chosen_tokens(
+    form: SamplingForm, numbers: Any, logits: torch.Tensor, tokens: torch.Tensor, position: torch.Tensor
+) -> torch.Tensor:
+    """The next tokens, i64[B], by logits f32[B, V] behind the tokens i64[B, L] up to a position, i64[]. numbers: has
+    temperature, top_k, top_p and repetition_penalty, constants of the program or its inputs, f32[] each; top_k is at
+    most the vocabulary."""
+    if form.penalised:
+        # Places behind this one hold no token that could have been repeated.
+        written = torch.arange(tokens.shape[1]) <= position
+        before = torch.where(written, tokens, tokens[:, :1])
+        count = torch.zeros_like(logits).scatter_add(1, before, torch.ones(before.shape))
+        less = torch.where(logits < 0, logits * numbers.repetition_penalty, logits / numbers.repetition_penalty)
+        logits = torch.where(count > 0, less, logits)
+    if not form.drawn:
+        return logits.argmax(-1)
+    logits = logits / numbers.temperature
+    if form.sorted:
+        likeliest, order = logits.topk(form.sorted)
+        shares = likeliest.softmax(-1)
+        # The first tokens that have top_p together: one is kept if those before it have less.
+        kept = torch.where(shares.cumsum(-1) - shares < numbers.top_p, shares, 0.0)
+        return order.gather(1, torch.multinomial(kept, 1))[:, 0]
+    if form.counted or form.shared:
+        most, share = numbers.top_k if form.counted else None, numbers.top_p if form.shared else None
+        return torch.multinomial(likeliest_weights(logits, most, share), 1)[:, 0]
+    return torch.multinomial(logits.softmax(-1), 1)[:, 0]
+
+
+def likeliest_weights(
+    logits: torch.Tensor, count: float | torch.Tensor | None, share: float | torch.Tensor | None
+) -> torch.Tensor:
+    """Weights e^(x - max x) of the `count` largest elements x of each row of f32[B, V], and of these of the fewest that
+    have a share of their sum; 0 of all others; None: of all. Of equal weights, as those below 2^-126 are taken to be,
+    the first ones count."""
+    weights = (logits - logits.amax(-1, keepdim=True)).exp()
+    if count is not None:
+        first = weights[:, :1]
+        wanted = count.expand_as(first) if isinstance(count, torch.Tensor) else torch.full_like(first, count)
+        weights = torch.where(_fewest(weights, torch.ones_like(weights), wanted), weights, 0.0)
+    if share is not None:
+        weights = torch.where(_fewest(weights, weights, weights.sum(-1, keepdim=True) * share), weights, 0.0)
+    return weights
+
+
+def _fewest(weights: torch.Tensor, amounts: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """bool[B, V]: the largest weights, from 0 to 1, whose amounts come to what is wanted, f32[B, 1]; of equal ones the
+    first. All, if all come to less.
+
+    Sorting is out of reach. But the amounts above a bound fall as the bound rises, so that the bits of the last bound
+    above which there is enough are found one by one: 7 of its exponent and 23 of its fraction."""
+
+    def is_enough(chosen: torch.Tensor) -> torch.Tensor:
+        return torch.where(chosen, amounts, 0.0).sum(-1, keepdim=True) >= wanted
+
+    # There is too little above `high`, at last above its half there is enough.
+    high = torch.ones_like(wanted)
+    for halvings in (64, 32, 16, 8, 4, 2, 1):
+        lower = high * 2.0**-halvings
+        high = torch.where(is_enough(weights > lower), high, lower)
+    low, width = high * 0.5, high * 0.5
+    for _ in range(23):
+        width = width * 0.5
+        low = torch.where(is_enough(weights > low + width), low + width, low)
+    surely, perhaps = weights > low + width, weights > low
+    # Between the two are equal weights: the place of the last one that is needed is found in the same way.
+    place = torch.arange(weights.shape[-1])
+    last = torch.zeros_like(wanted, dtype=torch.int64)
+    for bit in reversed(range((weights.shape[-1] - 1).bit_length())):
+        later = last + (1 << bit)
+        last = torch.where(is_enough(surely | (perhaps & (place < later))), last, later)
+    return surely | (perhaps & (place <= last))
+
+
+NOISE = {torch.float32: 2.0**-10, torch.bfloat16: 2.0**-4}
+"""The largest difference between logits that is rounding, as a share of their range."""
+
+
+class CachedModel(nn.Module):
+    """A model with keys and values [B, heads, L, width] of every layer, which begin with zeros, and a position, i64[]
+    of all rows or, where a subclass says so, i64[B]."""
+
+    position: torch.Tensor
+
+    def __init__(self, model: PreTrainedModel, batch: int, length: int) -> None:
+        super().__init__()
+        self.model = model
+        self.unused = nn.Parameter(torch.zeros(()))
+        self.length = length
+        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
+        # The model itself lays keys and values out.
+        laid, first = self._new_cache(), torch.zeros(batch, 1, dtype=torch.int64)
+        with torch.no_grad():
+            self._read(first, first, laid)
+        for number, layer in enumerate(laid.layers):
+            self.register_buffer(f"keys_{number}", torch.zeros_like(layer.keys))
+            self.register_buffer(f"values_{number}", torch.zeros_like(layer.values))
+
+    def read(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits f32[B, W, V] behind each of the tokens i64[B, W] from this position on, which go into the cache."""
+        places = (self.position.reshape(-1, 1) + torch.arange(tokens.shape[1])).expand(tokens.shape)
+        return self._read(tokens, places, self._cache(), self.mask(places))
+
+    def mask(self, places: torch.Tensor) -> torch.Tensor | None:
+        """The positions that tokens at places i64[B, W] attend to, as the model takes them; None: the model masks."""
+        return None
+
+    def layer(self) -> Any:
+        """The empty cache of a layer."""
+        from transformers.cache_utils import StaticLayer
+
+        return StaticLayer(self.length)
+
+    def _read(
+        self, tokens: torch.Tensor, places: torch.Tensor, kept: Any, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        read = self.model(
+            input_ids=tokens, position_ids=places, past_key_values=kept, use_cache=True, attention_mask=mask
+        )
+        logits: torch.Tensor = read.logits.float()
+        return logits
+
+    def _new_cache(self) -> Any:
+        """A cache that the model lays out when it is first called with it."""
+        from transformers.cache_utils import Cache
+
+        count = self.model.config.get_text_config().num_hidden_layers
+        return Cache(layers=[self.layer() for _ in range(count)])
+
+    def _cache(self) -> Any:
+        """The cache up to this position: its tensors are this module's own, into which the model writes."""
+        found = self._new_cache()
+        for number, layer in enumerate(found.layers):
+            layer.keys, layer.values = getattr(self, f"keys_{number}"), getattr(self, f"values_{number}")
+            layer.dtype, layer.device = layer.keys.dtype, layer.keys.device
+            layer.batch_size, layer.num_heads = layer.keys.shape[:2]
+            layer.k_head_dim, layer.v_head_dim = layer.keys.shape[-1], layer.values.shape[-1]
+            layer.cumulative_length = self.position.clone()
+            layer.is_initialized = True
+        return found
+
+    def require_sameness(self, prompt: Sequence[int]) -> None:
+        """Raises CaptureError if the model called as here gives other logits than called on all positions at once: of a
+        prompt, repeated to the length."""
+        tokens = torch.tensor([prompt]).repeat(1, -(-self.length // len(prompt)))[:, : self.length]
+        with torch.no_grad():
+            expected = self.model(input_ids=tokens, use_cache=False).logits.float()
+            begun = self._new_cache()
+            one_by_one = [self._read(tokens[:, at : at + 1], torch.tensor([[at]]), begun) for at in range(self.length)]
+        gap = (torch.cat(one_by_one, 1) - expected).abs().max()
+        apart = float(gap / (expected.max() - expected.min()))
+        if not apart <= NOISE[self.model.dtype]:
+            raise CaptureError(
+                f"the model {type(self.model).__name__} gives other logits token by token, with a static cache, than "
+                f"of all tokens at once (by {apart:.2g} of their range): choose a model that does not"
+            )
 
 
 class TextGenerator(CachedModel):
@@ -54,7 +278,8 @@ class TextGenerator(CachedModel):
             token = self.tokens.gather(1, place)
             logits = self.read(token)[:, 0]
             given = self.position + 1 < self.lengths
-            chosen = self._how.choose(logits, self.tokens, self.position)
+            form = self._how.form(logits.shape[-1])
+            chosen = chosen_tokens(form, self._how, logits, self.tokens, self.position)
             counts = ~(given | self.ended)
             if self._stop:
                 chosen = torch.where(self.ended, self._stop[0], chosen)
@@ -110,6 +335,10 @@ def _one_token(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Ten
     return loss
 
 
+_LENGTH_DEPENDENT = re.compile(r'"(?:rope_)?type": "(dynamic|longrope)"')
+"""Kinds of rotary positions, in a configuration, that depend on the length of what is read."""
+
+
 def check_generation(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], new_tokens: int, stop: Sequence[int]
 ) -> None:
@@ -124,29 +353,13 @@ def check_generation(
     size = config.vocab_size
     if bad := [token for tokens in (*prompts, stop) for token in tokens if not 0 <= token < size]:
         raise CaptureError(f"the token {bad[0]} is none of the model's {size}: take the tokenizer of this model")
-    if (kind := _length_dependent(config.to_dict())) is not None:
-        raise CaptureError(
-            f"the model's positions are scaled by the length of the text (rope_type {kind}), so that a token has other "
-            "keys in a longer one: choose a model whose are not"
-        )
+    if kind := _LENGTH_DEPENDENT.search(json.dumps(config.to_dict(), default=str)):
+        raise CaptureError(f"its positions are scaled by the length of the text ({kind[1]}): choose another model")
     length = max(map(len, prompts)) + new_tokens
     for name in ("max_position_embeddings", "sliding_window"):
         most = getattr(config, name, None)
         if most is not None and 0 < most < length:
-            raise CaptureError(
-                f"{length} positions are more than the model's {name} of {most}: give shorter prompts, or ask for "
-                "fewer new tokens"
-            )
-
-
-def _length_dependent(config: object) -> str | None:
-    """The kind of rotary positions, anywhere in a configuration, that depend on the length of what is read."""
-    if not isinstance(config, Mapping):
-        return None
-    for name in ("rope_type", "type"):
-        if config.get(name) in ("dynamic", "longrope"):
-            return str(config[name])
-    return next((kind for value in config.values() if (kind := _length_dependent(value)) is not None), None)
+            raise CaptureError(f"{length} positions are more than the model's {name} of {most}: ask for fewer tokens")
 
 
 def generated_tokens(state: Mapping[str, torch.Tensor], stop: Sequence[int] = ()) -> list[list[int]]:
