@@ -21,9 +21,9 @@ from roundlog.capture.draws import GENERATOR, Replay
 from roundlog.capture.errors import reason
 from roundlog.capture.real_steps.eager_steps import EagerTraining
 from roundlog.capture.real_steps.process_settings import plainly
-from roundlog.capture.spill_file import SpilledTensor, SpillFile
 from roundlog.capture.tracing.traced_torch import without_checkpoints
 from roundlog.data import materialized, widened
+from roundlog.data.spill_file import SpilledTensor, SpillFile
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
@@ -103,7 +103,7 @@ class Trial:
         self._gradients: list[dict[str, SpilledTensor]] = []
 
     def put_aside(self, results: Results) -> Results:
-        """Results as they are now, to be read later. Raises CaptureError if there is no room."""
+        """Results as they are now, to be read later. Raises DataError if there is no room."""
         return {name: _later(self._aside.put(result())) for name, result in results.items()}
 
     def by_engine(self) -> TrialRun:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from roundlog.capture import CaptureError, Task
-from roundlog.data import FileField
+from roundlog.capture import Task
+from roundlog.data import DataError, FileField
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 
@@ -69,7 +69,7 @@ def test_rows_are_what_the_collator_made(dtype: torch.dtype, tmp_path: Path) -> 
 def test_a_folder_without_room_is_named(tmp_path: Path) -> None:
     """A limit on files stands for a full disk."""
     made = trainer(tmp_path, rows=WideRows(), given={"model": Wide(0.0)})
-    with limit(resource.RLIMIT_FSIZE, 10 << 20), pytest.raises(CaptureError) as caught:
+    with limit(resource.RLIMIT_FSIZE, 10 << 20), pytest.raises(DataError) as caught:
         Task.from_trainer(made)
     assert f"kept in {tempfile.gettempdir()} (File too large): set TMPDIR" in str(caught.value)
 
@@ -77,7 +77,7 @@ def test_a_folder_without_room_is_named(tmp_path: Path) -> None:
 def test_a_missing_folder_is_named(tmp_path: Path, monkeypatch: Any) -> None:
     made = trainer(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(CaptureError, match=r"kept in .*gone \(No such file or directory\): set TMPDIR"):
+    with pytest.raises(DataError, match=r"kept in .*gone \(No such file or directory\): set TMPDIR"):
         Task.from_trainer(made)
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog.capture import Captured, CaptureError, Task, capture
-from roundlog.capture.spill_file import SpillFile
+from roundlog.data import DataError
+from roundlog.data.spill_file import SpillFile
 from roundlog.program import Program
 from roundlog.training.job import Job
 from roundlog.training.sameness import Sameness, confirm_same
@@ -212,11 +213,11 @@ def test_results_wait_for_other_runs_in_a_file() -> None:
 def test_a_folder_without_room_for_results_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     task = task_of()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(CaptureError, match=r"what the steps of the comparison give cannot be kept in .*gone"):
+    with pytest.raises(DataError, match=r"what the steps of the comparison give cannot be kept in .*gone"):
         Job.from_task(lambda: task)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
-    with limit(resource.RLIMIT_FSIZE, 3000), pytest.raises(CaptureError, match=r"File too large\): set TMPDIR"):
+    with limit(resource.RLIMIT_FSIZE, 3000), pytest.raises(DataError, match=r"File too large\): set TMPDIR"):
         Job.from_task(lambda: task)
     assert all(torch.equal(value, before[name]) for name, value in task.model.state_dict().items())
     assert not list(tmp_path.iterdir())

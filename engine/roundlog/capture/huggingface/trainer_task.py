@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from roundlog.capture.errors import CaptureError, a_kind, reason
-from roundlog.capture.spill_file import SpillFile
 from roundlog.data import STORED, Field, FileField, micro_batches
+from roundlog.data.spill_file import SpillFile
 from roundlog.program import DType, FieldType, Stored, TensorType
 
 if TYPE_CHECKING:

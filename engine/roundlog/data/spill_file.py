@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from roundlog.capture.errors import CaptureError
+from roundlog.data.field import DataError
 from roundlog.storage import read_into
 
 
@@ -20,7 +20,7 @@ class SpillFile:
     """A file without a name, which goes when nobody has it open. It lies where temporary files do."""
 
     def __init__(self, what: str) -> None:
-        """what: is kept in it, for messages. Raises CaptureError if the file cannot be made."""
+        """what: is kept in it, for messages. Raises DataError if the file cannot be made."""
         self._what, self._size = what, 0
         self.place = Path(tempfile.gettempdir())
         """The folder."""
@@ -30,7 +30,7 @@ class SpillFile:
         """The file, open for reading."""
 
     def append(self, tensor: torch.Tensor) -> int:
-        """Writes a tensor on the CPU behind all others. Returns its first byte. Raises CaptureError if there is no
+        """Writes a tensor on the CPU behind all others. Returns its first byte. Raises DataError if there is no
         room."""
         # Modes of a trace, or of a run in FP64, have no business here.
         with _disable_current_modes():
@@ -60,7 +60,7 @@ class SpillFile:
         try:
             yield
         except OSError as error:
-            raise CaptureError(
+            raise DataError(
                 f"{self._what} cannot be kept in {self.place} ({error.strerror}): set TMPDIR to a folder with room for "
                 "them"
             ) from error

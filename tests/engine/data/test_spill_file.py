@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from roundlog.capture.spill_file import SpillFile
+from roundlog.data.spill_file import SpillFile
 from roundlog.training.trial import _Promoted
 
 TENSORS: dict[str, Callable[[], torch.Tensor]] = {
