@@ -1,6 +1,5 @@
 """Update rules of PyTorch's optimizers as plain tensor arithmetic, so that they are captured like everything else:
-stochastic gradient descent (plain, averaged, by signs of gradients alone, scaled by a gradient's own history), Adam and
-what has been made of it, and Adafactor.
+stochastic gradient descent (plain, or scaled by a gradient's own history), Adam and NAdam.
 
 What PyTorch computes with Python floats at every step (learning rates, Adam's bias corrections) becomes a column of
 the schedule table: computed once, in FP64, rounded to FP32, and from then on data."""
@@ -78,56 +77,6 @@ class SGD(_WithMomentum):
         buffer = added(slots["momentum"] * momentum, g, row.get("fresh", 1.0))
         g = added(g, buffer, momentum) if self.group["nesterov"] else buffer
         return added(p, g, -row["lr"]), {"momentum": buffer}
-
-
-class ASGD(Update):
-    """torch.optim.ASGD (Polyak and Juditsky 1992): slot `ax` is the mean of the parameter since step t0."""
-
-    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        return zeros(p, "ax")
-
-    def _rate(self, step: int) -> float:
-        """Rate that the step before has left; the first one's is the learning rate."""
-        if not step:
-            return self.rate(0)
-        rate, lambd = self.rate(step - 1), float(self.group["lambd"])
-        return rate / float((1.0 + lambd * rate * step) ** self.group["alpha"])
-
-    def _share(self, step: int) -> float:
-        return 1.0 / max(1.0, step - float(self.group["t0"]))
-
-    def columns(self) -> dict[str, Column]:
-        return {
-            "lr": self._rate,
-            "decay": lambda step: 1.0 - float(self.group["lambd"]) * self._rate(step),
-            "share": self._share,
-            "rest": lambda step: 1.0 - self._share(step),
-        }
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        p = row["decay"] * p - row["lr"] * self.decayed(p, g)
-        return p, {"ax": row["rest"] * slots["ax"] + row["share"] * p}
-
-
-class Rprop(Update):
-    """torch.optim.Rprop (Riedmiller and Braun 1993): every weight's step grows while its gradient keeps its sign. The
-    learning rate is where the steps start."""
-
-    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {**zeros(p, "prev"), "step_size": torch.full_like(p, self.rate(0))}
-
-    def columns(self) -> dict[str, Column]:
-        return {}
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        shorter, longer = (float(eta) for eta in self.group["etas"])
-        least, most = (float(size) for size in self.group["step_sizes"])
-        # Signs are multiplied, since a product of small gradients underflows, as it does in PyTorch.
-        turned = g.sign() * slots["prev"].sign()
-        factor = torch.where(turned > 0, longer, torch.where(turned < 0, shorter, 1.0))
-        size = (slots["step_size"] * factor).clamp(least, most)
-        g = torch.where(turned < 0, 0.0, g)
-        return p - g.sign() * size, {"prev": g, "step_size": size}
 
 
 class RMSprop(_WithMomentum):
@@ -308,91 +257,6 @@ class NAdam(Moments):
         return p - row["of_mean"] * (m / denominator), {"exp_avg": m, "exp_avg_sq": v}
 
 
-class RAdam(Moments):
-    """torch.optim.RAdam (Liu et al. 2020): in the first steps, whose variance is not known well, plain momentum."""
-
-    def _rectified(self, step: int) -> float:
-        """The factor of the steps that are scaled; 0 in the first ones."""
-        beta, bias = self.beta(1, step), self.bias(1, step)
-        whole = 2 / (1 - beta) - 1
-        length = whole - 2 * (step + 1) * beta ** (step + 1) / bias
-        if length <= 5:
-            return 0.0
-        ratio = (length - 4) * (length - 2) * whole / ((whole - 4) * (whole - 2) * length)
-        return float((ratio * bias) ** 0.5)
-
-    def columns(self) -> dict[str, Column]:
-        return {
-            **super().columns(),
-            "scaled": lambda step: self._rectified(step) * self.rate(step) / self.bias(0, step),
-            "plain": lambda step: 0.0 if self._rectified(step) else self.rate(step) / self.bias(0, step),
-        }
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        m, v = self.moments(self.gradient(p, g), slots, row)
-        p = self.shrunk(p, row) - row["plain"] * m
-        return p - row["scaled"] * (m / (torch.sqrt(v) + self.group["eps"])), {"exp_avg": m, "exp_avg_sq": v}
-
-
-class Adamax(Moments):
-    """torch.optim.Adamax (Kingma and Ba 2015): scaled by the largest gradient, which fades."""
-
-    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        return zeros(p, "exp_avg", "exp_inf")
-
-    def columns(self) -> dict[str, Column]:
-        return {**super().columns(), "step_size": lambda step: self.rate(step) / self.bias(0, step)}
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        g = self.decayed(p, g)
-        keep, add = self.weights(0, row)
-        m = keep * slots["exp_avg"] + add * g
-        largest = torch.maximum(self.weights(1, row)[0] * slots["exp_inf"], g.abs() + self.group["eps"])
-        return p - row["step_size"] * (m / largest), {"exp_avg": m, "exp_inf": largest}
-
-
-class Adafactor(Update):
-    """torch.optim.Adafactor (Shazeer and Stern 2018)."""
-
-    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        if p.ndim < 2:
-            return zeros(p, "variance")
-        return {"row_var": torch.zeros_like(p[..., :1]), "col_var": torch.zeros_like(p[..., :1, :])}
-
-    def columns(self) -> dict[str, Column]:
-        columns: dict[str, Column] = {
-            "fresh": lambda step: float((step + 1.0) ** self.group["beta2_decay"]),
-            "rho": lambda step: min(self.rate(step), (step + 1.0) ** -0.5),
-        }
-        decay = float(self.group["weight_decay"])
-        if decay:
-            columns["decay"] = lambda step: 1.0 - self.rate(step) * decay
-        return columns
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        eps1, eps2 = self.group["eps"]
-        eps1 = torch.finfo(torch.float32).eps if eps1 is None else float(eps1)
-        size = row["rho"] * _root_mean_square(p).clamp(min=float(eps2))
-        if "decay" in row:
-            p = p * row["decay"]
-        squares = g * g
-        if p.ndim < 2:
-            variance = slots["variance"] + row["fresh"] * (squares - slots["variance"])
-            following = {"variance": variance}
-        else:
-            rows = slots["row_var"] + row["fresh"] * (squares.mean(-1, keepdim=True) - slots["row_var"])
-            columns = slots["col_var"] + row["fresh"] * (squares.mean(-2, keepdim=True) - slots["col_var"])
-            following = {"row_var": rows, "col_var": columns}
-            variance = rows * columns / rows.mean(-2, keepdim=True).clamp(min=eps1)
-        update = g / torch.sqrt(variance.clamp(min=eps1 * eps1))
-        longest = (_root_mean_square(update) / float(self.group["d"])).clamp(min=1.0)
-        return p - (size / longest) * update, following
-
-
-def _root_mean_square(x: torch.Tensor) -> torch.Tensor:
-    return torch.sqrt((x * x).sum()) / float(x.numel() ** 0.5)
-
-
 def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
     """Factor by which clipping multiplies every gradient: min(1, max_norm / (norm + 1e-6)), norm being the Euclidean
     one of all of them together, as torch.nn.utils.clip_grad_norm_ does it (Pascanu, Mikolov, Bengio 2013)."""
@@ -411,14 +275,9 @@ _UPDATES: dict[type, type[Update]] = {
     torch.optim.Adam: Adam,
     torch.optim.AdamW: Adam,
     torch.optim.NAdam: NAdam,
-    torch.optim.RAdam: RAdam,
-    torch.optim.Adamax: Adamax,
     torch.optim.RMSprop: RMSprop,
     torch.optim.Adagrad: Adagrad,
     torch.optim.Adadelta: Adadelta,
-    torch.optim.Adafactor: Adafactor,
-    torch.optim.ASGD: ASGD,
-    torch.optim.Rprop: Rprop,
 }
 
 
@@ -429,9 +288,10 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
     kind = Own if is_own(optimizer) else _UPDATES.get(type(optimizer))
     if kind is None:
         known = ", ".join(f"torch.optim.{cls.__name__}" for cls in _UPDATES)
-        iterates = type(optimizer) is torch.optim.Muon
-        why = "iterates in bfloat16, which is not followed yet" if iterates else "is not supported"
-        raise CaptureError(f"the optimizer {name} {why}: use one of {known}")
+        raise CaptureError(
+            f"the optimizer {name} is not supported: use one of {known}, or write its step in a subclass of "
+            "torch.optim.Optimizer whose __init__ makes the state, with counts in tensors"
+        )
     refuse_hooks(optimizer)
     if kind is Own and any(type(group.get("lr")) not in (int, float) for group in optimizer.param_groups):
         raise CaptureError(
