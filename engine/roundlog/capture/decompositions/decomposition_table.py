@@ -7,7 +7,7 @@ rounded on the way but what comes out."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -135,36 +135,6 @@ def _norm(op: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-_OF_LISTS = ("abs", "add", "addcdiv", "addcmul", "copy", "div", "lerp", "mul", "neg", "sqrt", "sub", "zero")
-"""Functions of single tensors, of which PyTorch has one on lists of tensors, too."""
-
-
-def _of_lists() -> Table:
-    """Operators on lists of tensors (`torch._foreach_lerp_`, ...), one tensor after another."""
-    found: Table = {}
-    for name in (*_OF_LISTS, *(f"{name}_" for name in _OF_LISTS)):
-        packet = getattr(_aten, f"_foreach_{name}", None)
-        for overload in () if packet is None or not hasattr(torch.Tensor, name) else packet.overloads():
-            if not overload.endswith("out"):
-                found[getattr(packet, overload)] = functools.partial(_one_by_one, getattr(torch.Tensor, name))
-    return found
-
-
-def _one_by_one(single: Callable[..., Any], tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
-    """The results of a method of single tensors, called for every tensor of a list; nothing of one in place."""
-    if single.__name__.startswith("addc") and len(args) == 3:
-        kwargs, args = {"value": args[-1]}, args[:-1]
-    results = [
-        single(tensor, *(_item(x, n) for x in args), **{name: _item(x, n) for name, x in kwargs.items()})
-        for n, tensor in enumerate(tensors)
-    ]
-    return None if single.__name__.endswith("_") else results
-
-
-def _item(argument: Any, number: int) -> Any:
-    return argument[number] if isinstance(argument, list | tuple) else argument
-
-
 _BEYOND_CORE = (
     _aten.addmv,
     _aten.dist,
@@ -190,8 +160,8 @@ _OVERFLOWING = ("elu_backward", "softplus", "softplus_backward", "mish", "mish_b
 """PyTorch's decompositions overflow, or take the logarithm of zero, on a branch that `where` then discards: a program
 would stop there."""
 
-_WRONG = ("_safe_softmax", "multilabel_margin_loss_forward")
-"""A row of -inf alone gives zeros; what stands behind the first -1 is no target."""
+_WRONG = ("_safe_softmax", "multilabel_margin_loss_forward", "soft_margin_loss", "soft_margin_loss_backward")
+"""A row of -inf alone gives zeros; what stands behind the first -1 is no target; soft margins overflow, and cancel."""
 
 _KEPT_WHOLE = frozenset((*_BETTER_IN_ONE, *_MOVEMENT, *_MATRICES, *_OVERFLOWING, *_WRONG))
 
@@ -207,8 +177,7 @@ def decompositions() -> dict[Any, Any]:
     # Forward-mode derivatives begin with tensors known to be zero, whose operators PyTorch computes on another device.
     table[_aten._efficientzerotensor.default] = torch.zeros
     table = {**in_fp32({**table, **own_decompositions()}), **norms()}
-    table = with_pairs({**table, **_of_lists()})
-    return with_known_values(table)
+    return with_known_values(with_pairs(table))
 
 
 def own_decompositions() -> dict[Any, Any]:

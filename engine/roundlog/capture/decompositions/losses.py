@@ -16,18 +16,11 @@ def decompositions() -> dict[Any, Any]:
     """For `make_fx`: ATen operator -> function."""
     return {
         _aten.binary_cross_entropy.default: binary_cross_entropy,
-        _aten.soft_margin_loss.default: soft_margin_loss,
-        _aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
-        _aten.multi_margin_loss_backward.default: multi_margin_loss_backward,
         _aten._ctc_loss.default: _ctc_loss,
         _aten._ctc_loss.Tensor: _ctc_loss,
         _aten._ctc_loss_backward.default: _ctc_backward,
         _aten._ctc_loss_backward.Tensor: _ctc_backward,
     }
-
-
-def _reduced(loss: torch.Tensor, reduction: int) -> torch.Tensor:
-    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
 
 
 def binary_cross_entropy(
@@ -40,43 +33,7 @@ def binary_cross_entropy(
     loss = -(target * log_x + (1 - target) * log_not_x)
     if weight is not None:
         loss = loss * weight
-    return _reduced(loss, reduction)
-
-
-def soft_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
-    """log(1 + e^(-x target)), as softplus, which does not overflow."""
-    return _reduced(_aten.softplus(-target * x), reduction)
-
-
-def soft_margin_loss_backward(
-    g: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int = 1
-) -> torch.Tensor:
-    """Gradient of the soft margin loss, by the sigmoid of -x target: PyTorch's decomposition subtracts 1 from the
-    sigmoid of x target, and cancels."""
-    slope = -target * torch.sigmoid(-target * x)
-    return slope * (g / x.numel() if reduction == 1 else g)
-
-
-def multi_margin_loss_backward(
-    g: torch.Tensor,
-    x: torch.Tensor,
-    target: torch.Tensor,
-    p: int,
-    margin: float,
-    weight: torch.Tensor | None = None,
-    reduction: int = 1,
-) -> torch.Tensor:
-    """The slopes of max(0, margin - x[target] + x[j])^p / count, j any other class."""
-    rows, classes = x.reshape(-1, x.shape[-1] if x.ndim else 1), target.reshape(-1, 1)
-    inside = margin - rows.gather(1, classes) + rows
-    slope = torch.where(inside > 0, 1.0 if p == 1 else 2 * inside, 0.0) / rows.shape[1]
-    if weight is not None:
-        slope = slope * weight[classes]
-    own = torch.arange(rows.shape[1], device=x.device) == classes
-    slope = torch.where(own, 0.0, slope)
-    slope = torch.where(own, -slope.sum(1, keepdim=True), slope)
-    share = (g / len(rows) if reduction == 1 else g).reshape(-1, 1)
-    return (slope * share).reshape(x.shape)
+    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
 
 
 _NEVER = -1e30

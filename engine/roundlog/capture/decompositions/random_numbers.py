@@ -1,14 +1,11 @@
-"""Draws that are made of uniform and normal numbers: random choices, random slopes, and numbers of the gamma family
-(gamma, beta, Dirichlet, chi-squared, Student's t) in a fixed number of trials."""
+"""Draws that are made of uniform and normal numbers: random choices, and numbers of the gamma family (gamma, beta,
+Dirichlet, chi-squared, Student's t) in a fixed number of trials."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-
-from roundlog.arithmetic import is_short
-from roundlog.capture.errors import CaptureError
 
 _aten = torch.ops.aten
 
@@ -17,8 +14,6 @@ def decompositions() -> dict[Any, Any]:
     """For `make_fx`: ATen operator -> function."""
     return {
         _aten.multinomial.default: multinomial,
-        _aten.rrelu_with_noise.default: rrelu_with_noise,
-        _aten.rrelu_with_noise_backward.default: rrelu_backward,
         _aten.normal.Tensor_float: normal,
         _aten.normal.Tensor_Tensor: normal,
         _aten.normal.float_Tensor: normal,
@@ -42,38 +37,6 @@ def multinomial(
     last = weights.shape[-1] - 1 - (weights > 0).to(weights.dtype).flip(-1).argmax(-1, keepdim=True)
     found = (sums.unsqueeze(-2) <= drawn.unsqueeze(-1)).sum(-1)
     return torch.minimum(found, last)
-
-
-def rrelu_with_noise(
-    x: torch.Tensor,
-    noise: torch.Tensor,
-    lower: float = 0.125,
-    upper: float = 1 / 3,
-    training: bool = False,
-    generator: torch.Generator | None = None,
-) -> torch.Tensor:
-    """Negative numbers times a uniform one between two bounds, which the noise remembers."""
-    if not training:
-        return torch.where(x > 0, x, x * ((lower + upper) / 2))
-    if is_short(x.dtype):
-        dtype = str(x.dtype).removeprefix("torch.")
-        raise CaptureError(f"aten.rrelu_with_noise on numbers of {dtype} draws them in {dtype}: use .float() before")
-    slope = torch.where(x > 0, 1.0, lower + (upper - lower) * torch.rand_like(x))
-    noise.copy_(slope)
-    return x * slope
-
-
-def rrelu_backward(
-    g: torch.Tensor,
-    x: torch.Tensor,
-    noise: torch.Tensor,
-    lower: float,
-    upper: float,
-    training: bool,
-    is_result: bool,
-) -> torch.Tensor:
-    """Gradient of rrelu, by the slope that the noise remembers, or by the mean one."""
-    return g * noise if training else torch.where(x > 0, g, g * ((lower + upper) / 2))
 
 
 def normal(mean: Any, deviation: Any = 1.0, *, generator: torch.Generator | None = None) -> torch.Tensor:

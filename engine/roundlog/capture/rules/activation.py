@@ -20,11 +20,6 @@ def relu(c: Context, x: Value) -> Value:
     return c.op("maximum", x, c.builder.constant(0, c.dtype(x)))
 
 
-@rule("threshold_backward")
-def threshold_backward(c: Context, g: Value, x: Value, threshold: Scalar) -> Value:
-    return c.op("where", c.op("le", x, c.f32(threshold)), c.f32(0.0), g)
-
-
 @rule("sigmoid")
 def sigmoid(c: Context, x: Value) -> Value:
     # 1 / (1 + e^-x) in a form that cannot overflow: e^-|x| <= 1.
@@ -32,11 +27,6 @@ def sigmoid(c: Context, x: Value) -> Value:
     one = c.f32(1.0)
     below = c.op("lt", x, c.f32(0.0))
     return c.op("div", c.op("where", below, e, one), c.op("add", one, e))
-
-
-@rule("silu")
-def silu(c: Context, x: Value) -> Value:
-    return c.op("mul", x, sigmoid(c, x))
 
 
 @rule("gelu")
@@ -105,11 +95,6 @@ def mish_backward(c: Context, g: Value, x: Value) -> Value:
     t = c.op("tanh", _log_of_one_plus_exp(c, x))
     slope = c.op("mul", c.op("mul", x, sigmoid(c, x)), c.op("sub", c.f32(1.0), c.op("mul", t, t)))
     return c.op("mul", g, c.op("add", t, slope))
-
-
-@rule("hardshrink")
-def hardshrink(c: Context, x: Value, limit: Scalar = 0.5) -> Value:
-    return shrink_backward(c, x, x, limit)
 
 
 @rule("hardshrink_backward", "softshrink_backward")

@@ -40,11 +40,6 @@ def zeros_like(c: Context, x: Value, *_: Any, **__: Any) -> Value:
     return c.builder.constant(0, storage(traced.dtype), tuple(traced.shape))
 
 
-@rule("ones_like")
-def ones_like(c: Context, x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    return full_like(c, x, 1, dtype=dtype)
-
-
 _WRITTEN = (None, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 
 
@@ -61,16 +56,6 @@ def scalar_tensor(c: Context, value: Scalar, *, dtype: torch.dtype | None = None
     if isinstance(value, Value):
         return c.builder.convert(value, storage(c.node.meta["val"].dtype))
     return c.builder.constant(value, _dtype(c, dtype))
-
-
-@rule("fill.Scalar")
-def fill(c: Context, x: Value, value: Scalar) -> Value:
-    return c.builder.constant(value, c.dtype(x), c.shape(x))
-
-
-@rule("zero")
-def zero(c: Context, x: Value) -> Value:
-    return fill(c, x, 0)
 
 
 @rule("arange")
@@ -99,11 +84,6 @@ def bernoulli(c: Context, x: Value, p: float = 0.5, *, generator: None = None) -
     """1 with probability p, else 0: uniform < p, p rounded to FP32."""
     drawn = c.op("lt", c.builder.uniform(c.shape(x)), c.f32(p))
     return c.op("to_f32", drawn)
-
-
-@rule("bernoulli")
-def bernoulli_of(c: Context, x: Value, *, generator: None = None) -> Value:
-    return c.op("to_f32", c.op("lt", c.builder.uniform(c.shape(x)), x))
 
 
 @rule("native_dropout")

@@ -54,30 +54,6 @@ def mv(c: Context, a: Value, x: Value) -> Value:
     return c.squeeze(c.op("matmul", a, column), [1])
 
 
-@rule("_trilinear")
-def trilinear(
-    c: Context,
-    a: Value,
-    b: Value,
-    d: Value,
-    expand_a: Sequence[int],
-    expand_b: Sequence[int],
-    expand_d: Sequence[int],
-    dims: Sequence[int],
-    unroll_dim: int = 1,
-) -> Value:
-    """The sum over axes of the products of three tensors, each given new axes first."""
-    wide = []
-    for x, new in ((a, expand_a), (b, expand_b), (d, expand_d)):
-        rank, shape = c.rank(x) + len(new), list(c.shape(x))
-        for dim in sorted(c.dim(axis, rank) for axis in new):
-            shape.insert(dim, 1)
-        wide.append(c.builder.reshape(x, shape))
-    product = c.op("mul", c.op("mul", wide[0], wide[1]), wide[2])
-    over = c.dims(tuple(dims), c.rank(product)) if dims else ()
-    return c.squeeze(c.op("sum", product, dims=over), over)
-
-
 @rule("dot")
 def dot(c: Context, a: Value, b: Value) -> Value:
     n = c.shape(a)[0]

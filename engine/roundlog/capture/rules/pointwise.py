@@ -31,12 +31,6 @@ def sub(c: Context, a: Any, b: Any, alpha: Scalar = 1) -> Value:
     return c.op("sub", a, _alpha(c, b, alpha))
 
 
-@rule("rsub")
-def rsub(c: Context, a: Any, b: Any, alpha: Scalar = 1) -> Value:
-    a, b = c.operands(a, b)
-    return c.op("sub", b, _alpha(c, a, alpha))
-
-
 @rule("mul.Tensor", "mul.Scalar")
 def mul(c: Context, a: Any, b: Any) -> Value:
     a, b = c.operands(a, b)
@@ -69,16 +63,6 @@ _binary("minimum", "minimum")
 @rule("isnan")
 def not_a_number(c: Context, x: Value) -> Value:
     return c.op("logical_not", c.op("eq", x, x))
-
-
-@rule("fmax", "fmin")
-def other_than_nan(c: Context, a: Any, b: Any) -> Value:
-    """The larger or smaller one; where one is NaN, the other."""
-    a, b = c.operands(a, b)
-    best = c.op("maximum" if "fmax" in str(c.node.target) else "minimum", a, b)
-    if c.dtype(a) != DType.F32:
-        return best
-    return c.op("where", not_a_number(c, a), b, c.op("where", not_a_number(c, b), a, best))
 
 
 @rule("isinf")
@@ -128,11 +112,6 @@ def reciprocal(c: Context, x: Value) -> Value:
     return c.op("div", c.f32(1.0), c.builder.convert(x, DType.F32))
 
 
-@rule("square")
-def square(c: Context, x: Value) -> Value:
-    return c.op("mul", x, x)
-
-
 @rule("sign")
 def sign(c: Context, x: Value) -> Value:
     zero, one, minus = (c.builder.constant(item, c.dtype(x)) for item in (0, 1, -1))
@@ -156,21 +135,6 @@ def clamp(c: Context, x: Value, low: Any = None, high: Any = None) -> Value:
         bound = c.builder.constant(limit, dtype) if given is None else c.builder.convert(given, dtype)
         x = c.op(name, c.builder.convert(x, dtype), bound)
     return x
-
-
-@rule("addcmul")
-def addcmul(c: Context, x: Value, a: Value, b: Value, *, value: Scalar = 1) -> Value:
-    return c.op("add", x, _alpha(c, c.op("mul", a, b), value))
-
-
-@rule("addcdiv")
-def addcdiv(c: Context, x: Value, a: Value, b: Value, *, value: Scalar = 1) -> Value:
-    return c.op("add", x, _alpha(c, c.op("div", a, b), value))
-
-
-@rule("lerp.Scalar")
-def lerp(c: Context, a: Value, b: Value, weight: Scalar) -> Value:
-    return c.op("add", a, c.op("mul", c.f32(weight), c.op("sub", b, a)))
 
 
 def _function(name: str) -> None:
@@ -241,35 +205,28 @@ def trunc(c: Context, x: Value) -> Value:
 @rule("remainder", at_capture=True)
 def remainder(c: Context, a: Any, b: Any) -> Value:
     """a - floor(a / b) b of integers, by a constant above zero."""
-    a, divisor = _integers(c, a, b, "torch.floor")
+    a, divisor = _integers(c, a, b, "a - torch.floor(a / b) * b")
     return c.op("sub", a, c.op("mul", _floor_of_integers(c, a, divisor), c.i64(divisor)))
-
-
-@rule("fmod", at_capture=True)
-def fmod(c: Context, a: Any, b: Any) -> Value:
-    """a - trunc(a / b) b of integers, by a constant above zero."""
-    a, divisor = _integers(c, a, b, "torch.trunc")
-    return c.op("sub", a, c.op("mul", _truncated_of_integers(c, a, divisor), c.i64(divisor)))
 
 
 @rule("div.Tensor_mode", "div.Scalar_mode", at_capture=True)
 def divide(c: Context, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
-    """trunc: of the rounded FP32 quotient, too; else of integers by a constant above zero."""
+    """trunc: of the rounded FP32 quotient; floor: of integers by a constant above zero."""
     if rounding_mode is None:
         return c.op("div", *c.operands(a, b, floating=True))
-    if rounding_mode == "trunc" and c.dtype((operands := c.operands(a, b))[0]) == DType.F32:
-        return trunc(c, c.op("div", *operands))
-    a, divisor = _integers(c, a, b, "")
-    return (_floor_of_integers if rounding_mode == "floor" else _truncated_of_integers)(c, a, divisor)
+    if rounding_mode == "floor":
+        return _floor_of_integers(c, *_integers(c, a, b, "torch.floor(a / b)"))
+    if c.dtype((operands := c.operands(a, b))[0]) != DType.F32:
+        raise CaptureError("cuts quotients of integers off towards zero: write a // b, for numbers above zero the same")
+    return trunc(c, c.op("div", *operands))
 
 
-def _integers(c: Context, a: Any, b: Any, rounding: str) -> tuple[Value, int]:
-    """The dividend as int64, and the divisor. rounding: what a remainder of fractions is written with."""
+def _integers(c: Context, a: Any, b: Any, of_fractions: str) -> tuple[Value, int]:
+    """The dividend as int64, and the divisor. of_fractions: what to write where they are no integers."""
     given = b
     a, b = c.operands(a, b)
     if c.dtype(a) == DType.F32:
-        instead = f"a - {rounding}(a / b) * b" if rounding else "torch.floor(a / b)"
-        raise CaptureError(f"divides fractions with a remainder: write {instead}")
+        raise CaptureError(f"divides fractions with a remainder: write {of_fractions}")
     known = c.known(c.node.args[1])
     if not c.is_tensor(1):
         divisor = int(given)
@@ -304,10 +261,3 @@ def _floor_of_integers(c: Context, a: Value, divisor: int) -> Value:
         rest = c.op("sub", rest, c.op("mul", digit, c.i64(worth)))
         quotient = c.op("add", quotient, c.op("mul", digit, c.i64(16**place)))
     return c.op("where", negative, c.op("sub", minus, quotient), quotient)
-
-
-def _truncated_of_integers(c: Context, a: Value, divisor: int) -> Value:
-    floor = _floor_of_integers(c, a, divisor)
-    whole = c.op("eq", c.op("mul", floor, c.i64(divisor)), a)
-    up = c.op("logical_and", c.op("lt", a, c.i64(0)), c.op("logical_not", whole))
-    return c.op("add", floor, c.op("to_i64", up))

@@ -1,5 +1,5 @@
 """Sums, means and extremes, running ones too, products over axes, and distances between all rows of two matrices.
-Sorting, largest elements, medians: by counting, for each element, how many stand before it. Histograms."""
+Sorting and largest elements: by counting, for each element, how many stand before it. Histograms."""
 
 from __future__ import annotations
 
@@ -173,13 +173,6 @@ def any_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim:
     return kept(c, c.op("any", c.builder.convert(x, DType.BOOL), dims=over), over, keepdim)
 
 
-@rule("all", "_is_all_true")
-def all_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim: bool = False) -> Value:
-    over = c.dims(dims, c.rank(x))
-    untrue = c.op("logical_not", c.builder.convert(x, DType.BOOL))
-    return kept(c, c.op("logical_not", c.op("any", untrue, dims=over)), over, keepdim)
-
-
 @rule("cumsum")
 def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     """Integers exactly; FP32 as a product with a triangle of ones, so that every prefix is rounded once. Zeros meet
@@ -219,34 +212,19 @@ def _scan(c: Context, name: str, x: Value, dim: int, neutral: int) -> Value:
 
 @rule("prod.dim_int")
 def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
-    x = _counted(c, x, dtype)
+    """The last of the running products."""
     if c.rank(x) == 0:
-        return x
+        return _counted(c, x, dtype)
     dim = c.dim(dim, c.rank(x))
-    return kept(c, _product(c, x, dim), [dim], keepdim)
+    running, size = cumprod(c, x, dim, dtype=dtype), c.shape(x)[dim]
+    if not size:
+        running, size = c.builder.constant(1, c.dtype(running), [n or 1 for n in c.shape(x)]), 1
+    return kept(c, c.op("slice", running, dim=dim, start=size - 1, stop=size, step=1), [dim], keepdim)
 
 
 @rule("prod")
 def prod_all(c: Context, x: Value, *, dtype: torch.dtype | None = None) -> Value:
-    x = _counted(c, x, dtype)
-    return c.builder.reshape(_product(c, c.builder.reshape(x, (prod(c.shape(x)),)), 0), ())
-
-
-def _product(c: Context, x: Value, dim: int) -> Value:
-    """Halves multiplied together until one element is left, on an axis that stays."""
-    size = c.shape(x)[dim]
-    if size == 0:
-        shape: Sequence[int] = [1 if d == dim else n for d, n in enumerate(c.shape(x))]
-        return c.builder.constant(1, c.dtype(x), shape)
-    while size > 1:
-        half = size // 2
-        low = c.op("slice", x, dim=dim, start=0, stop=half, step=1)
-        high = c.op("slice", x, dim=dim, start=half, stop=2 * half, step=1)
-        rest = [c.op("slice", x, dim=dim, start=2 * half, stop=size, step=1)] if size % 2 else []
-        product = c.op("mul", low, high)
-        x = c.op("cat", product, *rest, dim=dim) if rest else product
-        size = half + len(rest)
-    return x
+    return prod_dim(c, c.builder.reshape(x, (prod(c.shape(x)),)), 0, dtype=dtype)
 
 
 MAX_DIFFERENCES = 1 << 28
@@ -361,37 +339,6 @@ def topk(c: Context, x: Value, k: int, dim: int = -1, largest: bool = True, sort
 def sort(c: Context, x: Value, dim: int = -1, descending: bool = False, **_: Any) -> tuple[Value, Value]:
     rank = c.rank(x)
     return _sorted(c, x, dim, c.shape(x)[c.dim(dim, rank)] if rank else 1, descending)
-
-
-@rule("kthvalue")
-def kth_value(c: Context, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    rank = c.rank(x)
-    values, index = _sorted(c, x, dim, k, False)
-    if rank == 0:
-        return values, index
-    dim = c.dim(dim, rank)
-    last = [c.op("slice", part, dim=dim, start=k - 1, stop=k, step=1) for part in (values, index)]
-    return kept(c, last[0], [dim], keepdim), kept(c, last[1], [dim], keepdim)
-
-
-@rule("median.dim")
-def median_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The lower of the two middle ones; the first NaN, if there is one."""
-    if c.rank(x) == 0:
-        return x, c.i64(0)
-    dim = c.dim(dim, c.rank(x))
-    values, index = kth_value(c, x, (c.shape(x)[dim] + 1) // 2, dim, True)
-    if c.dtype(x) == DType.F32:
-        lost = c.op("any", not_a_number(c, x), dims=(dim,))
-        index = c.op("where", lost, c.op("argmax", x, dim=dim), index)
-        values = c.op("gather", x, index, dim=dim)
-    return kept(c, values, [dim], keepdim), kept(c, index, [dim], keepdim)
-
-
-@rule("median")
-def median(c: Context, x: Value) -> Value:
-    flat = c.builder.reshape(x, (prod(c.shape(x)),))
-    return median_dim(c, flat, 0)[0]
 
 
 @rule("histc", at_capture=True)
