@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.decompositions.random_numbers import TRIALS, standard_gamma
+from roundlog.capture.decompositions import TRIALS, standard_gamma
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder

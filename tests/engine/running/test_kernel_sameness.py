@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from roundlog.capture import Captured, CaptureError, Task, capture
+from roundlog.capture import Captured, CaptureError, Task, capture, decompositions, optimizers
 from roundlog.capture.builder import Builder, Value, evaluated, needed
-from roundlog.capture.decompositions import decomposition_table
-from roundlog.capture.optimizers import update_rules
 from roundlog.data import widened
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program
@@ -225,14 +223,14 @@ def test_what_a_dropout_makes_of_its_mask_is_compared() -> None:
 
 def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own tensors without numbers keep the statistics of a layer norm in BF16 here, its kernel in FP32."""
-    monkeypatch.setattr(decomposition_table, "norms", dict)
-    decomposition_table.decompositions.cache_clear()
+    monkeypatch.setattr(decompositions, "norms", dict)
+    decompositions.decompositions.cache_clear()
     try:
         task = task_of(net(), under_autocast)
         with pytest.raises(CaptureError, match=r"not yours: at step 0 PyTorch computes aten\.native_layer_norm"):
             confirm_same(capture(lambda: task))
     finally:
-        decomposition_table.decompositions.cache_clear()
+        decompositions.decompositions.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -240,9 +238,9 @@ def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: p
     [
         (
             lambda p: optim.SGD(p, lr=0.5),
-            (update_rules, "added", lambda x, y, factor: (x + 1.02 * factor * y).to(x.dtype)),
+            (optimizers, "added", lambda x, y, factor: (x + 1.02 * factor * y).to(x.dtype)),
         ),
-        (lambda p: optim.Adam(p, lr=0.3), (update_rules.Adam, "bias", lambda self, number, step: 1.02)),
+        (lambda p: optim.Adam(p, lr=0.3), (optimizers.Adam, "bias", lambda self, number, step: 1.02)),
     ],
 )
 def test_an_optimizer_of_bf16_parameters_that_steps_otherwise_is_noticed(

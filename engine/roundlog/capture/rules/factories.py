@@ -11,7 +11,6 @@ import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.reductions import order
 from roundlog.capture.rules.rule_table import Context, Scalar, rule, storage
 from roundlog.program import DType
 
@@ -153,11 +152,3 @@ def randint(c: Context, *args: Any, dtype: Any = None, **_: Any) -> Value:
     found = c.squeeze(c.op("argmax", hits, dim=len(shape)), [len(shape)])
     result = c.op("add", found, c.i64(low)) if low else found
     return c.builder.convert(result, storage(c.node.meta["val"].dtype))
-
-
-@rule("randperm")
-def randperm(c: Context, count: int, **_: Any) -> Value:
-    """The order of as many uniform numbers."""
-    if storage(c.node.meta["val"].dtype) != DType.I64:
-        raise CaptureError("permutes numbers that are not integers: permute int64 numbers, and convert them")
-    return order(c, c.builder.uniform((count,)), 0, count, descending=False)

@@ -12,13 +12,10 @@ from torch import fx
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.reductions import cumsum
+from roundlog.capture.rules.reductions import MAX_COMPARISONS, cumsum
 from roundlog.capture.rules.rule_table import Context, rule
 from roundlog.capture.rules.shapes_and_views import pad
 from roundlog.program import DType
-
-MAX_COMPARISONS = 1 << 26
-"""Elements of a comparison of all indices with all positions, above which it is refused."""
 
 
 @rule("gather")
