@@ -56,8 +56,8 @@ group(
 group(
     "volumes",
     (2, 5, 4, 6),
-    largest=lambda x: F.max_pool3d(x, 3, 2, padding=1, ceil_mode=True),
-    largest_dilated=lambda x: F.max_pool3d(x, 2, (2, 1, 3), dilation=(2, 1, 1)),
+    largest=lambda x: x.unfold(2, 3, 2).unfold(3, 2, 2).unfold(4, 2, 1).amax((-3, -2, -1)),
+    mean=lambda x: x.unfold(2, 3, 2).unfold(3, 2, 2).unfold(4, 2, 1).mean((-3, -2, -1)),
     adaptive=lambda x: F.adaptive_avg_pool3d(x, 2),
     nearest=lambda x: F.interpolate(x, (7, 4, 3)),
     trilinear=lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"),

@@ -93,11 +93,6 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor, Batch], torch.Tensor], str, str
         "randperm",
         "permutes numbers that are not integers",
     ),
-    "embeddings that shorten their weights": (
-        lambda y, b: F.embedding(b["i"], y.detach().clone(), max_norm=1.0) * y,
-        "embedding_renorm_",
-        "writes into the weights while it reads them",
-    ),
     "dropout outside of training": (
         lambda y, b: torch.native_dropout(y, 0.5, False)[0],
         "native_dropout",

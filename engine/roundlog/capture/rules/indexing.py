@@ -111,13 +111,6 @@ def embedding(
     return c.op("take", table, index)
 
 
-@rule("embedding_renorm")
-def embedding_renorm(c: Context, table: Value, index: Value, longest: float, norm_type: float) -> Value:
-    raise CaptureError(
-        "writes into the weights while it reads them (max_norm): leave max_norm out, and shorten what is read instead"
-    )
-
-
 @rule("embedding_dense_backward")
 def embedding_backward(
     c: Context, g: Value, index: Value, rows: int, padding_idx: int, scale_by_frequency: bool

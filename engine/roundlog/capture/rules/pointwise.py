@@ -1,11 +1,10 @@
 """Arithmetic, comparisons and elementary functions, also of bits of integers and of masks; quotients without their
-fraction, and what they leave over; powers, logarithms, and angles by a polynomial, within a few units in the last
-place; activation functions, in forms in which nothing overflows that PyTorch has a number for."""
+fraction, and what they leave over; powers and logarithms; activation functions, in forms in which nothing overflows
+that PyTorch has a number for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import log, pi
+from math import log
 from typing import Any
 
 import torch
@@ -84,11 +83,6 @@ def _logical(name: str) -> Rule:
 
 for _name in ("and", "or", "not"):
     rule(f"logical_{_name}")(_logical(f"logical_{_name}"))
-
-
-@rule("logical_xor")
-def xor(c: Context, a: Value, b: Value) -> Value:
-    return c.op("logical_not", c.op("eq", c.builder.convert(a, DType.BOOL), c.builder.convert(b, DType.BOOL)))
 
 
 for _name in ("neg", "abs"):
@@ -173,13 +167,6 @@ def bitwise(c: Context, a: Any, b: Any) -> Value:
     a, b = c.operands(a, b)
     _need_truths(c, a)
     return c.op("logical_and" if "and" in str(c.node.target) else "logical_or", a, b)
-
-
-@rule("bitwise_xor.Tensor", "bitwise_xor.Scalar")
-def bitwise_xor(c: Context, a: Any, b: Any) -> Value:
-    a, b = c.operands(a, b)
-    _need_truths(c, a)
-    return xor(c, a, b)
 
 
 @rule("bitwise_not")
@@ -346,47 +333,6 @@ def round_(c: Context, x: Value, *, decimals: int = 0) -> Value:
     whole = c.op("sub", c.op("add", size, large), large)
     signed = c.op("where", c.op("lt", x, c.f32(0.0)), c.op("neg", whole), whole)
     return c.op("where", c.op("lt", size, large), signed, x)
-
-
-_ARC_TANGENT = (
-    *(-0.3333333432674408, 0.19999989867210388, -0.14285318553447723, 0.11104706674814224),
-    *(-0.09036742150783539, 0.07417497038841248, -0.05760715901851654, 0.03832744434475899),
-    *(-0.019261080771684647, 0.0062072547152638435, -0.0009362994460389018),
-)
-"""(atan(a) / a - 1) / s as a polynomial in s = a^2, 0 <= s <= 1."""
-
-
-def _polynomial(c: Context, coefficients: Sequence[float], x: Value) -> Value:
-    result = c.f32(coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        result = c.op("add", c.op("mul", result, x), c.f32(coefficient))
-    return result
-
-
-def _angle(c: Context, y: Value, x: Value) -> Value:
-    """The angle of the point (x, y), in (-pi, pi]; of the origin 0. Signs of zeros are not looked at."""
-    zero, one = c.f32(0.0), c.f32(1.0)
-    across, along = c.op("abs", y), c.op("abs", x)
-    steep = c.op("lt", along, across)
-    longer = c.op("maximum", across, along)
-    a = c.op("div", c.op("minimum", across, along), c.op("where", c.op("eq", longer, zero), one, longer))
-    s = c.op("mul", a, a)
-    angle = c.op("add", a, c.op("mul", c.op("mul", a, s), _polynomial(c, _ARC_TANGENT, s)))
-    angle = c.op("where", steep, c.op("sub", c.f32(pi / 2), angle), angle)
-    angle = c.op("where", c.op("lt", x, zero), c.op("sub", c.f32(pi), angle), angle)
-    return c.op("where", c.op("lt", y, zero), c.op("neg", angle), angle)
-
-
-@rule("atan", at_capture=True)
-def atan(c: Context, x: Value) -> Value:
-    """A polynomial of degree 23 in min(x, 1 / x)."""
-    return _angle(c, c.builder.convert(x, DType.F32), c.f32(1.0))
-
-
-@rule("atan2", at_capture=True)
-def atan2(c: Context, y: Any, x: Any) -> Value:
-    """Angle by the approximation of atan; atan2(0, 0) is 0, and zeros have no sign."""
-    return _angle(c, *c.operands(y, x, floating=True))
 
 
 @rule("relu")

@@ -23,15 +23,14 @@ from roundlog.program import Attribute, DType
 class Depth:
     """The first of three axes: `outputs` windows of `kernel` slices of what has `size` slices."""
 
-    def __init__(self, size: int, kernel: int, stride: int, padding: int, dilation: int, extra: int = 0) -> None:
+    def __init__(self, size: int, kernel: int, stride: int, padding: int, dilation: int) -> None:
         self.size, self.kernel, self.stride, self.padding, self.dilation = size, kernel, stride, padding, dilation
-        self.extra = extra
-        self.outputs = (size + 2 * padding + extra - dilation * (kernel - 1) - 1) // stride + 1
+        self.outputs = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
-    def spread(self, c: Context, x: Value, fill: float = 0.0) -> Value:
+    def spread(self, c: Context, x: Value) -> Value:
         """[N, C, D, H, W] -> [N * outputs, C * kernel, H, W]: every window by itself."""
         n, channels, _, height, width = c.shape(x)
-        x = pad(c, x, [0, 0, self.padding, 0, 0], [0, 0, self.padding + self.extra, 0, 0], fill)
+        x = pad(c, x, [0, 0, self.padding, 0, 0], [0, 0, self.padding, 0, 0])
         slices = []
         for tap in range(self.kernel):
             first = tap * self.dilation
@@ -229,13 +228,12 @@ def _convolution3d_backward(
     return grad_x, grad_w, grad_b
 
 
-def several(items: Sequence[int] | int, axes: int) -> tuple[int, ...]:
-    """An option of every axis, which may be given once for all."""
-    given = (items,) if isinstance(items, int) else tuple(items)
-    return given * axes if len(given) == 1 else given
+def _pair(items: Sequence[int]) -> tuple[int, int]:
+    """An option of both axes, which may be given once."""
+    return items[0], items[-1]
 
 
-def overhang(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
+def _overhang(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> int:
     """Elements by which the last window reaches beyond the padding: `ceil_mode` allows it if the window starts
     inside."""
     span = size + 2 * padding - dilation * (kernel - 1) - 1
@@ -260,9 +258,9 @@ def max_pool(
     if c.rank(x) == 3:
         whole = max_pool(c, c.builder.reshape(x, (1, *c.shape(x))), kernel, stride, padding, dilation, ceil_mode)
         return c.squeeze(whole[0], [0]), c.squeeze(whole[1], [0])
-    k, s, p, d = (several(items, 2) for items in (kernel, stride or kernel, padding, dilation))
+    k, s, p, d = (_pair(items) for items in (kernel, stride or kernel, padding, dilation))
     n, channels, height, width = c.shape(x)
-    extra = [overhang(c.shape(x)[2 + a], k[a], s[a], p[a], d[a], ceil_mode) for a in (0, 1)]
+    extra = [_overhang(c.shape(x)[2 + a], k[a], s[a], p[a], d[a], ceil_mode) for a in (0, 1)]
     # Nothing is chosen where the windows overhang: the elements before it are larger, or as large and earlier.
     wider = pad(c, x, [0] * 4, [0, 0, *extra], float("-inf"))
     index = c.op("max_pool_index", wider, kernel=k, stride=s, padding=p, dilation=d)
@@ -278,18 +276,13 @@ def max_pool(
     return c.builder.reshape(largest, (n, channels, *windows)), index
 
 
-@rule(
-    "max_pool2d_with_indices_backward",
-    "max_pool3d_with_indices_backward",
-    "adaptive_max_pool2d_backward",
-)
+@rule("max_pool2d_with_indices_backward", "adaptive_max_pool2d_backward")
 def max_pool_backward(c: Context, g: Value, x: Value, *options: object) -> Value:
     """Gradient by the indices, which are the last of the options; the others do not count."""
     index = options[-1] if options else None
     assert isinstance(index, Value)
-    axes = 2 if "2d" in str(c.node.target) else 3
-    outer, sizes = c.shape(x)[:-axes], c.shape(x)[-axes:]
-    count = prod(c.shape(g)[-axes:])
+    outer, sizes = c.shape(x)[:-2], c.shape(x)[-2:]
+    count = prod(c.shape(g)[-2:])
     planes, flat = (c.builder.reshape(part, (prod(outer), count)) for part in (g, index))
     back = c.op("scatter_add", planes, flat, dim=1, size=prod(sizes))
     return c.builder.reshape(back, (*outer, *sizes))
@@ -304,36 +297,6 @@ def adaptive_max_pool(c: Context, x: Value, outputs: Sequence[int]) -> tuple[Val
             f"pools {sizes[0]} x {sizes[1]} elements to {outputs[0]} x {outputs[1]}: take numbers that divide them"
         )
     return max_pool(c, x, [size // output for size, output in zip(sizes, outputs, strict=True)])
-
-
-@rule("max_pool3d_with_indices")
-def max_pool3d(
-    c: Context,
-    x: Value,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> tuple[Value, Value]:
-    """The largest of every slice of a window, then the largest of those, with its place in the volume."""
-    if c.rank(x) != 5:
-        raise CaptureError("pools over three axes without an axis for the batch: give it one by .unsqueeze(0)")
-    k, s, p, d = (several(items, 3) for items in (kernel, stride or kernel, padding, dilation))
-    n, channels, size, height, width = c.shape(x)
-    depth = Depth(size, k[0], s[0], p[0], d[0], overhang(size, k[0], s[0], p[0], d[0], ceil_mode))
-    # [N * C, outputs, kernel, H, W]: one channel at a time, so that windows of one slice stay together.
-    volumes = c.builder.reshape(x, (n * channels, 1, size, height, width))
-    values, places = max_pool(c, depth.spread(c, volumes, float("-inf")), k[1:], s[1:], p[1:], d[1:], ceil_mode)
-    first = c.op("argmax", values, dim=1)
-    largest, place = (c.op("gather", part, first, dim=1) for part in (values, places))
-    # Which slice of the volume that is: its window's first one, and `first` of them further on.
-    starts = torch.arange(depth.outputs) * depth.stride - depth.padding
-    starts = starts.repeat(n * channels).reshape(-1, 1, 1, 1)
-    slice_ = c.op("add", c.op("mul", first, c.i64(depth.dilation)), c.literal(starts))
-    index = c.op("add", c.op("mul", slice_, c.i64(height * width)), place)
-    shape = (n, channels, depth.outputs, *c.shape(values)[2:])
-    return c.builder.reshape(largest, shape), c.builder.reshape(index, shape)
 
 
 class Averages:
@@ -351,10 +314,9 @@ class Averages:
         divisor: int | None = None,
     ) -> None:
         self.sizes = tuple(sizes)
-        self.kernel, self.padding = several(kernel, 2), several(padding, 2)
-        self.stride = several(stride or kernel, 2)
+        self.kernel, self.stride, self.padding = _pair(kernel), _pair(stride or kernel), _pair(padding)
         self.extra = [
-            overhang(n, k, s, p, 1, ceil_mode)
+            _overhang(n, k, s, p, 1, ceil_mode)
             for n, k, s, p in zip(sizes, self.kernel, self.stride, self.padding, strict=True)
         ]
         self.outputs = tuple(
@@ -367,9 +329,11 @@ class Averages:
             "dilation": (1, 1),
             "groups": 1,
         }
-        self.ones = c.builder.constant(1.0, DType.F32, (1, 1, *self.kernel))
-        """Weights of a convolution that adds up windows."""
         self._c, self._include_pad, self._divisor = c, include_pad, divisor
+
+    def ones(self) -> Value:
+        """Weights of a convolution that adds up windows."""
+        return self._c.builder.constant(1.0, DType.F32, (1, 1, *self.kernel))
 
     def count(self) -> Value:
         """f32[], or f32[outputs...] where windows hold different numbers of elements: what a sum is divided by."""
@@ -385,7 +349,8 @@ class Averages:
             if bool((held == held[0]).all()):
                 along.append(c.f32(int(held[0])))
             else:
-                along.append(c.literal(held.to(torch.float32).reshape((-1, 1) if axis == 0 else (1, -1))))
+                shape = (len(held), 1) if axis == 0 else (1, len(held))
+                along.append(c.builder.reshape(c.literal(held.to(torch.float32)), shape))
         return c.op("mul", *along)
 
 
@@ -394,7 +359,7 @@ def avg_pool(c: Context, x: Value, kernel: Sequence[int], *options: Any) -> Valu
     outer, sizes = c.shape(x)[:-2], c.shape(x)[-2:]
     windows = Averages(c, sizes, kernel, *options)
     planes = pad(c, c.builder.reshape(x, (prod(outer), 1, *sizes)), [0] * 4, [0, 0, *windows.extra])
-    total = c.op("conv2d", planes, windows.ones, **windows.options)
+    total = c.op("conv2d", planes, windows.ones(), **windows.options)
     return c.builder.reshape(c.op("div", total, windows.count()), (*outer, *windows.outputs))
 
 
@@ -404,7 +369,7 @@ def avg_pool_backward(c: Context, g: Value, x: Value, kernel: Sequence[int], *op
     windows = Averages(c, sizes, kernel, *options)
     share = c.builder.reshape(c.op("div", g, windows.count()), (prod(outer), 1, *windows.outputs))
     wider = tuple(n + e for n, e in zip(sizes, windows.extra, strict=True))
-    back = c.op("conv2d_grad_input", share, windows.ones, **windows.options, size=wider)
+    back = c.op("conv2d_grad_input", share, windows.ones(), **windows.options, size=wider)
     for axis, size in enumerate(sizes):
         if windows.extra[axis]:
             back = c.op("slice", back, dim=2 + axis, start=0, stop=size, step=1)
