@@ -342,8 +342,10 @@ def _bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    if mode == _MAX or scale_grad_by_freq:
-        raise CaptureError("EmbeddingBag takes maxima, or scales by frequency: write F.embedding(words, table).amax(1)")
+    if scale_grad_by_freq:
+        raise CaptureError("EmbeddingBag scales gradients by frequency: make it with scale_grad_by_freq=False")
+    if mode == _MAX:
+        raise CaptureError("EmbeddingBag takes maxima: write F.embedding(words, table).amax(1)")
     if per_sample_weights is not None:
         raise CaptureError(
             "EmbeddingBag weighs its words: write (weights[..., None] * F.embedding(words, table)).sum(1)"
