@@ -90,9 +90,9 @@ A program has the number as it was at capture, in all steps.
 PyTorch leaves some answers to the kernel at hand. A program has one, the same everywhere, which may be another one than
 yours:
 
-* Of equal elements `topk`, `sort`, `kthvalue`, `median`, `argmax` and max pooling take the one with the lowest index;
-  PyTorch takes whichever its kernel finds first (only `sort(stable=True)` promises more). It matters where scores are
-  equal by construction: a router that begins with zeros, images with plain areas, quantised values.
+* Of equal elements `topk`, `sort`, `argmax` and max pooling take the one with the lowest index; PyTorch takes
+  whichever its kernel finds first (only `sort(stable=True)` promises more). It matters where scores are equal by
+  construction: a router that begins with zeros, images with plain areas, quantised values.
 * `histc` counts in bins whose edges are low + (high - low) i / bins, rounded once to FP32. PyTorch computes the bin of
   an element in FP32, so an element within an ulp of an edge may fall into the bin beside it.
 
@@ -114,8 +114,8 @@ BF16 means the following.
   term of `add` and `sub`, and their `alpha`, what is compared, base and exponent of `pow`, the number of `xlogy` and
   `xlog1py`, the bounds of `hardshrink` and `huber_loss`; others are taken in FP32.
 * `addr`, `renorm`, `logit` with bounds, `addmv` and `index_add` with factors, quotients of two tensors that are rounded
-  to integers, random slopes (`rrelu`), LSTMs, and gradients of volumes by convolutions whose windows overlap are
-  refused in BF16: there, PyTorch rounds on the way.
+  to integers, LSTMs, and gradients of volumes by convolutions whose windows overlap are refused in BF16: there, PyTorch
+  rounds on the way.
 * The mean and the reciprocal deviation of a norm are kept in FP32 where its weights, or its running statistics, are.
 * Attention is `scaled_dot_product_attention` by PyTorch's own formula (`SDPBackend.MATH`), in FP32 within.
 * Where PyTorch adds into BF16 again and again (gradients of embeddings, `index_add`, products over an axis), a program

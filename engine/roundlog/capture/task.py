@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from roundlog.capture.errors import CaptureError, a_kind, place_of_error, reason
-from roundlog.capture.optimizers.update import Factor
+from roundlog.capture.optimizers import Factor
 from roundlog.data import NARROW, STORED, DataError, Field, absence, fields_of, is_lazy_view, micro_batches
 from roundlog.storage import StorageError
 

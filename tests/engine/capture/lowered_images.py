@@ -40,13 +40,10 @@ group(
     mean_padded=lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
     divisor=lambda x: F.avg_pool2d(x, 2, divisor_override=3),
     lp=lambda x: F.lp_pool2d(positive(x), 2, 2),
-    unpooled=lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=(7, 6)),
-    unpooled_overlapping=lambda x: F.max_unpool2d(*F.max_pool2d(x, 3, 1, return_indices=True), 3, 1),
     adaptive=lambda x: F.adaptive_avg_pool2d(x, 1),
     adaptive_uneven=lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
     adaptive_even=lambda x: F.adaptive_avg_pool2d(x, (7, 2)),
     adaptive_largest=lambda x: F.adaptive_max_pool2d(x, (1, 3)),
-    adaptive_largest_uneven=lambda x: F.adaptive_max_pool2d(x, (3, 4)),
     area=lambda x: F.interpolate(x, (4, 4), mode="area"),
 )
 group(
@@ -59,12 +56,9 @@ group(
 group(
     "volumes",
     (2, 5, 4, 6),
-    largest=lambda x: F.max_pool3d(x, 3, 2, padding=1, ceil_mode=True),
-    mean=lambda x: F.avg_pool3d(x, 2, ceil_mode=True),
-    adaptive_largest_3=lambda x: F.adaptive_max_pool3d(x, (2, 3, 2)),
-    largest_dilated=lambda x: F.max_pool3d(x, 2, (2, 1, 3), dilation=(2, 1, 1)),
+    largest=lambda x: x.unfold(2, 3, 2).unfold(3, 2, 2).unfold(4, 2, 1).amax((-3, -2, -1)),
+    mean=lambda x: x.unfold(2, 3, 2).unfold(3, 2, 2).unfold(4, 2, 1).mean((-3, -2, -1)),
     adaptive=lambda x: F.adaptive_avg_pool3d(x, 2),
-    mean_padded=lambda x: F.avg_pool3d(x, 3, 2, 1, count_include_pad=False),
     nearest=lambda x: F.interpolate(x, (7, 4, 3)),
     trilinear=lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"),
 )

@@ -50,4 +50,4 @@ modules(
 modules("norms", (3, 5, 4), instance=lambda: nn.InstanceNorm2d(3, affine=True), batch=lambda: nn.BatchNorm2d(3))
 modules("norms", (3, 5, 4), evaluated=lambda: nn.BatchNorm2d(3).eval())
 modules("norms", (6,), weight_norm=lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
-group("norms", (6, 5, 4), local_response=lambda x: F.local_response_norm(x, 3))
+group("norms", (6, 5, 4), local_response=lambda x: F.local_response_norm(x.flatten(2), 3).view_as(x))

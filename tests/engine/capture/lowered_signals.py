@@ -83,10 +83,8 @@ modules(
     (6,),
     summed=lambda: Bag(mode="sum"),
     averaged=Bag,
-    greatest=lambda: Bag(mode="max"),
     without_padding=lambda: Bag(mode="mean", padding_idx=0),
     by_offsets=lambda: Bag(offsets=True, mode="mean"),
-    greatest_by_offsets=lambda: Bag(offsets=True, mode="max"),
 )
 modules(
     "spectral norm",

@@ -64,9 +64,6 @@ OF_NUMBERS: dict[OpOverload, list[Function]] = {
     aten.fill.Scalar: [lambda x, y, s: aten.fill.Scalar(x, s)],
     aten.pow.Tensor_Scalar: [lambda x, y, s: aten.pow.Tensor_Scalar(x.sigmoid(), s)],
     aten.pow.Scalar: [lambda x, y, s: aten.pow.Scalar(s, x / 64)],
-    aten.rrelu_with_noise_backward.default: [
-        lambda x, y, s: aten.rrelu_with_noise_backward(y, x, torch.ones_like(x), s, s, False, False)
-    ],
     aten.rsub.Tensor: [lambda x, y, s: aten.rsub.Tensor(x, y, alpha=s)],
     aten.rsub.Scalar: [lambda x, y, s: aten.rsub.Scalar(x, s)],
     aten.scatter.value: [lambda x, y, s: aten.scatter.value(x, 0, torch.tensor([1, 3]), s)],

@@ -29,7 +29,6 @@ def pair(x: Tensor) -> Tensor:
 
 
 FUNCTIONS: dict[str, tuple[Function, Tensor]] = {
-    "soft_margin": (lambda x: F.soft_margin_loss(x, 2 * both(x) - 1, reduction="none"), NUMBERS),
     "bce": (lambda x: F.binary_cross_entropy(x, both(x), reduction="none"), SHARES),
     "bce, soft": (lambda x: F.binary_cross_entropy(x, both(x) / 2 + 0.25, reduction="none"), SHARES),
     "bce of logits": (lambda x: F.binary_cross_entropy_with_logits(x, both(x), reduction="none"), NUMBERS),

@@ -34,11 +34,6 @@ OPTIMIZERS: dict[str, tuple[type[optim.Optimizer], Options]] = {
     "NAdam": (optim.NAdam, {}),
     "NAdam, options": (optim.NAdam, {**DECAY, "momentum_decay": 0.1, "decoupled_weight_decay": True, **UP}),
     "NAdam, decay": (optim.NAdam, DECAY),
-    "RAdam": (optim.RAdam, {"betas": (0.9, 0.8)}),
-    "RAdam, options": (optim.RAdam, {**DECAY, "decoupled_weight_decay": True, **UP}),
-    "RAdam, decay": (optim.RAdam, {**DECAY, "betas": (0.8, 0.9)}),
-    "Adamax": (optim.Adamax, {}),
-    "Adamax, options": (optim.Adamax, {**DECAY, **UP, "betas": (0.5, 0.6)}),
     "RMSprop": (optim.RMSprop, {}),
     "RMSprop, centered": (optim.RMSprop, {"centered": True, "alpha": 0.8}),
     "RMSprop, momentum": (optim.RMSprop, {"momentum": 0.8, **DECAY}),
@@ -47,15 +42,6 @@ OPTIMIZERS: dict[str, tuple[type[optim.Optimizer], Options]] = {
     "Adagrad, options": (optim.Adagrad, {"initial_accumulator_value": 0.3, "lr_decay": 0.2, **DECAY, **UP}),
     "Adadelta": (optim.Adadelta, {}),
     "Adadelta, options": (optim.Adadelta, {"rho": 0.7, **DECAY, **UP}),
-    "Adafactor": (optim.Adafactor, {"eps": (1e-4, 1e-3)}),
-    "Adafactor, options": (
-        optim.Adafactor,
-        {"lr": 0.5, "eps": (1e-4, 1e-3), "d": 1.1, "beta2_decay": -0.6, **DECAY, **UP},
-    ),
-    "ASGD": (optim.ASGD, {"lr": 0.1}),
-    "ASGD, averaging": (optim.ASGD, {"lr": 0.1, "lambd": 0.2, "alpha": 0.5, "t0": 2, **DECAY, **UP}),
-    "Rprop": (optim.Rprop, {}),
-    "Rprop, options": (optim.Rprop, {"etas": (0.4, 1.5), "step_sizes": (1e-3, 0.02), **UP}),
 }
 
 
@@ -132,8 +118,6 @@ CYCLED: dict[str, tuple[type[optim.Optimizer], Options]] = {
     "Adam": (optim.Adam, DECAY),
     "AdamW": (optim.AdamW, {"amsgrad": True}),
     "NAdam": (optim.NAdam, {}),
-    "RAdam": (optim.RAdam, {}),
-    "Adamax": (optim.Adamax, {}),
 }
 
 
@@ -194,7 +178,8 @@ class Wrapper:
         (lambda p: Own(p), "Own is not supported"),
         (lambda p: Wrapper(optim.SGD(p, lr=0.1)), "Wrapper is not supported"),
         (lambda p: optim.LBFGS(p), "LBFGS is not supported"),
-        (lambda p: optim.Muon([q for q in p if q.ndim == 2]), "Muon iterates in bfloat16, which is not followed yet"),
+        (lambda p: optim.Muon([q for q in p if q.ndim == 2]), "Muon is not supported"),
+        (lambda p: optim.RAdam(p), "RAdam is not supported"),
         (lambda p: optim.SparseAdam(p), "SparseAdam is not supported"),
     ],
 )

@@ -36,6 +36,25 @@ class Lion(optim.Optimizer):
                 average.mul_(0.99).add_(p.grad, alpha=0.01)
 
 
+class Adamax(optim.Optimizer):
+    """torch.optim.Adamax, which is captured no more: state from the beginning, and a count in a tensor."""
+
+    def __init__(self, params: Any, lr: float = 0.01) -> None:
+        super().__init__(params, {"lr": lr})
+        for p in self.param_groups[0]["params"]:
+            self.state[p] = {name: torch.zeros_like(p) for name in ("mean", "largest")}
+        self.count = torch.zeros(())
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:
+        self.count.add_(1)
+        for p in self.param_groups[0]["params"]:
+            mean, largest = self.state[p].values()
+            mean.lerp_(p.grad, 0.1)
+            largest.copy_(torch.maximum(0.999 * largest, p.grad.abs() + 1e-8))
+            p.sub_(self.param_groups[0]["lr"] / (1 - 0.9**self.count) * mean / largest)
+
+
 class Belief(optim.Optimizer):
     """AdaBelief, with a count of its own for every parameter."""
 
@@ -91,11 +110,12 @@ class Accelerated(optim.SGD):
 
 OWN = {
     "Lion": lambda p: Lion(p),
+    "Adamax": lambda p: Adamax(p),
     "AdaBelief": lambda p: Belief(p),
     "Lookahead": lambda p: Lookahead(optim.SGD(p, lr=0.05)),
     "SGD and more": lambda p: Accelerated(p, lr=0.05, momentum=0.9),
 }
-FOLLOWED = ("Lion", "SGD and more")
+FOLLOWED = ("Lion", "Adamax", "SGD and more")
 
 
 class Net(nn.Module):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.decompositions.random_numbers import TRIALS, standard_gamma
+from roundlog.capture.decompositions import TRIALS, standard_gamma
 from roundlog.execution import Batches, Executor
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
@@ -17,8 +17,6 @@ from roundlog.training.job import Job
 from scipy import stats
 from torch import nn
 from torch.distributions import Beta, Chi2, Dirichlet, Gamma, StudentT
-
-from tests.engine.capture.elementwise import evaluated
 
 SEED = 77
 MANY = 4000
@@ -243,13 +241,3 @@ def test_normal_numbers_have_means_and_deviations_of_their_own() -> None:
         == f32(mean.numpy() + f32(0.5 * normal(1, (20,)))).tolist()
     )
     assert drawn(lambda: torch.normal(mean, 0.5), 1).shape == (20,)
-
-
-def test_slopes_of_randomized_relu_are_uniform_and_its_gradient_is_the_slope() -> None:
-    x = torch.linspace(-3, 3, 4001)
-    value, (gradient,) = evaluated(lambda x: torch.nn.functional.rrelu(x, 0.2, 0.6, training=True), x)
-    below = x < 0
-    slopes = gradient[below]
-    assert bool(((slopes >= 0.2) & (slopes <= 0.6)).all()) and abs(float(slopes.mean()) - 0.4) < 0.02
-    assert bool((gradient[~below & (x > 0)] == 1).all())
-    assert torch.equal(value[below], x[below] * slopes)

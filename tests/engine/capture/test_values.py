@@ -1,11 +1,9 @@
-"""Single operators on many numbers, extreme ones too: whole numbers, quotients and remainders have one right answer,
-and polynomials come near theirs."""
+"""Single operators on many numbers, extreme ones too: whole numbers, quotients and remainders have one right answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import mpmath
 import numpy as np
 import pytest
 import torch
@@ -15,6 +13,7 @@ from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 Function = Callable[..., Tensor]
 
@@ -107,42 +106,6 @@ def test_integers_are_divided_as_pytorch_divides_them(divisor: int) -> None:
     numbers = many_integers()
     same(lambda x: x // divisor, numbers)
     same(lambda x: x % divisor, numbers)
-    same(lambda x: torch.fmod(x, divisor), numbers)
-    same(lambda x: torch.div(x, divisor, rounding_mode="trunc"), numbers)
-
-
-def many_in(low: float, high: float) -> Tensor:
-    random = np.random.default_rng(4)
-    return torch.from_numpy(np.concatenate([random.uniform(low, high, 3000), [low, high]])).float()
-
-
-@pytest.mark.slow_but("asin--1-1-3")
-@pytest.mark.parametrize(
-    ("name", "low", "high", "ulps"),
-    [
-        ("atan", -20, 20, 3),
-        ("asin", -1, 1, 3),
-        ("acos", -1, 1, 4),
-    ],
-)
-def test_functions_come_near_the_mathematical_value(name: str, low: float, high: float, ulps: int) -> None:
-    x = many_in(low, high)
-    if name == "atan":
-        x = torch.cat([x, many_floats(largest=100)])
-    ours, (x,) = computed(getattr(torch, name), x)
-    exact = torch.tensor([float(getattr(mpmath, name)(float(item))) for item in x], dtype=torch.float64)
-    place = torch.from_numpy(np.spacing(np.abs(exact.numpy().astype(np.float32)))).double()
-    errors = (ours.double() - exact).abs() / place
-    assert errors.max() <= ulps, x[errors.argmax()]
-
-
-def test_angles_are_right_in_every_quadrant() -> None:
-    y, x = many_floats(seed=5), many_floats(seed=6)
-    y[:5], x[:5] = torch.tensor([0.0, 0.0, 1.0, -1.0, 0.0]), torch.tensor([1.0, -1.0, 0.0, 0.0, 0.0])
-    ours, (y, x) = computed(torch.atan2, y, x)
-    # A zero has no sign: from below, the angle of the negative axis is pi too.
-    exact = torch.atan2(y.double() + 0.0, x.double() + 0.0)
-    assert ((ours.double() - exact).abs() <= 3 * 2.0**-24 * exact.abs() + 2.0**-149).all()
 
 
 def refused(message: str, function: Function, *fields: Tensor) -> None:
@@ -162,6 +125,9 @@ def test_what_is_not_supported_says_why() -> None:
         r"divides fractions with a remainder: write a - torch\.floor\(a / b\) \* b", lambda x: x % 0.7, numbers.float()
     )
     refused(r"write torch\.floor\(a / b\)", lambda x: x // 0.7, numbers.float())
+    refused(r"write a // b", lambda x: torch.div(x, 3, rounding_mode="trunc"), numbers)
+    refused(r"write torch\.round\(x \* 10\*\*n\)", lambda x: x.round(decimals=1), numbers.float())
+    refused("take numbers that divide them", lambda x: F.adaptive_max_pool1d(x[None], 3)[0, 0], numbers.float())
     refused("distances of order 3", lambda x: torch.cdist(x, x, p=3).mean((1, 2)), torch.randn(4, 3, 2))
     refused("divides integers by a tensor", lambda x: x % x.flip(0), numbers)
     refused("divides integers by -2: only numbers above zero", lambda x: x // -2, numbers)

@@ -1,4 +1,4 @@
-"""Random models under every dense optimizer of PyTorch, some with clipping, momentum, tied and frozen weights."""
+"""Random models under optimizers of PyTorch, some with clipping, momentum, tied and frozen weights."""
 
 from __future__ import annotations
 
@@ -15,13 +15,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01, nesterov=True),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "amsgrad": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
-    "adamax": lambda p: torch.optim.Adamax(p, lr=0.01),
     "nadam": lambda p: torch.optim.NAdam(p, lr=0.01),
-    "radam": lambda p: torch.optim.RAdam(p, lr=0.01),
-    "rprop": lambda p: torch.optim.Rprop(p, lr=0.01),
     "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
     "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.5),
-    "asgd": lambda p: torch.optim.ASGD(p, lr=0.05),
     "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
 }
 

@@ -11,7 +11,6 @@ import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.reductions import order
 from roundlog.capture.rules.rule_table import Context, Scalar, rule, storage
 from roundlog.program import DType
 
@@ -40,11 +39,6 @@ def zeros_like(c: Context, x: Value, *_: Any, **__: Any) -> Value:
     return c.builder.constant(0, storage(traced.dtype), tuple(traced.shape))
 
 
-@rule("ones_like")
-def ones_like(c: Context, x: Value, *, dtype: torch.dtype | None = None, **_: Any) -> Value:
-    return full_like(c, x, 1, dtype=dtype)
-
-
 _WRITTEN = (None, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 
 
@@ -61,16 +55,6 @@ def scalar_tensor(c: Context, value: Scalar, *, dtype: torch.dtype | None = None
     if isinstance(value, Value):
         return c.builder.convert(value, storage(c.node.meta["val"].dtype))
     return c.builder.constant(value, _dtype(c, dtype))
-
-
-@rule("fill.Scalar")
-def fill(c: Context, x: Value, value: Scalar) -> Value:
-    return c.builder.constant(value, c.dtype(x), c.shape(x))
-
-
-@rule("zero")
-def zero(c: Context, x: Value) -> Value:
-    return fill(c, x, 0)
 
 
 @rule("arange")
@@ -99,11 +83,6 @@ def bernoulli(c: Context, x: Value, p: float = 0.5, *, generator: None = None) -
     """1 with probability p, else 0: uniform < p, p rounded to FP32."""
     drawn = c.op("lt", c.builder.uniform(c.shape(x)), c.f32(p))
     return c.op("to_f32", drawn)
-
-
-@rule("bernoulli")
-def bernoulli_of(c: Context, x: Value, *, generator: None = None) -> Value:
-    return c.op("to_f32", c.op("lt", c.builder.uniform(c.shape(x)), x))
 
 
 @rule("native_dropout")
@@ -173,11 +152,3 @@ def randint(c: Context, *args: Any, dtype: Any = None, **_: Any) -> Value:
     found = c.squeeze(c.op("argmax", hits, dim=len(shape)), [len(shape)])
     result = c.op("add", found, c.i64(low)) if low else found
     return c.builder.convert(result, storage(c.node.meta["val"].dtype))
-
-
-@rule("randperm")
-def randperm(c: Context, count: int, **_: Any) -> Value:
-    """The order of as many uniform numbers."""
-    if storage(c.node.meta["val"].dtype) != DType.I64:
-        raise CaptureError("permutes numbers that are not integers: permute int64 numbers, and convert them")
-    return order(c, c.builder.uniform((count,)), 0, count, descending=False)

@@ -12,13 +12,10 @@ from torch import fx
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.reductions import cumsum
+from roundlog.capture.rules.reductions import MAX_COMPARISONS, cumsum
 from roundlog.capture.rules.rule_table import Context, rule
 from roundlog.capture.rules.shapes_and_views import pad
 from roundlog.program import DType
-
-MAX_COMPARISONS = 1 << 26
-"""Elements of a comparison of all indices with all positions, above which it is refused."""
 
 
 @rule("gather")
@@ -40,17 +37,6 @@ def _corner(c: Context, x: Value, shape: Sequence[int]) -> Value:
     return x
 
 
-def _with_corner(c: Context, x: Value, part: Value) -> Value:
-    """x, whose first elements along every axis are those of a smaller tensor."""
-    sizes = c.shape(part)
-    for dim in reversed(range(c.rank(x))):
-        if sizes[dim] < c.shape(x)[dim]:
-            beside = _corner(c, x, sizes[:dim])
-            beside = c.op("slice", beside, dim=dim, start=sizes[dim], stop=c.shape(x)[dim], step=1)
-            part = c.op("cat", part, beside, dim=dim)
-    return part
-
-
 @rule("scatter_add")
 def scatter_add(c: Context, x: Value, dim: int, index: Value, source: Value) -> Value:
     if c.rank(x) == 0:
@@ -70,7 +56,7 @@ def scatter(c: Context, x: Value, dim: int, index: Value, source: Any) -> Value:
     count, size = c.shape(index)[dim], c.shape(x)[dim]
     sizes = [c.shape(x)[d] if d == dim else n for d, n in enumerate(c.shape(index))]
     if tuple(sizes) != c.shape(x):
-        return _with_corner(c, x, scatter(c, _corner(c, x, sizes), dim, index, source))
+        raise CaptureError("scatters into a part of other axes: take that part first, x[:n].scatter_(...)")
     if c.is_tensor(3):
         source = _corner(c, c.builder.convert(source, c.dtype(x)), c.shape(index))
     else:
@@ -123,13 +109,6 @@ def embedding(
     c: Context, table: Value, index: Value, padding_idx: int = -1, scale: bool = False, sparse: bool = False
 ) -> Value:
     return c.op("take", table, index)
-
-
-@rule("embedding_renorm")
-def embedding_renorm(c: Context, table: Value, index: Value, longest: float, norm_type: float) -> Value:
-    raise CaptureError(
-        "writes into the weights while it reads them (max_norm): leave max_norm out, and shorten what is read instead"
-    )
 
 
 @rule("embedding_dense_backward")
@@ -297,21 +276,6 @@ def bucketize(c: Context, a: Value, b: Value, *, out_int32: bool = False, right:
     wide, last = c.builder.reshape(x, (*c.shape(x), 1)), c.rank(x)
     below = c.op("le" if right else "lt", boundaries, wide)
     return c.squeeze(c.op("sum_i64", c.op("to_i64", below), dims=(last,)), [last])
-
-
-@rule("put")
-def put(c: Context, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
-    if not accumulate:
-        raise CaptureError("writes several values at indices that may be equal: use torch.where or scatter_add")
-    flat = c.builder.reshape(x, (prod(c.shape(x)),))
-    at = c.builder.reshape(_places(c, c.shape(flat), [index]).flat, (prod(c.shape(index)),))
-    return c.builder.reshape(_add_rows(c, flat, at, c.builder.reshape(source, c.shape(at))), c.shape(x))
-
-
-@rule("take")
-def take(c: Context, x: Value, index: Value) -> Value:
-    flat = c.builder.reshape(x, (prod(c.shape(x)),))
-    return c.op("take", flat, _places(c, c.shape(flat), [index]).flat)
 
 
 def _counted(c: Context, mask: Value, otherwise: int) -> Value:

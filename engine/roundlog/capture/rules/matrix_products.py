@@ -1,17 +1,14 @@
-"""Matrix products and convolutions."""
+"""Matrix products, and solutions of triangular systems."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 
 import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.pooling import Convolution3d
 from roundlog.capture.rules.rule_table import Context, Scalar, rule
-from roundlog.program import Attribute
 
 
 @rule("mm", "bmm")
@@ -54,167 +51,11 @@ def mv(c: Context, a: Value, x: Value) -> Value:
     return c.squeeze(c.op("matmul", a, column), [1])
 
 
-@rule("_trilinear")
-def trilinear(
-    c: Context,
-    a: Value,
-    b: Value,
-    d: Value,
-    expand_a: Sequence[int],
-    expand_b: Sequence[int],
-    expand_d: Sequence[int],
-    dims: Sequence[int],
-    unroll_dim: int = 1,
-) -> Value:
-    """The sum over axes of the products of three tensors, each given new axes first."""
-    wide = []
-    for x, new in ((a, expand_a), (b, expand_b), (d, expand_d)):
-        rank, shape = c.rank(x) + len(new), list(c.shape(x))
-        for dim in sorted(c.dim(axis, rank) for axis in new):
-            shape.insert(dim, 1)
-        wide.append(c.builder.reshape(x, shape))
-    product = c.op("mul", c.op("mul", wide[0], wide[1]), wide[2])
-    over = c.dims(tuple(dims), c.rank(product)) if dims else ()
-    return c.squeeze(c.op("sum", product, dims=over), over)
-
-
 @rule("dot")
 def dot(c: Context, a: Value, b: Value) -> Value:
     n = c.shape(a)[0]
     product = c.op("matmul", c.builder.reshape(a, (1, n)), c.builder.reshape(b, (n, 1)))
     return c.builder.reshape(product, ())
-
-
-def _two(name: str, items: Sequence[int], fill: int) -> tuple[int, int]:
-    """Options of a 1-d or 2-d convolution as those of a 2-d one: a 1-d one has height 1."""
-    if len(items) not in (1, 2):
-        raise CaptureError(f"convolves over {len(items)} axes ({name}): one, two and three are supported")
-    return (fill, items[0]) if len(items) == 1 else (items[0], items[1])
-
-
-def _options(
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
-) -> dict[str, Attribute]:
-    return {
-        "stride": _two("stride", stride, 1),
-        "padding": _two("padding", padding, 0),
-        "dilation": _two("dilation", dilation, 1),
-        "groups": groups,
-    }
-
-
-def _flat(c: Context, x: Value) -> Value:
-    """[N, C, L] as [N, C, 1, L]."""
-    shape = c.shape(x)
-    return c.builder.reshape(x, (*shape[:2], 1, shape[2])) if len(shape) == 3 else x
-
-
-@rule("convolution")
-def convolution(
-    c: Context,
-    x: Value,
-    w: Value,
-    bias: Value | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Value:
-    if c.rank(x) == 5:
-        return _convolution3d(c, x, w, bias, stride, padding, dilation, transposed, groups)
-    options = _options(stride, padding, dilation, groups)
-    rank = c.rank(x)
-    x2, w2 = _flat(c, x), _flat(c, w)
-    if transposed:
-        size = tuple(int(n) for n in c.node.meta["val"].shape[2:])
-        y = c.op("conv2d_grad_input", x2, w2, **options, size=_two("size", size, 1))
-    else:
-        y = c.op("conv2d", x2, w2, **options)
-    if bias is not None:
-        y = c.op("add", y, c.builder.reshape(bias, (1, c.shape(bias)[0], 1, 1)))
-    return c.squeeze(y, [2]) if rank == 3 else y
-
-
-def _convolution3d(
-    c: Context,
-    x: Value,
-    w: Value,
-    bias: Value | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    groups: int,
-) -> Value:
-    shape = tuple(int(n) for n in c.node.meta["val"].shape)
-    options = (stride, padding, dilation, groups)
-    if transposed:
-        y = Convolution3d(c, shape, c.shape(w), *options).grad_input(x, w)
-    else:
-        y = Convolution3d(c, c.shape(x), c.shape(w), *options).forward(x, w)
-    return y if bias is None else c.op("add", y, c.builder.reshape(bias, (1, c.shape(bias)[0], 1, 1, 1)))
-
-
-@rule("convolution_backward")
-def convolution_backward(
-    c: Context,
-    g: Value,
-    x: Value,
-    w: Value,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    mask: Sequence[bool],
-) -> tuple[Value | None, Value | None, Value | None]:
-    if c.rank(x) == 5:
-        return _convolution3d_backward(c, g, x, w, (stride, padding, dilation, groups), transposed, mask)
-    options = _options(stride, padding, dilation, groups)
-    rank = c.rank(x)
-    g2, x2, w2 = _flat(c, g), _flat(c, x), _flat(c, w)
-    grad_x = grad_w = grad_b = None
-    if mask[0]:
-        if transposed:
-            grad_x = c.op("conv2d", g2, w2, **options)
-        else:
-            grad_x = c.op("conv2d_grad_input", g2, w2, **options, size=c.shape(x2)[2:])
-    if mask[1]:
-        # In a transposed convolution, input and gradient change places.
-        pair = (x2, g2) if transposed else (g2, x2)
-        grad_w = c.op("conv2d_grad_weight", *pair, **options, size=c.shape(w2)[2:])
-    if mask[2]:
-        grad_b = c.squeeze(c.op("sum", g2, dims=(0, 2, 3)), [0, 2, 3])
-    if rank == 3:
-        grad_x = None if grad_x is None else c.squeeze(grad_x, [2])
-        grad_w = None if grad_w is None else c.squeeze(grad_w, [2])
-    return grad_x, grad_w, grad_b
-
-
-def _convolution3d_backward(
-    c: Context,
-    g: Value,
-    x: Value,
-    w: Value,
-    options: tuple[Sequence[int], Sequence[int], Sequence[int], int],
-    transposed: bool,
-    mask: Sequence[bool],
-) -> tuple[Value | None, Value | None, Value | None]:
-    # In a transposed convolution, input and gradient change places.
-    fine, coarse = (g, x) if transposed else (x, g)
-    convolution = Convolution3d(c, c.shape(fine), c.shape(w), *options)
-    grad_x = grad_w = grad_b = None
-    if mask[0]:
-        grad_x = convolution.forward(g, w) if transposed else convolution.grad_input(g, w)
-    if mask[1]:
-        grad_w = convolution.grad_weight(coarse, fine)
-    if mask[2]:
-        grad_b = c.squeeze(c.op("sum", g, dims=(0, 2, 3, 4)), [0, 2, 3, 4])
-    return grad_x, grad_w, grad_b
 
 
 MAX_ROWS = 256

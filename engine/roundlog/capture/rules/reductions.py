@@ -1,5 +1,6 @@
-"""Sums, means and extremes, running ones too, products over axes, and distances between all rows of two matrices.
-Sorting, largest elements, medians: by counting, for each element, how many stand before it. Histograms."""
+"""Sums, means and extremes, running ones too, products over axes, and distances between all rows of two matrices;
+softmax and normalisation. Sorting and largest elements: by counting, for each element, how many stand before it.
+Histograms."""
 
 from __future__ import annotations
 
@@ -11,11 +12,10 @@ import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.pointwise import not_a_number, sign
-from roundlog.capture.rules.powers import pow_
-from roundlog.capture.rules.rule_table import Context, Scalar, rule
+from roundlog.capture.rules.pointwise import not_a_number, pow_, rsqrt, sign
+from roundlog.capture.rules.rule_table import Context, Scalar, rule, storage
 from roundlog.capture.rules.shapes_and_views import pad
-from roundlog.program import DType
+from roundlog.program import DType, TensorType
 
 
 def kept(c: Context, y: Value, dims: Sequence[int], keepdim: bool) -> Value:
@@ -173,13 +173,6 @@ def any_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim:
     return kept(c, c.op("any", c.builder.convert(x, DType.BOOL), dims=over), over, keepdim)
 
 
-@rule("all", "_is_all_true")
-def all_(c: Context, x: Value, dims: Sequence[int] | int | None = None, keepdim: bool = False) -> Value:
-    over = c.dims(dims, c.rank(x))
-    untrue = c.op("logical_not", c.builder.convert(x, DType.BOOL))
-    return kept(c, c.op("logical_not", c.op("any", untrue, dims=over)), over, keepdim)
-
-
 @rule("cumsum")
 def cumsum(c: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     """Integers exactly; FP32 as a product with a triangle of ones, so that every prefix is rounded once. Zeros meet
@@ -219,34 +212,19 @@ def _scan(c: Context, name: str, x: Value, dim: int, neutral: int) -> Value:
 
 @rule("prod.dim_int")
 def prod_dim(c: Context, x: Value, dim: int, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
-    x = _counted(c, x, dtype)
+    """The last of the running products."""
     if c.rank(x) == 0:
-        return x
+        return _counted(c, x, dtype)
     dim = c.dim(dim, c.rank(x))
-    return kept(c, _product(c, x, dim), [dim], keepdim)
+    running, size = cumprod(c, x, dim, dtype=dtype), c.shape(x)[dim]
+    if not size:
+        running, size = c.builder.constant(1, c.dtype(running), [n or 1 for n in c.shape(x)]), 1
+    return kept(c, c.op("slice", running, dim=dim, start=size - 1, stop=size, step=1), [dim], keepdim)
 
 
 @rule("prod")
 def prod_all(c: Context, x: Value, *, dtype: torch.dtype | None = None) -> Value:
-    x = _counted(c, x, dtype)
-    return c.builder.reshape(_product(c, c.builder.reshape(x, (prod(c.shape(x)),)), 0), ())
-
-
-def _product(c: Context, x: Value, dim: int) -> Value:
-    """Halves multiplied together until one element is left, on an axis that stays."""
-    size = c.shape(x)[dim]
-    if size == 0:
-        shape: Sequence[int] = [1 if d == dim else n for d, n in enumerate(c.shape(x))]
-        return c.builder.constant(1, c.dtype(x), shape)
-    while size > 1:
-        half = size // 2
-        low = c.op("slice", x, dim=dim, start=0, stop=half, step=1)
-        high = c.op("slice", x, dim=dim, start=half, stop=2 * half, step=1)
-        rest = [c.op("slice", x, dim=dim, start=2 * half, stop=size, step=1)] if size % 2 else []
-        product = c.op("mul", low, high)
-        x = c.op("cat", product, *rest, dim=dim) if rest else product
-        size = half + len(rest)
-    return x
+    return prod_dim(c, c.builder.reshape(x, (prod(c.shape(x)),)), 0, dtype=dtype)
 
 
 MAX_DIFFERENCES = 1 << 28
@@ -291,8 +269,141 @@ def distances_backward(c: Context, g: Value, a: Value, b: Value, p: float, dista
     return c.squeeze(c.op("sum", each, dims=(axis,)), [axis])
 
 
+@rule("_softmax")
+def softmax(c: Context, x: Value, dim: int, half_to_float: bool) -> Value:
+    e, total = _exponentials(c, x, c.dims(dim, c.rank(x)))[1:]
+    return c.op("div", e, total)
+
+
+@rule("_log_softmax")
+def log_softmax(c: Context, x: Value, dim: int, half_to_float: bool) -> Value:
+    shifted, _, total = _exponentials(c, x, c.dims(dim, c.rank(x)))
+    return c.op("sub", shifted, c.op("log", total))
+
+
+@rule("_safe_softmax")
+def safe_softmax(c: Context, x: Value, dim: int, dtype: Any = None) -> Value:
+    """Softmax; where everything along the axis is -inf, zeros."""
+    x = c.to_torch_dtype(x, dtype)
+    over = c.dims(dim, c.rank(x))
+    largest = c.op("amax", x, dims=over)
+    none = c.op("eq", largest, c.f32(float("-inf")))
+    e = c.op("exp", c.op("sub", x, c.op("where", none, c.f32(0.0), largest)))
+    total = c.op("sum", e, dims=over)
+    return c.op("div", e, c.op("where", none, c.f32(1.0), total))
+
+
+def _exponentials(c: Context, x: Value, over: tuple[int, ...]) -> tuple[Value, Value, Value]:
+    """(x - max, its exponentials, their sum): the shift keeps every exponential at or below 1."""
+    shifted = c.op("sub", x, c.op("amax", x, dims=over))
+    e = c.op("exp", shifted)
+    return shifted, e, c.op("sum", e, dims=over)
+
+
+@rule("native_layer_norm")
+def layer_norm(
+    c: Context, x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
+) -> tuple[Value, Value, Value]:
+    rank = c.rank(x)
+    mean, var = variance(c, x, tuple(range(rank - len(shape), rank)), 0)
+    rstd = rsqrt(c, c.op("add", var, c.f32(eps)))
+    y = c.op("mul", c.op("sub", x, mean), rstd)
+    if weight is not None:
+        y = c.op("mul", y, weight)
+    if bias is not None:
+        y = c.op("add", y, bias)
+    return y, mean, rstd
+
+
+@rule("native_group_norm")
+def group_norm(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    samples: int,
+    channels: int,
+    inner: int,
+    groups: int,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    blocks = c.builder.reshape(x, (samples, groups, channels // groups * inner))
+    mean, var = variance(c, blocks, (2,), 0)
+    rstd = rsqrt(c, c.op("add", var, c.f32(eps)))
+    y = c.builder.reshape(c.op("mul", c.op("sub", blocks, mean), rstd), c.shape(x))
+    along = (1, channels, *[1] * (c.rank(x) - 2))
+    if weight is not None:
+        y = c.op("mul", y, c.builder.reshape(weight, along))
+    if bias is not None:
+        y = c.op("add", y, c.builder.reshape(bias, along))
+    return y, c.squeeze(mean, [2]), c.squeeze(rstd, [2])
+
+
+@rule("_weight_norm_interface_backward")
+def weight_norm_backward(c: Context, g: Value, v: Value, size: Value, norms: Value, dim: int) -> tuple[Value, Value]:
+    """Gradients of v * size / norm(v), norms over all axes but one."""
+    over = tuple(d for d in range(c.rank(v)) if d != c.dim(dim, c.rank(v)))
+    inward = c.op("sum", c.op("mul", g, v), dims=over)
+    projected = c.op("mul", v, c.op("div", inward, c.op("mul", norms, norms)))
+    grad_v = c.op("mul", c.op("div", size, norms), c.op("sub", g, projected))
+    return grad_v, c.op("div", inward, norms)
+
+
+@rule("native_batch_norm")
+def batch_norm(
+    c: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value, Value, Value]:
+    """Running statistics are updated in place, as PyTorch does: with the unbiased variance."""
+    channels = c.shape(x)[1]
+    along = (1, channels, *[1] * (c.rank(x) - 2))
+    over = tuple(d for d in range(c.rank(x)) if d != 1)
+
+    def channel(value: Value) -> Value:
+        return c.builder.reshape(value, along)
+
+    if training:
+        mean, var = variance(c, x, over, 0)
+        if running_mean is not None and running_var is not None:
+            count = prod(c.shape(x)[d] for d in over)
+            if count < 2:
+                raise CaptureError("normalises over a single element a channel: use a larger batch")
+            unbiased = c.op("mul", c.builder.reshape(var, (channels,)), c.f32(count / (count - 1)))
+            for position, old, new in (
+                (3, running_mean, c.builder.reshape(mean, (channels,))),
+                (4, running_var, unbiased),
+            ):
+                kept = c.op("mul", c.f32(1 - momentum), old)
+                c.rebind(c.node.args[position], c.op("add", kept, c.op("mul", c.f32(momentum), new)))  # type: ignore[arg-type]
+    else:
+        if running_mean is None or running_var is None:
+            raise CaptureError(
+                "normalises by running statistics that are not there: make the module with track_running_stats=True"
+            )
+        mean, var = channel(running_mean), channel(running_var)
+    rstd = rsqrt(c, c.op("add", var, c.f32(eps)))
+    y = c.op("mul", c.op("sub", x, mean), rstd)
+    if weight is not None:
+        y = c.op("mul", y, channel(weight))
+    if bias is not None:
+        y = c.op("add", y, channel(bias))
+    saved = (channels,) if training else (0,)
+    if not training:
+        empty = c.builder.source_op("constant", TensorType((0,), DType.F32), bits=())
+        return y, empty, empty
+    return y, c.builder.reshape(mean, saved), c.builder.reshape(rstd, saved)
+
+
 MAX_COMPARISONS = 1 << 26
-"""Every element of a line is compared with every other: above so many comparisons an operator is refused."""
+"""Every element of a line is compared with every other, and every index with every position: above so many comparisons
+an operator is refused."""
 
 
 def order(c: Context, x: Value, dim: int, count: int, *, descending: bool) -> Value:
@@ -363,37 +474,6 @@ def sort(c: Context, x: Value, dim: int = -1, descending: bool = False, **_: Any
     return _sorted(c, x, dim, c.shape(x)[c.dim(dim, rank)] if rank else 1, descending)
 
 
-@rule("kthvalue")
-def kth_value(c: Context, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    rank = c.rank(x)
-    values, index = _sorted(c, x, dim, k, False)
-    if rank == 0:
-        return values, index
-    dim = c.dim(dim, rank)
-    last = [c.op("slice", part, dim=dim, start=k - 1, stop=k, step=1) for part in (values, index)]
-    return kept(c, last[0], [dim], keepdim), kept(c, last[1], [dim], keepdim)
-
-
-@rule("median.dim")
-def median_dim(c: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-    """The lower of the two middle ones; the first NaN, if there is one."""
-    if c.rank(x) == 0:
-        return x, c.i64(0)
-    dim = c.dim(dim, c.rank(x))
-    values, index = kth_value(c, x, (c.shape(x)[dim] + 1) // 2, dim, True)
-    if c.dtype(x) == DType.F32:
-        lost = c.op("any", not_a_number(c, x), dims=(dim,))
-        index = c.op("where", lost, c.op("argmax", x, dim=dim), index)
-        values = c.op("gather", x, index, dim=dim)
-    return kept(c, values, [dim], keepdim), kept(c, index, [dim], keepdim)
-
-
-@rule("median")
-def median(c: Context, x: Value) -> Value:
-    flat = c.builder.reshape(x, (prod(c.shape(x)),))
-    return median_dim(c, flat, 0)[0]
-
-
 @rule("histc", at_capture=True)
 def histogram(c: Context, x: Value, bins: int = 100, low: Scalar = 0, high: Scalar = 0) -> Value:
     """Number of elements in each of the equal bins between two numbers; the last bin includes its end."""
@@ -412,3 +492,11 @@ def histogram(c: Context, x: Value, bins: int = 100, low: Scalar = 0, high: Scal
     above = c.squeeze(c.op("sum_i64", c.op("to_i64", from_edge), dims=(0,)), [0])
     following = pad(c, c.op("slice", above, dim=0, start=1, stop=bins, step=1), [0], [1])
     return c.builder.convert(c.op("sub", above, following), c.dtype(x))
+
+
+@rule("randperm")
+def randperm(c: Context, count: int, **_: Any) -> Value:
+    """The order of as many uniform numbers."""
+    if storage(c.node.meta["val"].dtype) != DType.I64:
+        raise CaptureError("permutes numbers that are not integers: permute int64 numbers, and convert them")
+    return order(c, c.builder.uniform((count,)), 0, count, descending=False)

@@ -199,13 +199,6 @@ def slice_scatter(
     return c.op("where", c.builder.reshape(c.literal(chosen), along), spread, x)
 
 
-@rule("select_scatter")
-def select_scatter(c: Context, x: Value, source: Value, dim: int, index: int) -> Value:
-    dim = c.dim(dim, c.rank(x))
-    index %= c.shape(x)[dim]
-    return slice_scatter(c, x, unsqueeze(c, source, dim), dim, index, index + 1)
-
-
 @rule("diagonal", view=True)
 def diagonal(c: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """Every (columns + 1)-th element of the matrix, read row by row."""
@@ -245,8 +238,7 @@ def diagonal_scatter(c: Context, x: Value, source: Value, offset: int = 0, dim1:
 def unfold(c: Context, x: Value, dim: int, size: int, step: int) -> Value:
     """Windows along an axis; a new last axis runs through each."""
     if not c.rank(x):
-        # A number as a line of one element, or of none.
-        return c.builder.reshape(x, (1,)) if size else c.builder.constant(0, c.dtype(x), (0,))
+        raise CaptureError("takes windows of a single number: give it an axis by .reshape(1)")
     dim = c.dim(dim, c.rank(x))
     count = (c.shape(x)[dim] - size) // step + 1
     starts = c.builder.reshape(c.iota(count, 0, step), (count, 1))
@@ -323,22 +315,3 @@ def select_backward(c: Context, g: Value, shape: Sequence[int], dim: int, index:
 def where(c: Context, condition: Value, a: Value, b: Value) -> Value:
     dtype = wider(c.dtype(a), c.dtype(b))
     return c.op("where", condition, c.builder.convert(a, dtype), c.builder.convert(b, dtype))
-
-
-@rule("masked_fill.Scalar")
-def masked_fill(c: Context, x: Value, mask: Value, value: Scalar) -> Value:
-    return c.op("where", mask, c.builder.constant(value, c.dtype(x)), x)
-
-
-@rule("masked_fill.Tensor")
-def masked_fill_tensor(c: Context, x: Value, mask: Value, value: Value) -> Value:
-    return c.op("where", mask, c.builder.convert(value, c.dtype(x)), x)
-
-
-@rule("tril", "triu")
-def triangle(c: Context, x: Value, diagonal: int = 0) -> Value:
-    rows, columns = c.shape(x)[-2:]
-    row, column = c.builder.reshape(c.iota(rows, diagonal), (rows, 1)), c.iota(columns)
-    lower = "tril" in str(c.node.target)
-    keep = c.op("le", column, row) if lower else c.op("le", row, column)
-    return c.op("where", keep, x, c.builder.constant(0, c.dtype(x)))

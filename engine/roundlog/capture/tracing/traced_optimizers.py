@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from roundlog.capture.constants import node_of
 from roundlog.capture.errors import CaptureError, SourceLines, place_of_call
-from roundlog.capture.optimizers import Column, Update, clip_factor, updates
-from roundlog.capture.optimizers.update import Own
+from roundlog.capture.optimizers import Column, Own, Update, clip_factor, updates
 from roundlog.capture.real_steps.reachable_values import memory_of
 from roundlog.capture.task import OptimizerPhase
 

@@ -1,34 +1,217 @@
-"""Update rules of PyTorch's optimizers as plain tensor arithmetic, so that they are captured like everything else:
-stochastic gradient descent (plain, averaged, by signs of gradients alone, scaled by a gradient's own history), Adam and
-what has been made of it, and Adafactor.
+"""Updates of optimizers, PyTorch's as plain tensor arithmetic, so that they are captured like everything else, those of
+the user's own as they are written; and learning rates by step: a factor like `LambdaLR`'s, or a scheduler of
+torch.optim.lr_scheduler, as a table.
 
 What PyTorch computes with Python floats at every step (learning rates, Adam's bias corrections) becomes a column of
 the schedule table: computed once, in FP64, rounded to FP32, and from then on data."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from roundlog.arithmetic import is_short
-from roundlog.capture.errors import CaptureError
-from roundlog.capture.optimizers.update import (
-    Column,
-    Factor,
-    Own,
-    Rate,
-    Stepped,
-    Tensors,
-    Update,
-    added,
-    is_own,
-    rates,
-    zeros,
-)
+from roundlog.capture.errors import CaptureError, reason
+
+Factor = Callable[[int], float]
+
+_CYCLED = ("momentum", "betas")
+"""Options that OneCycleLR and CyclicLR change with the learning rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Options of one parameter group, as a schedule sets them."""
+
+    rate: Callable[[int], float]
+    options: dict[str, Callable[[int], Any]] = field(default_factory=dict)
+    """Options that change: name -> value at a step."""
+
+    def __call__(self, step: int) -> float:
+        """The learning rate at a step (0, 1, ...)."""
+        return self.rate(step)
+
+    def at(self, step: int) -> dict[str, Any]:
+        """Options that change, as entries of the parameter group."""
+        return {"lr": self.rate(step), **{name: option(step) for name, option in self.options.items()}}
+
+    def changing(self, steps: int) -> list[str]:
+        """The entries that are not the same at all of so many steps."""
+        first = self.at(0)
+        return [name for name in first if any(self.at(step)[name] != first[name] for step in range(1, steps))]
+
+
+def rates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, steps: int) -> list[Rate]:
+    """The learning rate of every parameter group at steps 0 .. steps - 1. A scheduler is one whose `step()` is called
+    once after every step of the optimizer; it and the optimizer stay as they are.
+
+    Raises CaptureError for a schedule that depends on more than the step, or that is not the optimizer's own."""
+    if isinstance(schedule, LRScheduler):
+        table = _table(optimizer, schedule, steps)
+        return [_of_table([row[number] for row in table]) for number in range(len(optimizer.param_groups))]
+    if any("initial_lr" in group for group in optimizer.param_groups):
+        raise CaptureError("the optimizer has a learning rate scheduler of its own: give that as the task's schedule")
+    return [
+        Rate(lambda step, rate=float(group["lr"]): rate * _value(schedule, step))  # type: ignore[misc]
+        for group in optimizer.param_groups
+    ]
+
+
+def _value(schedule: Factor, step: int) -> float:
+    try:
+        return float(schedule(step))
+    except Exception as error:
+        raise CaptureError(f"the schedule fails at step {step} with {type(error).__name__}: {reason(error)}") from error
+
+
+def _of_table(rows: list[dict[str, Any]]) -> Rate:
+    changing = [name for name in rows[0] if name != "lr" and any(row[name] != rows[0][name] for row in rows)]
+    return Rate(
+        lambda step: float(rows[step]["lr"]),
+        {name: lambda step, name=name: rows[step][name] for name in changing},  # type: ignore[misc]
+    )
+
+
+def _table(optimizer: torch.optim.Optimizer, schedule: LRScheduler, steps: int) -> list[list[dict[str, Any]]]:
+    """[step][group]: the learning rate, and the options that may change, as the scheduler sets them."""
+    name = type(schedule).__name__
+    if isinstance(schedule, ReduceLROnPlateau):
+        raise CaptureError(f"the schedule {name} depends on the loss: take one that depends on the step alone")
+    if getattr(schedule, "optimizer", None) is not optimizer:
+        raise CaptureError(f"the schedule {name} belongs to another optimizer: make it with the task's optimizer")
+    # Chained schedulers have no count of their own.
+    counted: Any = schedule if hasattr(schedule, "last_epoch") else vars(schedule)["_schedulers"][0]
+    if counted.last_epoch != 0:
+        raise CaptureError(f"the schedule {name} has already taken steps: capture with a fresh one")
+    # A copy is what takes the steps; a scheduler never looks at parameters, which may be large.
+    small: dict[int, Any] = {id(p): torch.zeros(()) for group in optimizer.param_groups for p in group["params"]}
+    try:
+        schedule = copy.deepcopy(schedule, small)
+        groups = schedule.optimizer.param_groups
+        options = _other_options(groups)
+        table = []
+        for step in range(steps):
+            table.append([_changeable(group) for group in groups])
+            if _other_options(groups) != options:
+                raise CaptureError(
+                    f"the schedule {name} changes more than learning rates and momenta at step {step}: leave the other "
+                    "options as they are"
+                )
+            if step + 1 < steps:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of an optimizer that takes no steps
+                    schedule.step()
+    except CaptureError:
+        raise
+    except Exception as error:
+        raise CaptureError(f"the schedule {name} cannot be followed for {steps} steps: {reason(error)}") from error
+    return table
+
+
+def _changeable(group: dict[str, Any]) -> dict[str, Any]:
+    momenta = {name: group[name] for name in _CYCLED if name in group}
+    return {"lr": float(group["lr"]), **{k: tuple(v) if k == "betas" else v for k, v in momenta.items()}}
+
+
+def _other_options(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Options that a schedule may not change. Its own notes have these names: initial_lr, min_lr, max_lr, ..."""
+    return [
+        {key: group[key] for key in group if key not in ("params", *_CYCLED) and not key.endswith("lr")}
+        for group in groups
+    ]
+
+
+Tensors = Mapping[str, torch.Tensor]
+Column = Callable[[int], float]
+Stepped = tuple[torch.Tensor, dict[str, torch.Tensor]]
+"""(next parameter, next slots)"""
+
+
+class Update(ABC):
+    """The update of one parameter group."""
+
+    def __init__(self, group: Mapping[str, Any], rate: Rate) -> None:
+        self.group = group
+        self.rate = rate
+
+    @abstractmethod
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The optimizer slots of one parameter, as they are before the first step."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, Column]:
+        """The columns of the schedule table that this group needs: FP64 value by step (0, 1, ...)."""
+
+    @abstractmethod
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        """(next parameter, next slots) from parameter, gradient, slots and this step's schedule scalars."""
+
+    def apply(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        """The update of `step`, upwards if the group says so (`maximize`)."""
+        return self.step(p, -g if self.group.get("maximize") else g, slots, row)
+
+    def option(self, name: str, step: int) -> Any:
+        """An option of the group at a step: schedules may change some."""
+        changing = self.rate.options.get(name)
+        return self.group[name] if changing is None else changing(step)
+
+    def changes(self, name: str) -> bool:
+        return name in self.rate.options
+
+    def decayed(self, p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        """The gradient with that of the weight decay."""
+        decay = float(self.group["weight_decay"])
+        if is_short(p.dtype):
+            return added(g, p, decay) if decay else g
+        return g + decay * p if decay else g
+
+
+class Own(Update):
+    """The update of one parameter group of an optimizer of the user's own.
+
+    Its `step()` is traced as it is written, with everything else that a step computes: its state becomes state of the
+    program, and numbers of Python that it counts or computes with become columns of the schedule, as those of a model
+    do."""
+
+    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {}
+
+    def columns(self) -> dict[str, Column]:
+        return {}
+
+    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
+        raise NotImplementedError
+
+
+def is_own(optimizer: object) -> bool:
+    """Whether an optimizer's step is traced as it is written: neither its class nor its step are torch's."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return False
+    kind = type(optimizer)
+    homes = (kind.__module__, getattr(kind.step, "__module__", ""))
+    return not any(str(home).startswith("torch.") for home in homes)
+
+
+def added(x: torch.Tensor, y: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
+    """x + factor y of short numbers, as `x.add(y, alpha=factor)` of PyTorch's on the CPU: the factor is rounded to the
+    format first, and the product is not. So PyTorch's loop over vectors has it; its loop over the rest, what is left of
+    a tensor's elements after the last 32 of them, rounds the product, too. factor: a number, or f32[]."""
+    if not isinstance(factor, torch.Tensor):
+        factor = torch.tensor(factor, dtype=torch.float32)
+    return (x.float() + factor.to(x.dtype).float() * y.float()).to(x.dtype)
+
+
+def zeros(p: torch.Tensor, *names: str) -> dict[str, torch.Tensor]:
+    """Slots that start as zeros of the parameter's shape."""
+    return {name: torch.zeros_like(p) for name in names}
 
 
 class _WithMomentum(Update):
@@ -78,56 +261,6 @@ class SGD(_WithMomentum):
         buffer = added(slots["momentum"] * momentum, g, row.get("fresh", 1.0))
         g = added(g, buffer, momentum) if self.group["nesterov"] else buffer
         return added(p, g, -row["lr"]), {"momentum": buffer}
-
-
-class ASGD(Update):
-    """torch.optim.ASGD (Polyak and Juditsky 1992): slot `ax` is the mean of the parameter since step t0."""
-
-    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        return zeros(p, "ax")
-
-    def _rate(self, step: int) -> float:
-        """Rate that the step before has left; the first one's is the learning rate."""
-        if not step:
-            return self.rate(0)
-        rate, lambd = self.rate(step - 1), float(self.group["lambd"])
-        return rate / float((1.0 + lambd * rate * step) ** self.group["alpha"])
-
-    def _share(self, step: int) -> float:
-        return 1.0 / max(1.0, step - float(self.group["t0"]))
-
-    def columns(self) -> dict[str, Column]:
-        return {
-            "lr": self._rate,
-            "decay": lambda step: 1.0 - float(self.group["lambd"]) * self._rate(step),
-            "share": self._share,
-            "rest": lambda step: 1.0 - self._share(step),
-        }
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        p = row["decay"] * p - row["lr"] * self.decayed(p, g)
-        return p, {"ax": row["rest"] * slots["ax"] + row["share"] * p}
-
-
-class Rprop(Update):
-    """torch.optim.Rprop (Riedmiller and Braun 1993): every weight's step grows while its gradient keeps its sign. The
-    learning rate is where the steps start."""
-
-    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {**zeros(p, "prev"), "step_size": torch.full_like(p, self.rate(0))}
-
-    def columns(self) -> dict[str, Column]:
-        return {}
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        shorter, longer = (float(eta) for eta in self.group["etas"])
-        least, most = (float(size) for size in self.group["step_sizes"])
-        # Signs are multiplied, since a product of small gradients underflows, as it does in PyTorch.
-        turned = g.sign() * slots["prev"].sign()
-        factor = torch.where(turned > 0, longer, torch.where(turned < 0, shorter, 1.0))
-        size = (slots["step_size"] * factor).clamp(least, most)
-        g = torch.where(turned < 0, 0.0, g)
-        return p - g.sign() * size, {"prev": g, "step_size": size}
 
 
 class RMSprop(_WithMomentum):
@@ -308,91 +441,6 @@ class NAdam(Moments):
         return p - row["of_mean"] * (m / denominator), {"exp_avg": m, "exp_avg_sq": v}
 
 
-class RAdam(Moments):
-    """torch.optim.RAdam (Liu et al. 2020): in the first steps, whose variance is not known well, plain momentum."""
-
-    def _rectified(self, step: int) -> float:
-        """The factor of the steps that are scaled; 0 in the first ones."""
-        beta, bias = self.beta(1, step), self.bias(1, step)
-        whole = 2 / (1 - beta) - 1
-        length = whole - 2 * (step + 1) * beta ** (step + 1) / bias
-        if length <= 5:
-            return 0.0
-        ratio = (length - 4) * (length - 2) * whole / ((whole - 4) * (whole - 2) * length)
-        return float((ratio * bias) ** 0.5)
-
-    def columns(self) -> dict[str, Column]:
-        return {
-            **super().columns(),
-            "scaled": lambda step: self._rectified(step) * self.rate(step) / self.bias(0, step),
-            "plain": lambda step: 0.0 if self._rectified(step) else self.rate(step) / self.bias(0, step),
-        }
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        m, v = self.moments(self.gradient(p, g), slots, row)
-        p = self.shrunk(p, row) - row["plain"] * m
-        return p - row["scaled"] * (m / (torch.sqrt(v) + self.group["eps"])), {"exp_avg": m, "exp_avg_sq": v}
-
-
-class Adamax(Moments):
-    """torch.optim.Adamax (Kingma and Ba 2015): scaled by the largest gradient, which fades."""
-
-    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        return zeros(p, "exp_avg", "exp_inf")
-
-    def columns(self) -> dict[str, Column]:
-        return {**super().columns(), "step_size": lambda step: self.rate(step) / self.bias(0, step)}
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        g = self.decayed(p, g)
-        keep, add = self.weights(0, row)
-        m = keep * slots["exp_avg"] + add * g
-        largest = torch.maximum(self.weights(1, row)[0] * slots["exp_inf"], g.abs() + self.group["eps"])
-        return p - row["step_size"] * (m / largest), {"exp_avg": m, "exp_inf": largest}
-
-
-class Adafactor(Update):
-    """torch.optim.Adafactor (Shazeer and Stern 2018)."""
-
-    def slots(self, p: torch.Tensor) -> dict[str, torch.Tensor]:
-        if p.ndim < 2:
-            return zeros(p, "variance")
-        return {"row_var": torch.zeros_like(p[..., :1]), "col_var": torch.zeros_like(p[..., :1, :])}
-
-    def columns(self) -> dict[str, Column]:
-        columns: dict[str, Column] = {
-            "fresh": lambda step: float((step + 1.0) ** self.group["beta2_decay"]),
-            "rho": lambda step: min(self.rate(step), (step + 1.0) ** -0.5),
-        }
-        decay = float(self.group["weight_decay"])
-        if decay:
-            columns["decay"] = lambda step: 1.0 - self.rate(step) * decay
-        return columns
-
-    def step(self, p: torch.Tensor, g: torch.Tensor, slots: Tensors, row: Tensors) -> Stepped:
-        eps1, eps2 = self.group["eps"]
-        eps1 = torch.finfo(torch.float32).eps if eps1 is None else float(eps1)
-        size = row["rho"] * _root_mean_square(p).clamp(min=float(eps2))
-        if "decay" in row:
-            p = p * row["decay"]
-        squares = g * g
-        if p.ndim < 2:
-            variance = slots["variance"] + row["fresh"] * (squares - slots["variance"])
-            following = {"variance": variance}
-        else:
-            rows = slots["row_var"] + row["fresh"] * (squares.mean(-1, keepdim=True) - slots["row_var"])
-            columns = slots["col_var"] + row["fresh"] * (squares.mean(-2, keepdim=True) - slots["col_var"])
-            following = {"row_var": rows, "col_var": columns}
-            variance = rows * columns / rows.mean(-2, keepdim=True).clamp(min=eps1)
-        update = g / torch.sqrt(variance.clamp(min=eps1 * eps1))
-        longest = (_root_mean_square(update) / float(self.group["d"])).clamp(min=1.0)
-        return p - (size / longest) * update, following
-
-
-def _root_mean_square(x: torch.Tensor) -> torch.Tensor:
-    return torch.sqrt((x * x).sum()) / float(x.numel() ** 0.5)
-
-
 def clip_factor(gradients: Iterable[torch.Tensor], max_norm: float) -> torch.Tensor:
     """Factor by which clipping multiplies every gradient: min(1, max_norm / (norm + 1e-6)), norm being the Euclidean
     one of all of them together, as torch.nn.utils.clip_grad_norm_ does it (Pascanu, Mikolov, Bengio 2013)."""
@@ -411,14 +459,9 @@ _UPDATES: dict[type, type[Update]] = {
     torch.optim.Adam: Adam,
     torch.optim.AdamW: Adam,
     torch.optim.NAdam: NAdam,
-    torch.optim.RAdam: RAdam,
-    torch.optim.Adamax: Adamax,
     torch.optim.RMSprop: RMSprop,
     torch.optim.Adagrad: Adagrad,
     torch.optim.Adadelta: Adadelta,
-    torch.optim.Adafactor: Adafactor,
-    torch.optim.ASGD: ASGD,
-    torch.optim.Rprop: Rprop,
 }
 
 
@@ -429,9 +472,10 @@ def updates(optimizer: torch.optim.Optimizer, schedule: Factor | LRScheduler, st
     kind = Own if is_own(optimizer) else _UPDATES.get(type(optimizer))
     if kind is None:
         known = ", ".join(f"torch.optim.{cls.__name__}" for cls in _UPDATES)
-        iterates = type(optimizer) is torch.optim.Muon
-        why = "iterates in bfloat16, which is not followed yet" if iterates else "is not supported"
-        raise CaptureError(f"the optimizer {name} {why}: use one of {known}")
+        raise CaptureError(
+            f"the optimizer {name} is not supported: use one of {known}, or write its step in a subclass of "
+            "torch.optim.Optimizer whose __init__ makes the state, with counts in tensors"
+        )
     refuse_hooks(optimizer)
     if kind is Own and any(type(group.get("lr")) not in (int, float) for group in optimizer.param_groups):
         raise CaptureError(
