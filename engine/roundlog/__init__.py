@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
     from roundlog.training.auditor import Auditor, Verdict, audit
+    from roundlog.training.checkpoint import load_checkpoint
     from roundlog.training.export import load_into
     from roundlog.training.job import Job, JobError
     from roundlog.training.options import RunOptions
@@ -42,6 +43,7 @@ _ROOMS = {
     "Verdict": "training.auditor",
     "arrow_fields": "data",
     "audit": "training.auditor",
+    "load_checkpoint": "training.checkpoint",
     "load_into": "training.export",
     "portable": "capture",
     "safetensors_fields": "data",
@@ -61,6 +63,7 @@ __all__ = [
     "Verdict",
     "arrow_fields",
     "audit",
+    "load_checkpoint",
     "load_into",
     "portable",
     "safetensors_fields",

@@ -29,7 +29,7 @@ ORDER = [
         "commitments",
     ),
     *("randomness", "data", "descriptors", "log", "operators", "adjudication", "rounding", "execution", "capture"),
-    *("examples", "training", "dispute", "segment_audits", "generation"),
+    *("training", "examples", "dispute", "segment_audits", "generation"),
 ]
 """Rooms, from the lowest to the highest: each imports lower ones only."""
 

@@ -16,7 +16,7 @@ from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.draws import Replay
 from roundlog.capture.real_steps.eager_steps import EagerTraining
-from roundlog.capture.real_steps.process_settings import plainly
+from roundlog.capture.real_steps.patched_torch import plainly
 from roundlog.execution import Executor, NonFiniteError, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows

@@ -13,7 +13,7 @@ from roundlog import Job, Task
 from roundlog.capture import Captured, MakeTask
 from roundlog.capture.draws import Replay, drawn_by_torch
 from roundlog.capture.real_steps.eager_steps import share
-from roundlog.capture.tracing.traced_torch import without_checkpoints
+from roundlog.capture.real_steps.patched_torch import without_checkpoints
 from roundlog.randomness import batch_rows
 from torch.optim.lr_scheduler import LRScheduler
 

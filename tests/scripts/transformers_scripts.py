@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from roundlog import Task
-from roundlog.capture import load_checkpoint
+from roundlog import Task, load_checkpoint
 from safetensors.torch import save_model
 
 from tests.scripts.script_corpus import RUN, script

@@ -2,7 +2,6 @@
 step."""
 
 from roundlog.capture.captured import Captured
-from roundlog.capture.checkpoint import load_checkpoint
 from roundlog.capture.errors import CaptureError, DefectError, is_refusal, is_users_error, told_from_refusals
 from roundlog.capture.fresh_tasks import MakeTask
 from roundlog.capture.huggingface import generated_tokens
@@ -20,7 +19,6 @@ __all__ = [
     "generated_tokens",
     "is_refusal",
     "is_users_error",
-    "load_checkpoint",
     "paused",
     "portable",
     "told_from_refusals",

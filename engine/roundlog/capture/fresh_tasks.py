@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.errors import CaptureError, a_kind
 from roundlog.capture.optimizers import refuse_hooks
-from roundlog.capture.real_steps.process_settings import plain_model, refuse_autocast
+from roundlog.capture.real_steps.patched_torch import plain_model, refuse_autocast
 from roundlog.capture.real_steps.reachable_values import ReachableValues, memory_of, reachable, tensor_digest
 from roundlog.capture.task import Source, Task
 from roundlog.data import is_lazy_view

@@ -33,7 +33,7 @@ into."""
 _CONVERTING = ("_to_copy", "copy_")
 """Operators that compute nothing unless they convert."""
 
-_ORDERS = frozenset(("sort", "topk", "kthvalue"))
+_ORDERS = frozenset(("sort", "topk"))
 
 
 @dataclass(frozen=True, slots=True)

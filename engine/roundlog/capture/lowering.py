@@ -332,7 +332,7 @@ _BY_STIRLING = (
     "for x > 0 write Stirling's formula at y = x + 6, less the logarithms that lead there: (y - 0.5) * y.log() - y + "
     "0.9189385 + 1 / (12 * y) - 1 / (360 * y**3) - sum((x + k).log() for k in range(6))"
 )
-_ROUNDED_BY_HAND = "round by hand: x + (torch.round(x / scale).clamp(low, high) * scale - x).detach()"
+_OF_VOLUMES = "write x.unfold(2, n, n).unfold(3, n, n).unfold(4, n, n), and its amax or mean over (-3, -2, -1)"
 _FACTORS = (
     *("linalg_cholesky_ex", "cholesky", "cholesky_solve", "linalg_lu_factor_ex", "linalg_lu", "linalg_inv_ex"),
     *("_linalg_solve_ex", "_linalg_det", "_linalg_slogdet"),
@@ -343,22 +343,24 @@ _REWRITES = {
     **dict.fromkeys(_FACTORS, _BY_LOOP),
     **dict.fromkeys(("lgamma", "digamma", "polygamma"), _BY_STIRLING),
     "erfinv": "draw normal numbers by torch.randn, or compute this before training",
+    "kthvalue": "take torch.sort(x, dim).values.select(dim, k - 1)",
+    "median": "take torch.sort(x, dim).values.select(dim, (n - 1) // 2)",
+    "tan": "write x.sin() / x.cos()",
+    "cosh": "write 0.5 * (x.exp() + (-x).exp())",
+    "sinh": "write 0.5 * (x.expm1() - (-x).expm1())",
+    **dict.fromkeys(("atan", "atan2", "asin", "acos"), "write a polynomial in the smaller of x and 1 / x"),
+    **dict.fromkeys(("avg_pool3d", "max_pool3d_with_indices"), _OF_VOLUMES),
     "hypot": "write (a * a + b * b).sqrt()",
     "asinh": "write x.sign() * (x.abs() + x * x / (1 + (1 + x * x).sqrt())).log1p()",
     "acosh": "write (t + (t * (t + 2)).sqrt()).log1p(), t = x - 1",
     "atanh": "write 0.5 * (x.log1p() - (-x).log1p())",
-    "erfc": "write 1 - torch.erf(x)",
     **dict.fromkeys(("cummax", "cummin"), "take torch.maximum or torch.minimum of one slice after another"),
     "logcumsumexp": "write (x - top).exp().cumsum(dim).log() + top, top = x.amax(dim, keepdim=True).detach()",
-    "addbmm": "write x + torch.bmm(a, b).sum(0)",
     "_pdist_forward": "take the pairs of torch.cdist(x, x) that torch.triu_indices names",
-    "multilabel_margin_loss_forward": "write (1 - x[:, t] + x[:, j]).clamp(min=0) for targets t and other classes j",
-    "fake_quantize_per_channel_affine_cachemask": _ROUNDED_BY_HAND,
     "grid_sampler_2d": (
         "read the four pixels around each position by torch.gather, and add them up by their weights "
         "(`transformer_by_gather` in docs/how-to/scripts.md)"
     ),
-    "index_reduce": "write scatter_reduce with the index expanded to the source's shape",
     **dict.fromkeys(("poisson", "binomial"), _OF_A_FIELD),
     **dict.fromkeys(("_standard_gamma_grad", "_dirichlet_grad"), _OF_A_SAMPLE),
 }

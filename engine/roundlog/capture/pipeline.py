@@ -19,7 +19,7 @@ from roundlog.capture.real_steps.eager_steps import (
     WatchedSteps,
     watched_steps,
 )
-from roundlog.capture.real_steps.process_settings import plain_model
+from roundlog.capture.real_steps.patched_torch import plain_model
 from roundlog.capture.real_steps.reachable_values import StepCalls, reachable
 from roundlog.capture.tracing.task_trace import TaskTrace, WrittenConstantError, WrittenStateError
 from roundlog.capture.tracing.traced_optimizers import refuse_unsupported

@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import CaptureError, Task, load_checkpoint, portable
+from roundlog.capture import CaptureError, Task, portable
 from roundlog.examples.baseline import FP32, computed_in
 from roundlog.storage import open_regular
+from roundlog.training.checkpoint import load_checkpoint
 
 PIXELS = 3 * 32 * 32
 CLASSES = 10

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from roundlog.capture import CaptureError, Task, load_checkpoint, portable
+from roundlog.capture import CaptureError, Task, portable
 from roundlog.examples import gpt
 from roundlog.examples.baseline import FP32, computed_in
+from roundlog.training.checkpoint import load_checkpoint
 
 VOCABULARY = 50257
 POSITIONS = 1024

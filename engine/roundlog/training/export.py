@@ -97,8 +97,8 @@ def load_into(model: nn.Module, run_dir: str | os.PathLike[str], *, steps: int |
     # Capture takes longer to load than an export takes.
     from torch import nn
 
-    from roundlog.capture.checkpoint import load_state
     from roundlog.capture.errors import CaptureError
+    from roundlog.training.checkpoint import load_state
 
     if not isinstance(model, nn.Module):
         raise CaptureError(f"the model is a {type(model).__name__}: give a torch.nn.Module")

@@ -20,8 +20,7 @@ from roundlog.capture.captured import OwnStates
 from roundlog.capture.draws import GENERATOR, Replay
 from roundlog.capture.errors import reason
 from roundlog.capture.real_steps.eager_steps import EagerTraining
-from roundlog.capture.real_steps.process_settings import plainly
-from roundlog.capture.tracing.traced_torch import without_checkpoints
+from roundlog.capture.real_steps.patched_torch import plainly, without_checkpoints
 from roundlog.data import materialized, widened
 from roundlog.data.spill_file import SpilledTensor, SpillFile
 from roundlog.execution import Executor, StoppedError

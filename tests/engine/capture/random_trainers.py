@@ -16,7 +16,7 @@ import pytest
 import torch
 from roundlog.capture import Captured, Task
 from roundlog.capture.draws import Replay
-from roundlog.capture.real_steps.process_settings import plainly
+from roundlog.capture.real_steps.patched_torch import plainly
 from roundlog.data import widened
 from roundlog.execution import Executor
 from roundlog.operators import StepInputs

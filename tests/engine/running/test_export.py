@@ -15,9 +15,9 @@ import roundlog
 import torch
 from roundlog.capture import CaptureError
 from roundlog.capture.captured import model_tensors
-from roundlog.capture.checkpoint import load_checkpoint
 from roundlog.capture.tracing.warmed_task import tied
 from roundlog.storage import StorageError
+from roundlog.training.checkpoint import load_checkpoint
 from roundlog.training.export import ExportError, trained_state
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer

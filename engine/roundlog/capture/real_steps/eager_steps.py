@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.draws import GENERATOR
 from roundlog.capture.errors import CaptureError, a_kind, place_of_call, place_of_error, reason
-from roundlog.capture.real_steps.process_settings import plain_model, plainly, refuse_autocast
+from roundlog.capture.real_steps.patched_torch import plain_model, plainly, refuse_autocast
 from roundlog.capture.real_steps.reachable_values import ReachableValues, StepCalls, memory_of, reachable
 from roundlog.capture.task import Task
 from roundlog.data import STORED

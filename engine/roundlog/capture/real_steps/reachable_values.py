@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.optimizers import is_own
-from roundlog.capture.real_steps.process_settings import plain_model
+from roundlog.capture.real_steps.patched_torch import plain_model
 from roundlog.capture.task import Task
 from roundlog.data import materialized
 

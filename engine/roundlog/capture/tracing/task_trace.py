@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,18 +35,19 @@ from roundlog.capture.kernel_calls import TracedCalls
 from roundlog.capture.lowering import TracedStep
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.real_steps.eager_steps import checked_loss, noting_backward, refusing_backward, share
-from roundlog.capture.real_steps.process_settings import (
+from roundlog.capture.real_steps.patched_torch import (
+    OutVariants,
     noting_threads,
     plain_model,
     plainly,
     quietly,
+    traced_torch,
     without_collection,
     without_onednn,
 )
 from roundlog.capture.real_steps.reachable_values import ReachableValues
 from roundlog.capture.task import OptimizerPhase
 from roundlog.capture.tracing.traced_optimizers import TracedOptimizers
-from roundlog.capture.tracing.traced_torch import OutVariants, traced_torch
 from roundlog.capture.tracing.warmed_task import (
     HeldState,
     StandIns,
@@ -113,18 +114,15 @@ class TaskTrace:
             if name not in known or state.tensor.dtype in STORED
         }
         self._values |= self._optimizers.slots
-        self._numbers = {name: functools.partial(task.number, name) for name in task.numbers} | self._own_rates()
+        rates = self._optimizers.rates
+        self._numbers = {name: functools.partial(task.number, name) for name in task.numbers} | rates
         """Name -> the number at a step."""
-        self._held = [*task.held_numbers(), *self._own_rates()]
+        self._held = [*task.held_numbers(), *rates]
         for name in self._held:
             if name not in found.numbers:
                 raise CaptureError(f"numbers states {name}, and the model and the loss reach no number of that name")
         self._calls = TracedCalls()
         self._gradients: tuple[str, ...] = ()
-
-    def _own_rates(self) -> dict[str, Callable[[int], float]]:
-        """Learning rates that optimizers of the user's own read, where a schedule changes them."""
-        return dict(self._optimizers.rates)
 
     def traced(self) -> TracedStep:
         """The traced step. Raises CaptureError where PyTorch cannot trace it, naming the user's line."""
@@ -203,7 +201,6 @@ class TaskTrace:
                 raise WrittenConstantError(name)
 
     def _step(self, values: Named, row: Named, batch: Named) -> tuple[Any, ...]:
-        model = plain_model(self._task.model)
         stand_ins: dict[int, Tensor] = {}
         traced: Named = {}
         for name, state in self._states.items():
@@ -219,12 +216,10 @@ class TaskTrace:
         numbers |= whole
         for name in self._held:
             self._found.numbers[name](numbers.pop(name))
-        parameters: dict[str, Any] = {
-            f"parameter/{name}": stand_ins.get(id(x), x) for name, x in _own_parameters(model, self._states)
-        }
+        own: Named = {name: state.tensor for name, state in self._states.items()}
+        parameters: Named = {n: stand_ins.get(id(x), x) for n, x in own.items() if n.startswith("parameter/")}
         self._optimizers.parameters = parameters
         drawn = Draws(self._generators())
-        own = {name: state.tensor for name, state in self._states.items()}
         replacing = StandIns(stand_ins, own, self._fields)
         following: Named = {}
         with OutVariants(), drawn, replacing:
@@ -306,14 +301,6 @@ class TaskTrace:
             for name in gradients:
                 parameter = self._first[f"parameter/{name}"]
                 traced[parameter].copy_(following[parameter])
-
-
-def _own_parameters(model: torch.nn.Module, states: Mapping[str, HeldState]) -> Iterable[tuple[str, Tensor]]:
-    """(name, the task's own tensor) of parameters, while traced ones stand in their places."""
-    for name, state in states.items():
-        kind, _, own = name.partition("/")
-        if kind == "parameter":
-            yield own, state.tensor
 
 
 THREAD = (

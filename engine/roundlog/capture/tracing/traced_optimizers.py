@@ -220,7 +220,7 @@ class TracedOptimizers:
         self._steps = steps
         self._first = first
         self._lines = lines
-        self.parameters = {f"parameter/{k}": v for k, v in model.named_parameters()}
+        self.parameters: Named = {f"parameter/{k}": v for k, v in model.named_parameters()}
         """Parameters by state name: while a step is traced, those that stand in for them."""
         self.phases, self._groups = phases, groups_of(phases, steps)
         self._trainable = trained(phases, model, self._groups, first)

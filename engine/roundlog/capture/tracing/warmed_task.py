@@ -26,7 +26,7 @@ from roundlog.capture.fresh_tasks import FreshTasks
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.portable import portable
 from roundlog.capture.real_steps.eager_steps import LEFT_BEHIND, WatchedSteps, batch_of, share
-from roundlog.capture.real_steps.process_settings import plain_model, plainly
+from roundlog.capture.real_steps.patched_torch import plain_model, plainly
 from roundlog.capture.real_steps.reachable_values import ReachableValues, TensorPlace, memory_of, reachable
 from roundlog.capture.task import Source, Task
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.capture import CaptureError, load_checkpoint
+from roundlog import load_checkpoint
+from roundlog.capture import CaptureError
 from roundlog.examples.gpt2 import gpt2
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer

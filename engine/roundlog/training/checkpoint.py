@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.real_steps.process_settings import plain_model
+from roundlog.capture.real_steps.patched_torch import plain_model
 from roundlog.data import STORED, absence
 from roundlog.program import ProgramError
 from roundlog.program.model import names_in_model
