@@ -177,13 +177,13 @@ class Task:
     model: any `nn.Module` in FP32 or BF16, or with parts in either, in the mode (`train`/`eval`) it is to be trained
         in. Its parameters and buffers at capture time are the initial state.
     loss: `loss(model, batch)` -> FP32 scalar; `batch` maps field names to tensors [batch_size, ...].
-    optimizer: one of `torch.optim` (all but LBFGS, Muon and SparseAdam), or one whose `step()` is your own and takes no
-        closure, over the model's parameters, freshly made, with any number of parameter groups. Parameters that are in
-        no group or have `requires_grad=False` stay as they are. Several, as a list or by name, each with parameters and
-        a loss of its own, are taken in turn within a step, as for a generator and its discriminator: the loss of one is
-        computed after those before it have been stepped, on the same batch, and its optimizer alone is stepped by it.
-        `loss`, and `schedule` and `max_grad_norm` where they are not the same for all, are lists or names then, too.
-        The loss that is recorded is the sum of all.
+    optimizer: `Adadelta`, `Adagrad`, `Adam`, `AdamW`, `NAdam`, `RMSprop` or `SGD` of `torch.optim`, or one whose `step()`
+        is your own and takes no closure, over the model's parameters, freshly made, with any number of parameter
+        groups. Parameters that are in no group or have `requires_grad=False` stay as they are. Several, as a list or by
+        name, each with parameters and a loss of its own, are taken in turn within a step, as for a generator and its
+        discriminator: the loss of one is computed after those before it have been stepped, on the same batch, and its
+        optimizer alone is stepped by it. `loss`, and `schedule` and `max_grad_norm` where they are not the same for
+        all, are lists or names then, too. The loss that is recorded is the sum of all.
     dataset: field name -> tensor [rows, ...], float32, bfloat16, bool or integers of any size, which the job holds as
         int64; all fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows`,
         `roundlog.safetensors_fields` and `roundlog.arrow_fields` give: of these, nothing is copied but the rows of a
