@@ -177,8 +177,8 @@ class Task:
     model: any `nn.Module` in FP32 or BF16, or with parts in either, in the mode (`train`/`eval`) it is to be trained
         in. Its parameters and buffers at capture time are the initial state.
     loss: `loss(model, batch)` -> FP32 scalar; `batch` maps field names to tensors [batch_size, ...].
-    optimizer: `Adadelta`, `Adagrad`, `Adam`, `AdamW`, `NAdam`, `RMSprop` or `SGD` of `torch.optim`, or one whose `step()`
-        is your own and takes no closure, over the model's parameters, freshly made, with any number of parameter
+    optimizer: `Adadelta`, `Adagrad`, `Adam`, `AdamW`, `NAdam`, `RMSprop` or `SGD` of `torch.optim`, or one whose
+        `step()` is your own and takes no closure, over the model's parameters, freshly made, with any number of
         groups. Parameters that are in no group or have `requires_grad=False` stay as they are. Several, as a list or by
         name, each with parameters and a loss of its own, are taken in turn within a step, as for a generator and its
         discriminator: the loss of one is computed after those before it have been stepped, on the same batch, and its
