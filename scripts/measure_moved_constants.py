@@ -77,7 +77,7 @@ TASKS: dict[str, Callable[[], Task]] = {
         nn.Softplus(0.5, 3.0), lambda p: optim.SGD(p, 0.1, 0.8, 0.3), schedule=lambda n: 0.9**n
     ),
     "AdamW": lambda: task(nn.LayerNorm(24), partial(optim.AdamW, lr=0.01)),
-    "Adam, clipped": lambda: task(nn.GroupNorm(4, 24, eps=1e-4), AMSGRAD, max_grad_norm=0.03),
+    "Adam, clipped": lambda: task(nn.GroupNorm(4, 24, eps=1e-4), AMSGRAD, max_grad_norm=0.3),
     "Lion": lambda: task(nn.ELU(0.6), lambda p: Lion(p, {"lr": 0.01})),
     "bounds": lambda: task(bounded, partial(optim.SGD, lr=0.05)),
     "sums": lambda: task(shares, partial(optim.AdamW, lr=0.01, weight_decay=0.0)),
