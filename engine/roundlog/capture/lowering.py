@@ -19,7 +19,7 @@ from roundlog.capture.builder import Builder, ProgramStates, Value
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, source_of, told_from_refusals
-from roundlog.capture.kernel_calls import CallTrail, KernelCall, Result, calls_of, trail_of
+from roundlog.capture.kernel_calls import CallTrail, KernelCall, Result, calls_of, reads_of, trail_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
 from roundlog.capture.rules.rule_table import NodeValues, base_name, is_among, storage
 from roundlog.capture.rules.shapes_and_views import diagonal_scatter, places_in_base, slice_scatter
@@ -108,7 +108,7 @@ def lowered(traced: TracedStep, fields: Mapping[str, Field], batch_size: int) ->
         schedule=torch.cat([traced.schedule, columns], dim=1) if names else traced.schedule,
         gradients={name: places[value] for name, value in zip(traced.gradients, gradients, strict=True)},
         drawn=tuple(places.get(value) for value in drawn),
-        trail=trail_of(traced.calls, values),
+        trail=trail_of(traced.calls, values, {k: places[v] for k, v in graph.arguments.items() if v in places}),
     )
 
 
@@ -373,6 +373,8 @@ class GraphLowering(Context):
         super().__init__(builder, states)
         self.results: dict[Result, Value | None] = {}
         """Results of PyTorch's kernels, None for what is known at capture, and next states."""
+        self.arguments: dict[tuple[int, int], Value] = {}
+        """What PyTorch's kernels are given."""
         self._module = module
         self._constants = Constants(module, module.graph)
         self._values = NodeValues(states)
@@ -397,6 +399,8 @@ class GraphLowering(Context):
                 if isinstance(value, Value | torch.Tensor):
                     stands: Value | None = None if isinstance(value, torch.Tensor) else value
                     self.results.update(dict.fromkeys(calls_of(node), stands))
+            if isinstance(held := self._values.get(node), Value):
+                self.arguments.update(dict.fromkeys(reads_of(node), held))
 
     def value(self, node: fx.Node) -> Any:
         """Values of the program that a graph node stands for."""
