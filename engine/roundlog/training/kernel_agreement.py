@@ -35,6 +35,9 @@ _SUMS = ("add", "sub", "rsub", "lerp", "addcmul", "addcdiv")
 
 _SCALED = ("mul", "div", "leaky_relu", "leaky_relu_backward", "native_dropout", "native_dropout_backward")
 
+_LOCAL = tuple(f"{kind}{way}" for kind in ("hardswish", "softplus", "elu", "hardtanh") for way in ("", "_backward"))
+"""Kernels that work element by element, and are not marked so."""
+
 _NORMS = tuple(f"native_{kind}_norm{way}" for kind in ("layer", "group", "batch") for way in ("", "_backward"))
 
 _ADDING = (
@@ -340,7 +343,7 @@ class KernelInvocation:
     def takes_any(self) -> bool:
         """Whether its tensors may be chosen at will: each by itself, and whatever the numbers are."""
         writes = self._func._schema.is_mutable
-        return not writes and (self.is_local or self._name == "where" or self.eps is not None)
+        return not writes and (self.is_local or self._name in _LOCAL or self.eps is not None)
 
     def of(self, tensors: Sequence[torch.Tensor]) -> tuple[KernelInvocation, list[torch.Tensor]]:
         """The same call of other tensors, and its results."""

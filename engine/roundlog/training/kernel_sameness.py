@@ -38,7 +38,7 @@ from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Tr
 _SMALL = 1e-2
 """Size of a number below which it may stand beside squares."""
 
-_SIZES = 8
+_SIZES = 16
 """Most sizes of numbers that a kernel is compared on."""
 
 
@@ -167,8 +167,9 @@ class _Steps:
             if form in self._forms:
                 continue
             self._forms.add(form)
-            sizes = {abs(x) for x in (*arguments.numbers, *part.numbers)}
+            sizes = {float(torch.tensor(x).abs()) for x in (*arguments.numbers, *part.numbers)}
             sizes |= {x**0.5 for x in sizes if x < _SMALL}  # beside what is a square
+            sizes |= {abs(x / y) for x in arguments.numbers for y in arguments.numbers if y}
             for size in sorted(x for x in sizes if 2.0**-60 < x < 2.0**15)[:_SIZES]:
                 tensors = part.chosen(arguments.tensors, size)
                 other, given = arguments.of(tensors)

@@ -25,10 +25,14 @@ from roundlog.capture.real_steps.eager_steps import EagerTraining
 from roundlog.capture.real_steps.process_settings import plainly
 from roundlog.capture.rules.short_formats import with_rounded_numbers
 from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
+from roundlog.operators.registry import ints
 from roundlog.program import Node
 
 _STEPS = 3
 """Steps that are compared, of each choice: in the first one, the optimizer's states are those of a beginning."""
+
+_SEEDS = 4
+"""Choices of numbers."""
 
 _TINY = 1e-10
 """Allowed difference of a parameter in FP64, in units of itself."""
@@ -55,7 +59,7 @@ class _NotFollowed(Exception):
 def confirm_same_updates(captured: Captured) -> None:
     """Hold the updates of a program against steps of the task's own optimizers. Raises CaptureError, naming the first
     parameter that differs."""
-    for seed in range(2):
+    for seed in range(_SEEDS):
         try:
             found = _difference(_Updates(captured), torch.Generator().manual_seed(seed))
         except (_NotFollowed, RuntimeError, TypeError, NotImplementedError):
@@ -85,6 +89,8 @@ class _Updates:
         read = needed(program.nodes, self.stores.values(), captured.origin.gradients.values())
         self.is_short = any(program.nodes[index].type.dtype.is_short for index in read)
         """Whether updates compute with numbers of fewer than 32 bits."""
+        if any(not program.nodes[place].inputs for place in captured.origin.gradients.values()):
+            raise _NotFollowed  # a constant, which may be read elsewhere
         optimizers = [phase.optimizer for phase in self.own.task.phases()]
         self.is_own = any(map(is_own, optimizers))
         """Whether an optimizer is the user's own, whose step is traced as it is written."""
@@ -125,7 +131,7 @@ def _in_fp64(
         elif node.op == "sqrt":
             value = inputs[0].sqrt()
         elif node.op == "sum":
-            value = inputs[0].sum(node.attributes["dims"], keepdim=True)  # type: ignore[call-overload]
+            value = inputs[0].sum(ints(node.attributes, "dims"), keepdim=True)
         elif isinstance(kind, Inexact):
             value = kind.approximate(inputs, node.attributes)
         else:
@@ -155,13 +161,13 @@ def _difference(updates: _Updates, draws: torch.Generator) -> str:
         training, gradients = EagerTraining(_without_model(own)), dict[str, torch.Tensor]()
         for step in range(min(_STEPS, own.task.steps)):
             states |= {f"parameter/{name}": p.detach().double().clone() for name, p in own.trained.items()}
-            gradients = {
-                # Means of gradients that turn cross the zeros of an own optimizer's signs.
-                name: -gradients[name] * _drawn(own.trained[name], draws, -2, 1).abs()
-                if step and updates.is_own
-                else _drawn(own.trained[name], draws, -10, step)
-                for name in captured.origin.gradients
-            }
+            drawn: dict[int, torch.Tensor] = {}  # two parameters may have one gradient
+            for name, place in captured.origin.gradients.items():
+                if step and updates.is_own:  # means of gradients that turn cross the zeros of signs
+                    x = -gradients[name] * _drawn(own.trained[name], draws, -2, 0).abs()
+                else:
+                    x = _drawn(own.trained[name], draws, -10, step)
+                gradients[name] = drawn.setdefault(place, x)
             clipped = [phase.max_grad_norm for phase in own.task.phases() if phase.max_grad_norm is not None]
             if clipped:  # where what is added to the norm shows
                 norm = torch.stack([x.double().norm() for x in gradients.values()]).norm()
