@@ -20,11 +20,11 @@ def moved(captured: Captured, number: float) -> Captured:
     nodes, found = list(captured.program.nodes), 0
     for place, node in enumerate(nodes):
         if node.op == "constant" and node.type.dtype.is_float:
-            words = torch.tensor(node.attributes["bits"], dtype=torch.int64)
-            held = words.to(getattr(torch, f"uint{8 * node.type.dtype.itemsize}")).view(node.type.dtype.torch_dtype)
+            kind = getattr(torch, f"uint{8 * node.type.dtype.itemsize}")
+            held = torch.tensor(node.attributes["bits"]).to(kind).view(node.type.dtype.torch_dtype)
             if held.tolist() == [pytest.approx(number, rel=0.004)]:
-                bits = (held * 1.01).view(words.to(getattr(torch, f"uint{8 * held.itemsize}")).dtype).tolist()
-                nodes[place], found = replace(node, attributes={"bits": tuple(bits)}), found + 1
+                bits = tuple((held * 1.01).view(kind).tolist())
+                nodes[place], found = replace(node, attributes={"bits": bits}), found + 1
     assert found
     return replace(captured, program=replace(captured.program, nodes=tuple(nodes)))
 
