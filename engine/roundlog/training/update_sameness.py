@@ -159,9 +159,9 @@ def _difference(updates: _Updates, draws: torch.Generator) -> str:
         for parameter in own.trained.values():
             parameter.data = _drawn(parameter, draws, -6, 1)
         states = {name: x.double() if x.is_floating_point() else x for name, x in captured.states.items()}
+        states |= {f"parameter/{name}": p.detach().double().clone() for name, p in own.trained.items()}
         training, gradients = EagerTraining(_without_model(own)), dict[str, torch.Tensor]()
         for step in range(min(_STEPS, own.task.steps)):
-            states |= {f"parameter/{name}": p.detach().double().clone() for name, p in own.trained.items()}
             drawn: dict[int, torch.Tensor] = {}  # two parameters may have one gradient
             for name, place in captured.origin.gradients.items():
                 if step and updates.is_own:  # means of gradients that turn cross the zeros of signs
@@ -173,15 +173,15 @@ def _difference(updates: _Updates, draws: torch.Generator) -> str:
             if clipped:  # where what is added to the norm shows
                 norm = torch.stack([x.double().norm() for x in gradients.values()]).norm()
                 gradients = {name: x * (1.5 * max(clipped) / norm).to(x.dtype) for name, x in gradients.items()}
-            with plainly(), _Rounding(updates.is_short):
+            with plainly(), _Rounding(updates.is_short) as rounding:
                 training.step(step, {}, lambda chosen=gradients: _exchange(own, chosen))  # type: ignore[misc]
             wide = {name: x.double() for name, x in gradients.items()}
             after = updates.following(states, wide, step)
-            now = own.now()
-            for name in [name for name in updates.stores if name in now]:
-                if found := _apart(states[name], after[name], now[name].detach(), updates.is_exact(step)):
+            now = {name: x.detach().clone() for name, x in own.now().items() if name in updates.stores}
+            for name, x in now.items():
+                if found := _apart(states[name], after[name], x.to(rounding.dtype), updates.is_exact(step)):
                     return f"at step {step} the change of {name} {found}"
-            states = after
+            states = after | {name: x.double() if x.is_floating_point() else x for name, x in now.items()}
     return ""
 
 
@@ -239,6 +239,8 @@ class _Rounding(TorchDispatchMode):
     def __init__(self, is_short: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._is_short = is_short
+        self.dtype = torch.float64
+        """FP32 once something has been computed in it."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -249,6 +251,8 @@ class _Rounding(TorchDispatchMode):
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         dtypes = {x.dtype for x in given if x.ndim} or {x.dtype for x in given}
         is_wide = not self._is_short or torch.float32 not in dtypes
+        if not is_wide:
+            self.dtype = torch.float32
         if self._is_short and torch.float64 in dtypes and is_wide:
             args, kwargs = with_rounded_numbers(func, args, kwargs, torch.bfloat16)
 
