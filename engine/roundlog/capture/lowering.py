@@ -383,7 +383,15 @@ class GraphLowering(Context):
     def lower(self, inputs: Mapping[fx.Node, Value]) -> None:
         """Lower all operators. inputs: values of the placeholders; those that nothing reads may be missing."""
         self._values.update(inputs)
+        reads: dict[int, list[tuple[int, fx.Node]]] = {}
         for node in self._module.graph.nodes:
+            for call, number in reads_of(node):
+                reads.setdefault(call, []).append((number, node))
+        for node in self._module.graph.nodes:
+            for call, _ in calls_of(node):  # arguments as they are now: later, something may be written into them
+                for number, argument in reads.get(call, ()):
+                    if isinstance(given := self._values.get(argument), Value):
+                        self.arguments[call, number] = given
             self.builder.source = source_of(node)
             if node.op == "get_attr":
                 held = getattr(self._module, str(node.target))
@@ -399,8 +407,6 @@ class GraphLowering(Context):
                 if isinstance(value, Value | torch.Tensor):
                     stands: Value | None = None if isinstance(value, torch.Tensor) else value
                     self.results.update(dict.fromkeys(calls_of(node), stands))
-            if isinstance(held := self._values.get(node), Value):
-                self.arguments.update(dict.fromkeys(reads_of(node), held))
 
     def value(self, node: fx.Node) -> Any:
         """Values of the program that a graph node stands for."""

@@ -251,7 +251,7 @@ class _Rounding(TorchDispatchMode):
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         dtypes = {x.dtype for x in given if x.ndim} or {x.dtype for x in given}
         is_wide = not self._is_short or torch.float32 not in dtypes
-        if not is_wide:
+        if not is_wide and any(x.ndim for x in given):  # not of a count of steps
             self.dtype = torch.float32
         if self._is_short and torch.float64 in dtypes and is_wide:
             args, kwargs = with_rounded_numbers(func, args, kwargs, torch.bfloat16)
