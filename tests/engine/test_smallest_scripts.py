@@ -64,6 +64,7 @@ SMALLEST: dict[str, list[str]] = {
     "measure_capture": [],
     "measure_differences": ["--steps", "1", "--only", "a linear layer"],
     "measure_house": [],
+    "measure_moved_constants": ["--only", "scheduled"],
     "measure_parts": ["--model", "logistic", "--rounds", "1"],
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")

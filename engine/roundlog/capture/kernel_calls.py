@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.constants import node_of
 
-_MARK = "roundlog_calls"
+_MARK, _READ = "roundlog_calls", "roundlog_reads"
 
 _PLAIN = frozenset(
     (
@@ -67,6 +67,8 @@ class CallTrail:
     for nothing, has none."""
     following: Mapping[str, int] = field(default_factory=dict)
     """State name -> the operator that gives its next value."""
+    arguments: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """(call, which of its tensors) -> the operator that gives what the call is given, where one does."""
 
 
 Note = Callable[[KernelCall, OpOverload, tuple[Any, ...], dict[str, Any], list[torch.Tensor]], None]
@@ -116,9 +118,11 @@ class TracedCalls(WatchedCalls):
         self.calls: list[KernelCall] = []
 
     def _mark(self, call: KernelCall, func: OpOverload, args: Any, kwargs: Any, given: list[torch.Tensor]) -> None:
-        for number, tensor in enumerate(given):
-            if (node := node_of(tensor)) is not None:
-                node.meta[_MARK] = [*node.meta.get(_MARK, ()), (len(self.calls), number)]
+        read = [] if func._schema.is_mutable else _tensors((args, kwargs))
+        for mark, tensors in ((_MARK, given), (_READ, read)):
+            for number, tensor in enumerate(tensors):
+                if (node := node_of(tensor)) is not None:
+                    node.meta[mark] = [*node.meta.get(mark, ()), (len(self.calls), number)]
         self.calls.append(call)
 
 
@@ -132,9 +136,19 @@ def calls_of(node: fx.Node) -> list[tuple[int, int]]:
     return found
 
 
-def trail_of(calls: Sequence[KernelCall], values: Mapping[Result, int | None]) -> CallTrail:
+def reads_of(node: fx.Node) -> list[tuple[int, int]]:
+    """The arguments of calls that a graph node is, by their numbers among the tensors of each."""
+    found: list[tuple[int, int]] = node.meta.get(_READ, [])
+    return found
+
+
+def trail_of(
+    calls: Sequence[KernelCall], values: Mapping[Result, int | None], arguments: Mapping[tuple[int, int], int]
+) -> CallTrail:
     """The trail of a traced step. calls: in order. values: operators of the program, None for what is known at
-    capture."""
+    capture. arguments: those that give what calls are given."""
     found = {one: place for one, place in values.items() if place is not None}
     places = {one: place for one, place in found.items() if not isinstance(one, str)}
-    return CallTrail(tuple(calls), places, {one: place for one, place in found.items() if isinstance(one, str)})
+    return CallTrail(
+        tuple(calls), places, {one: place for one, place in found.items() if isinstance(one, str)}, arguments
+    )

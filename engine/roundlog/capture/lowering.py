@@ -19,7 +19,7 @@ from roundlog.capture.builder import Builder, ProgramStates, Value
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, source_of, told_from_refusals
-from roundlog.capture.kernel_calls import CallTrail, KernelCall, Result, calls_of, trail_of
+from roundlog.capture.kernel_calls import CallTrail, KernelCall, Result, calls_of, reads_of, trail_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
 from roundlog.capture.rules.rule_table import NodeValues, base_name, is_among, storage
 from roundlog.capture.rules.shapes_and_views import diagonal_scatter, places_in_base, slice_scatter
@@ -108,7 +108,7 @@ def lowered(traced: TracedStep, fields: Mapping[str, Field], batch_size: int) ->
         schedule=torch.cat([traced.schedule, columns], dim=1) if names else traced.schedule,
         gradients={name: places[value] for name, value in zip(traced.gradients, gradients, strict=True)},
         drawn=tuple(places.get(value) for value in drawn),
-        trail=trail_of(traced.calls, values),
+        trail=trail_of(traced.calls, values, {k: places[v] for k, v in graph.arguments.items() if v in places}),
     )
 
 
@@ -375,6 +375,8 @@ class GraphLowering(Context):
         super().__init__(builder, states)
         self.results: dict[Result, Value | None] = {}
         """Results of PyTorch's kernels, None for what is known at capture, and next states."""
+        self.arguments: dict[tuple[int, int], Value] = {}
+        """What PyTorch's kernels are given."""
         self._module = module
         self._constants = Constants(module, module.graph)
         self._values = NodeValues(states)
@@ -383,7 +385,15 @@ class GraphLowering(Context):
     def lower(self, inputs: Mapping[fx.Node, Value]) -> None:
         """Lower all operators. inputs: values of the placeholders; those that nothing reads may be missing."""
         self._values.update(inputs)
+        reads: dict[int, list[tuple[int, fx.Node]]] = {}
         for node in self._module.graph.nodes:
+            for call, number in reads_of(node):
+                reads.setdefault(call, []).append((number, node))
+        for node in self._module.graph.nodes:
+            for call, _ in calls_of(node):  # arguments as they are now: later, something may be written into them
+                for number, argument in reads.get(call, ()):
+                    if isinstance(given := self._values.get(argument), Value):
+                        self.arguments[call, number] = given
             self.builder.source = source_of(node)
             if node.op == "get_attr":
                 held = getattr(self._module, str(node.target))

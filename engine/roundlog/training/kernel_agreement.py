@@ -35,6 +35,9 @@ _SUMS = ("add", "sub", "rsub", "lerp", "addcmul", "addcdiv")
 
 _SCALED = ("mul", "div", "leaky_relu", "leaky_relu_backward", "native_dropout", "native_dropout_backward")
 
+_LOCAL = tuple(f"{kind}{way}" for kind in ("hardswish", "softplus", "elu", "hardtanh") for way in ("", "_backward"))
+"""Kernels that work element by element, and are not marked so."""
+
 _NORMS = tuple(f"native_{kind}_norm{way}" for kind in ("layer", "group", "batch") for way in ("", "_backward"))
 
 _ADDING = (
@@ -325,6 +328,31 @@ class KernelInvocation:
         p = float(self._args[1])
         x: torch.Tensor = self._args[0].detach()
         return x.mul(results[1]).mul_(1 / (1 - p) if p < 1 else 0.0)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that it is given, in order."""
+        return [one for one in tree_leaves((self._args, self._kwargs)) if isinstance(one, torch.Tensor)]
+
+    @property
+    def numbers(self) -> list[float]:
+        """The numbers with a fraction that it is given, in order."""
+        return [one for one in tree_leaves((self._args, self._kwargs)) if isinstance(one, float)]
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether its tensors may be chosen at will: each by itself, and whatever the numbers are."""
+        writes = self._func._schema.is_mutable
+        return not writes and (self.is_local or self._name in _LOCAL or self.eps is not None)
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> tuple[KernelInvocation, list[torch.Tensor]]:
+        """The same call of other tensors, and its results."""
+        given = iter(tensors)
+        args, kwargs = tree_map(
+            lambda one: next(given) if isinstance(one, torch.Tensor) else one, (self._args, self._kwargs)
+        )
+        results = tree_leaves(self._func(*tree_map(_cloned, args), **tree_map(_cloned, kwargs)))
+        return KernelInvocation(self._func, args, kwargs), [x for x in results if isinstance(x, torch.Tensor)]
 
     def summands(self, sizes: torch.Tensor) -> torch.Tensor:
         """The largest of each element's size and those of what it is computed from; infinite if not known."""

@@ -9,7 +9,7 @@ rounds to, or neighbours where what is rounded lies in the middle."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -34,6 +34,12 @@ from roundlog.training.kernel_agreement import (
     agrees_with_kernel,
 )
 from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial
+
+_SMALL = 1e-2
+"""Size of a number below which it may stand beside squares."""
+
+_SIZES = 16
+"""Most sizes of numbers that a kernel is compared on."""
 
 
 def has_short_numbers(program: Program) -> bool:
@@ -97,6 +103,8 @@ class _Steps:
         """States that are the user's only from the first step on, as the last step has left them."""
         self.compared = 0
         """Results that were compared."""
+        self._forms: set[object] = set()
+        """Calls with their constants that have been compared on chosen numbers."""
 
     def watching(self, step: int, batch: Tensors, before: Tensors, own: OwnStates) -> AbstractContextManager[object]:
         """Compare the kernels that a step calls from now on."""
@@ -148,7 +156,31 @@ class _Steps:
             # Statistics alone do not show the eps.
             if arguments.eps is not None and not all(result for result, _ in found) and not _is_in(arguments.eps, read):
                 self._refuse(call, f"it does not read the eps {arguments.eps}")
+            if arguments.takes_any:
+                self._compare_chosen(parts, call, arguments)
             self._tell()
+
+    def _compare_chosen(self, parts: _Parts, call: KernelCall, arguments: KernelInvocation) -> None:
+        """Compare a kernel a second time, on numbers around its constants, once for all calls with the same ones."""
+        for result, part in parts.of_arguments(arguments):
+            form = (call, tuple(arguments.numbers), result, part.numbers)
+            if form in self._forms:
+                continue
+            self._forms.add(form)
+            sizes = {float(torch.tensor(x).abs()) for x in (*arguments.numbers, *part.numbers)}
+            sizes |= {x**0.5 for x in sizes if x < _SMALL}  # beside what is a square
+            sizes |= {abs(x / y) for x in arguments.numbers for y in arguments.numbers if y}
+            for size in sorted(x for x in sizes if 2.0**-60 < x < 2.0**15)[:_SIZES]:
+                tensors = part.chosen(arguments.tensors, size)
+                other, given = arguments.of(tensors)
+                if not all(bool(x.isfinite().all()) for x in given):
+                    tensors = [x.abs() if x.is_floating_point() else x for x in tensors]
+                    other, given = arguments.of(tensors)
+                theirs = given[result]
+                if not bool(theirs.isfinite().all()) or (ours := part.of(tensors)) is None:
+                    continue
+                if not agree(ours, theirs, other) and not agrees_with_kernel(ours, theirs, result, other):
+                    self._refuse(call, f"of numbers around {size:.3g}, {_difference(ours, theirs)}")
 
     def _refuse(self, what: object, difference: str) -> None:
         raise CaptureError(
@@ -202,6 +234,54 @@ def _kind(x: torch.Tensor) -> str:
     return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
 
 
+class _ChosenPart:
+    """The part of a program between the arguments of a kernel and a result of it."""
+
+    def __init__(self, nodes: Sequence[Node], place: int, arguments: Mapping[int, int], given: StepInputs) -> None:
+        """arguments: number of a tensor that the kernel is given -> the operator that gives it."""
+        self._nodes, self._place, self._arguments, self._given = nodes, place, arguments, given
+        places = set(arguments.values())
+        read = needed(nodes, [place], places)
+        self.is_whole = (
+            places <= read
+            and place not in places
+            and all(nodes[one].inputs or nodes[one].op in ("constant", "iota") for one in read - places)
+        )
+        """Whether it reads all of these arguments, and nothing else but constants."""
+        constants = sorted(
+            one for one in read - places if nodes[one].op == "constant" and nodes[one].type.dtype.is_float
+        )
+        values = evaluated(nodes, constants, given) if self.is_whole else {}
+        self.numbers = tuple(
+            float(values[one].flatten()[0]) for one in constants if self.is_whole and values[one].numel()
+        )
+        """Its constants."""
+
+    def chosen(self, tensors: Sequence[torch.Tensor], size: float) -> list[torch.Tensor]:
+        """The tensors that a kernel is given, but for numbers of a size in the place of those that the part reads: at
+        it, a little below and above, smaller and larger, and zeros."""
+        draws, found = torch.Generator().manual_seed(0), list(tensors)
+        of_place: dict[int, torch.Tensor] = {}
+        for number, place in self._arguments.items():
+            x = tensors[number]
+            if not x.is_floating_point():
+                continue
+            near = 1 + torch.randint(-4, 5, x.shape, generator=draws) * 2.0**-8
+            some = torch.randn(x.shape, generator=draws)
+            signs = torch.randint(0, 2, x.shape, generator=draws) * 2 - 1
+            any_one = torch.where(torch.rand(x.shape, generator=draws) < 0.5, signs * near, some)
+            found[number] = of_place.setdefault(place, (any_one * size).to(x.dtype))
+        return found
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+        """The result by the program; None where it stops."""
+        known = {place: widened(tensors[number]) for number, place in self._arguments.items()}
+        try:
+            return evaluated(self._nodes, [self._place], self._given, known)[self._place]
+        except StoppedError:
+            return None
+
+
 class _Parts:
     """Parts of a program that stand for the kernels of one step, in turn."""
 
@@ -216,6 +296,10 @@ class _Parts:
             kind = trail.calls[call].outputs[result]
             if kind.is_floating_point or kind is torch.bool or trail.calls[call].orders:
                 self._results[call].append((result, place))
+        self._arguments: list[dict[int, int]] = [{} for _ in trail.calls]
+        for (number, argument), place in trail.arguments.items():
+            if nodes[place].op != "constant":
+                self._arguments[number][argument] = place
         self._cut: set[int] = set()
         """Places of the results of kernels that have been called."""
         self._known: dict[int, torch.Tensor] = {}
@@ -261,6 +345,20 @@ class _Parts:
         for place in [place for place in self._known if self._last[place] <= number]:
             del self._known[place]
         return found, read
+
+    def of_arguments(self, call: KernelInvocation) -> Iterator[tuple[int, _ChosenPart]]:
+        """(result, what it is computed by) of the last call, where the program computes it of the same arguments."""
+        number = self._next - 1
+        tensors, nodes = call.tensors, self._nodes
+        arguments = {one: place for one, place in self._arguments[number].items() if tensors[one].ndim}
+        for one, place in arguments.items():
+            x, kind = tensors[one], nodes[place].type
+            if tuple(x.shape) != kind.shape or (x.is_floating_point() and x.dtype != kind.dtype.torch_dtype):
+                return
+        for result, place in self._results[number]:
+            part = _ChosenPart(nodes, place, arguments, self._given)
+            if part.is_whole:
+                yield result, part
 
     def know(self, place: int, value: torch.Tensor) -> None:
         """Has later calls read a value that no call has given."""

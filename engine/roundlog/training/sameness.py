@@ -4,7 +4,7 @@ Python code may do anything, so a captured program is not trusted but tried. The
 objects, each run three steps from the initial state and three from a state moved away from it; PyTorch in FP32 and,
 where the model allows it, in FP64. Losses, gradients and the change of every state have to agree about as closely as
 PyTorch's FP32 does with its FP64. Where numbers have fewer than 32 bits, all but the change of parameters is compared
-kernel by kernel instead (`kernel_sameness`)."""
+kernel by kernel instead (`kernel_sameness`), and updates on chosen numbers besides (`update_sameness`)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from roundlog.capture import Captured, CaptureError
 from roundlog.training.kernel_agreement import agree_on_change, ulps_of
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
 from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialProgress, TrialRun
+from roundlog.training.update_sameness import confirm_same_updates
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
 
@@ -96,6 +97,8 @@ def confirm_same(captured: Captured, tell: Callable[[float, str], None] = lambda
         found = max([found, *differences])
         in_fp64 &= comparison.in_fp64
         kernels += comparison.kernels
+    if kernels:
+        confirm_same_updates(captured)
     return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64, kernels=kernels, warning=warning)
 
 
