@@ -1,5 +1,5 @@
-"""Builds a program node by node: types inferred by the registry, equal nodes shared, dead ones dropped. Evaluates some
-of its values before it is finished. Keeps the program's states, among them tensors too large to be written into it."""
+"""Builds a program node by node: types inferred by the registry, equal nodes shared, dead ones dropped. Keeps
+the program's states, among them tensors too large to be written into it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,9 @@ from roundlog.arithmetic import format_of
 from roundlog.capture.draws import Draw
 from roundlog.capture.errors import CaptureError
 from roundlog.data import materialized
-from roundlog.operators import StepInputs, operator
-from roundlog.operators.elementwise import compute_narrow
+from roundlog.operators import operator
 from roundlog.operators.movement import MAX_JOINED
-from roundlog.operators.registry import Direct, Inexact, Source
 from roundlog.program import Attribute, DType, Node, Program, TensorType
-from roundlog.rounding import Recorder
-
-_GUARD = 4
-"""Guard of a rounding log that is never read."""
 
 
 def needed(nodes: Sequence[Node], values: Iterable[int], known: Collection[int] = ()) -> set[int]:
@@ -33,32 +27,6 @@ def needed(nodes: Sequence[Node], values: Iterable[int], known: Collection[int] 
             if index not in known:
                 todo.extend(nodes[index].inputs)
     return found
-
-
-def evaluated(
-    nodes: Sequence[Node],
-    wanted: Collection[int],
-    given: StepInputs,
-    known: Mapping[int, torch.Tensor] | None = None,
-) -> dict[int, torch.Tensor]:
-    """The values of these nodes, and of those that they need. known: values that are taken as they are. Raises
-    StoppedError as a run does."""
-    values = dict(known or {})
-    recorder = Recorder(_GUARD)
-    for index in sorted(needed(nodes, wanted, values) - values.keys()):
-        node, kind = nodes[index], operator(nodes[index].op)
-        arguments = [values[value] for value in node.inputs]
-        if isinstance(kind, Inexact):
-            format = node.type.dtype.number_format()
-            assert format is not None
-            values[index] = recorder.round(index, kind, arguments, node.attributes, format)
-        elif isinstance(kind, Direct):
-            values[index] = compute_narrow(kind, arguments, node.attributes, node.type.dtype.number_format())
-        else:
-            assert isinstance(kind, Source)
-            values[index] = kind.load(node.attributes, node.type, given)
-    recorder.take()
-    return values
 
 
 MAX_LITERAL = 1 << 10

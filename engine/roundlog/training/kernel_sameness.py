@@ -18,13 +18,15 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from roundlog.capture import Captured, CaptureError
-from roundlog.capture.builder import evaluated, needed
+from roundlog.capture.builder import needed
 from roundlog.capture.captured import OwnStates
 from roundlog.capture.kernel_calls import CallTrail, KernelCall, WatchedCalls
 from roundlog.data import widened
 from roundlog.execution import StoppedError
-from roundlog.operators import StepInputs
+from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
+from roundlog.operators.elementwise import compute_narrow
 from roundlog.program import Node, Program
+from roundlog.rounding import Recorder
 from roundlog.training.kernel_agreement import (
     KernelArguments,
     KernelInvocation,
@@ -34,6 +36,9 @@ from roundlog.training.kernel_agreement import (
     agrees_with_kernel,
 )
 from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial
+
+_GUARD = 4
+"""Guard of a rounding log that is never read."""
 
 _SMALL = 1e-2
 """Size of a number below which it may stand beside squares."""
@@ -377,6 +382,32 @@ class _Parts:
             return evaluated(self._nodes, [place], self._given, known)
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
+
+
+def evaluated(
+    nodes: Sequence[Node],
+    wanted: Collection[int],
+    given: StepInputs,
+    known: Mapping[int, torch.Tensor] | None = None,
+) -> dict[int, torch.Tensor]:
+    """The values of these nodes, and of those that they need. known: values that are taken as they are. Raises
+    StoppedError as a run does."""
+    values = dict(known or {})
+    recorder = Recorder(_GUARD)
+    for index in sorted(needed(nodes, wanted, values) - values.keys()):
+        node, kind = nodes[index], operator(nodes[index].op)
+        arguments = [values[value] for value in node.inputs]
+        if isinstance(kind, Inexact):
+            format = node.type.dtype.number_format()
+            assert format is not None
+            values[index] = recorder.round(index, kind, arguments, node.attributes, format)
+        elif isinstance(kind, Direct):
+            values[index] = compute_narrow(kind, arguments, node.attributes, node.type.dtype.number_format())
+        else:
+            assert isinstance(kind, Source)
+            values[index] = kind.load(node.attributes, node.type, given)
+    recorder.take()
+    return values
 
 
 def _is_in(number: float, read: Iterable[torch.Tensor]) -> bool:

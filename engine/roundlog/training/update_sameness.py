@@ -22,7 +22,7 @@ from roundlog.capture.builder import needed
 from roundlog.capture.captured import OwnStates
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.real_steps.eager_steps import EagerTraining
-from roundlog.capture.real_steps.process_settings import plainly
+from roundlog.capture.real_steps.patched_torch import plainly
 from roundlog.capture.rules.short_formats import with_rounded_numbers
 from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
 from roundlog.operators.registry import ints
