@@ -169,11 +169,7 @@ def _fingerprint(task: Task) -> Iterator[tuple[str, Any]]:
     tensors = model_tensors(plain_model(task.model))
     batch = task.batch(torch.arange(task.batch_size))
     for name, x in (*tensors.items(), *((f"dataset/{name}", x) for name, x in batch.items())):
-        yield name.partition("/")[2], _kind(x)
-
-
-def _kind(x: Tensor) -> tuple[object, ...]:
-    return tuple(x.shape), x.dtype, x.requires_grad, tensor_digest(x)
+        yield name.partition("/")[2], (tuple(x.shape), x.dtype, x.requires_grad, tensor_digest(x))
 
 
 RandomStates = tuple[Tensor, Any, Any]

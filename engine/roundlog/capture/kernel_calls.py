@@ -130,15 +130,9 @@ Result = tuple[int, int] | str
 """(call, which of its results), or the name of a state that the step changes."""
 
 
-def calls_of(node: fx.Node) -> list[tuple[int, int]]:
-    """The results of calls that a graph node is."""
-    found: list[tuple[int, int]] = node.meta.get(_MARK, [])
-    return found
-
-
-def reads_of(node: fx.Node) -> list[tuple[int, int]]:
-    """The arguments of calls that a graph node is, by their numbers among the tensors of each."""
-    found: list[tuple[int, int]] = node.meta.get(_READ, [])
+def calls_of(node: fx.Node, *, arguments: bool = False) -> list[tuple[int, int]]:
+    """The results of calls that a graph node is; or their arguments, by their numbers among the tensors of each."""
+    found: list[tuple[int, int]] = node.meta.get(_READ if arguments else _MARK, [])
     return found
 
 

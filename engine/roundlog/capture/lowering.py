@@ -19,7 +19,7 @@ from roundlog.capture.builder import Builder, ProgramStates, Value
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
 from roundlog.capture.errors import CaptureError, source_of, told_from_refusals
-from roundlog.capture.kernel_calls import CallTrail, KernelCall, Result, calls_of, reads_of, trail_of
+from roundlog.capture.kernel_calls import CallTrail, KernelCall, Result, calls_of, trail_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
 from roundlog.capture.rules.rule_table import NodeValues, base_name, is_among, storage
 from roundlog.capture.rules.shapes_and_views import diagonal_scatter, places_in_base, slice_scatter
@@ -351,7 +351,6 @@ _REWRITES = {
     **dict.fromkeys(("atan", "atan2", "asin", "acos"), "write a polynomial in the smaller of x and 1 / x"),
     **dict.fromkeys(("avg_pool3d", "max_pool3d_with_indices"), _OF_VOLUMES),
     "hypot": "write (a * a + b * b).sqrt()",
-    "asinh": "write x.sign() * (x.abs() + x * x / (1 + (1 + x * x).sqrt())).log1p()",
     "acosh": "write (t + (t * (t + 2)).sqrt()).log1p(), t = x - 1",
     "atanh": "write 0.5 * (x.log1p() - (-x).log1p())",
     **dict.fromkeys(("cummax", "cummin"), "take torch.maximum or torch.minimum of one slice after another"),
@@ -387,7 +386,7 @@ class GraphLowering(Context):
         self._values.update(inputs)
         reads: dict[int, list[tuple[int, fx.Node]]] = {}
         for node in self._module.graph.nodes:
-            for call, number in reads_of(node):
+            for call, number in calls_of(node, arguments=True):
                 reads.setdefault(call, []).append((number, node))
         for node in self._module.graph.nodes:
             for call, _ in calls_of(node):  # arguments as they are now: later, something may be written into them

@@ -224,7 +224,11 @@ def watched_steps(task: Task) -> WatchedSteps:
     own = {memory_of(x) for x in (*model.parameters(), *model.buffers()) if x.numel()}
     _take(training, task, 0, nullcontext, None)  # which imports, and fills caches
     _take(training, task, 1, lambda: calls, None)
-    _refuse_calls(calls)
+    for what, where in calls.refused.items():
+        raise CaptureError(
+            f"the step {what} (at {where}), which need not give the same again: call it before the first step, or "
+            "remove it if it only logs (every loss stands in the run's history.jsonl)"
+        )
     values = [reachable(task, calls)]
     for path, kind in values[0].unknown.items():
         told = f"{kind.__module__}.{kind.__qualname__}"
@@ -291,14 +295,6 @@ def _random_states_of_python() -> tuple[Any, ...]:
 
 def _itself(log: OperatorLog) -> OperatorLog:
     return log
-
-
-def _refuse_calls(calls: StepCalls) -> None:
-    for what, where in calls.refused.items():
-        raise CaptureError(
-            f"the step {what} (at {where}), which need not give the same again: call it before the first step, or "
-            "remove it if it only logs (every loss stands in the run's history.jsonl)"
-        )
 
 
 def _changed(before: ReachableValues, after: ReachableValues, own: set[int], task: Task) -> Iterator[str]:

@@ -217,7 +217,6 @@ class TracedOptimizers:
         places.
 
         Raises CaptureError for an optimizer, an option or a schedule that is not supported."""
-        self._steps = steps
         self._first = first
         self._lines = lines
         self.parameters: Named = {f"parameter/{k}": v for k, v in model.named_parameters()}
@@ -241,20 +240,11 @@ class TracedOptimizers:
         """Place in the loss, in words, where an optimizer has taken a step."""
         self._stepping: object = None
         """Optimizer of the user's that is taking the step of its phase."""
-        self._confirm_schedule()
 
     @property
     def trained(self) -> dict[str, torch.Tensor]:
         """Parameters that are trained, by name."""
         return {name: self.parameters[f"parameter/{name}"] for name in self._trainable}
-
-    def _confirm_schedule(self) -> None:
-        """Raises CaptureError if the schedule gives other rates when it is asked again."""
-        again = schedule_of(groups_of(self.phases, self._steps), self._steps)
-        if not torch.equal(again[1], self.schedule):
-            raise CaptureError(
-                "the schedule gives other rates the second time it is asked: make it depend on the step alone"
-            )
 
     @contextmanager
     def noting_steps(self) -> Iterator[None]:
