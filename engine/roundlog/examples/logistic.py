@@ -23,8 +23,10 @@ def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 def generate(rows: int, features: int) -> dict[str, torch.Tensor]:
     """Normal features f32[rows, features]; labels f32[rows], 1 on one side of a random plane, most of the time."""
-    x = torch.randn(rows, features)
-    side = x @ torch.randn(features) / features**0.5 + 0.1 * torch.randn(rows)
+    x, normal, side = torch.randn(rows, features), torch.randn(features), torch.zeros(rows)
+    for column, weight in zip(x.T, normal, strict=True):  # a product of matrices has other bits on other processors
+        side += column * weight
+    side = side / features**0.5 + 0.1 * torch.randn(rows)
     return {"features": x, "labels": (side > 0).to(torch.float32)}
 
 

@@ -59,8 +59,8 @@ def without_onednn() -> Iterator[None]:
 @contextmanager
 def plainly() -> Iterator[None]:
     """Switches off what computes several operators as one (compiled and scripted functions, fused attention), and the
-    checks of `torch.distributions`, which look at values and change nothing. Python's random numbers are drawn by
-    torch."""
+    checks of `torch.distributions`, which look at values and change nothing; refuses LSTMs in BF16. Python's random
+    numbers are drawn by torch."""
     checks = Distribution._validate_args
     Distribution.set_default_validate_args(False)
     try:
@@ -70,6 +70,7 @@ def plainly() -> Iterator[None]:
             torch.jit.optimized_execution(False),  # type: ignore[attr-defined]
             sdpa_kernel(SDPBackend.MATH),
             drawn_by_torch(),
+            mock.patch.object(torch._VF, "lstm", _lstm),
             _with_all_masks(),
         ):
             yield
@@ -139,7 +140,6 @@ def traced_torch() -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, function in (
             (nn.Module, "_apply", _convert),
-            (torch._VF, "lstm", _lstm),
             (torch, "tensor", _tensor),
             (torch.Tensor, "__format__", _formatted_tensor),
             *((kind, name, _shown) for kind in (torch.SymFloat, torch.SymInt) for name in ("__str__", "__format__")),
