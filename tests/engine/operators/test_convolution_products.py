@@ -12,13 +12,13 @@ import pytest
 import torch
 from roundlog.adjudication import NoTensorCoreValueError
 from roundlog.adjudication.tensor_core_groups import element
-from roundlog.capture.builder import evaluated
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.number_format import BFLOAT16
 from roundlog.operators import StepInputs, check, operator
 from roundlog.operators.convolution_products import NodeList
 from roundlog.operators.job_arithmetic import with_arithmetic
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
+from roundlog.training.kernel_sameness import evaluated
 
 Pair = tuple[int, int]
 Words = np.ndarray

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 from roundlog.capture import Captured, CaptureError, Task, capture, decompositions, optimizers
-from roundlog.capture.builder import Builder, Value, evaluated, needed
+from roundlog.capture.builder import Builder, Value, needed
 from roundlog.data import widened
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program
 from roundlog.training.job import Job
-from roundlog.training.kernel_sameness import has_short_numbers
+from roundlog.training.kernel_sameness import evaluated, has_short_numbers
 from roundlog.training.sameness import confirm_same
 from roundlog.training.trainer import Trainer
 from torch import Tensor, nn, optim
