@@ -61,8 +61,8 @@ SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=$(1))
 test-python-live:
 	$(MAKE) --no-print-directory $(call SYNC,none) test-python
 
-# What a change has to pass besides: the tests that are marked slow, those in a browser, and all of the contracts'. SAMPLE=3 takes a
-# third of the tests of Python, another one with every commit.
+# What a change has to pass besides: the tests that are marked slow, those in a browser, and all of the contracts'. SAMPLE=8 takes an
+# eighth of the tests of Python, another one with every commit.
 test-slow: test-slow-python test-contracts slither prove-sample
 
 lint: $(VENV)/.installed-dev
