@@ -49,8 +49,9 @@ def job_of(name: str) -> Job:
     script = SCRIPTS[name]
     job, captured = captured_job(functools.partial(_task_of, script))
     ours, drawn = losses_by_program(job, captured, 3)
+    task = script.task()
     with plain_kernels():
-        theirs = losses_by_pytorch(script.task(), drawn)
+        theirs = losses_by_pytorch(task, drawn)
     relative = OF_BF16 if has_short_numbers(job.program) else RELATIVE
     assert ours == pytest.approx(theirs, rel=relative, abs=relative / 10)
     return job
