@@ -24,11 +24,11 @@ class Chained(nn.Module):
 
     def __init__(self, seeds: list[int]) -> None:
         super().__init__()
-        self.seeds = seeds
+        self.seeds, self.chains = seeds, [chain(seed) for seed in seeds]
         self.weights = nn.ParameterList(torch.rand(SHAPE) + 0.5 for _ in seeds)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.stack([chain(seed)(x[0] * w) for seed, w in zip(self.seeds, self.weights, strict=True)]).sum()
+        return torch.stack([one(x[0] * w) for one, w in zip(self.chains, self.weights, strict=True)]).sum()
 
 
 def task_of(seeds: list[int]) -> Task:

@@ -5,7 +5,8 @@ What a seed gives depends on shapes alone, so that PyTorch and a captured progra
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +16,41 @@ SHAPE = (6, 4)
 
 WRITES_A_CHAIN = 3
 
+DRAWS = 400
+"""Random numbers of a chain, at most."""
+
+
+class Chance:
+    """Choices by numbers that were drawn before the step: a step makes no generators of Python's."""
+
+    def __init__(self, numbers: Sequence[float]) -> None:
+        self._numbers = iter(numbers)
+
+    def random(self) -> float:
+        return next(self._numbers)
+
+    def randrange(self, stop: int) -> int:
+        return int(self.random() * stop)
+
+    def randint(self, first: int, last: int) -> int:
+        return first + self.randrange(last - first + 1)
+
+    def choice(self, items: Sequence[Any]) -> Any:
+        return items[self.randrange(len(items))]
+
+    def sample(self, items: Sequence[Any], count: int) -> list[Any]:
+        left = list(items)
+        return [left.pop(self.randrange(len(left))) for _ in range(count)]
+
 
 def chain(seed: int) -> Callable[[Tensor], Tensor]:
     """A function of a tensor of SHAPE: it copies it, writes into views of the copy, and reads views and copy."""
 
+    draws = random.Random(seed)
+    numbers = tuple(draws.random() for _ in range(DRAWS))
+
     def function(x: Tensor) -> Tensor:
-        chance = random.Random(seed)
+        chance = Chance(numbers)
         whole = _copy(chance, x)
         views = [whole]
         for _ in range(WRITES_A_CHAIN):
@@ -37,7 +67,7 @@ def chain(seed: int) -> Callable[[Tensor], Tensor]:
     return function
 
 
-def _copy(chance: random.Random, x: Tensor) -> Tensor:
+def _copy(chance: Chance, x: Tensor) -> Tensor:
     """In memory row by row, column by column, or as a part of something larger."""
     kind = chance.choice(["plain", "transposed", "part", "column"])
     if kind == "transposed":
@@ -47,7 +77,7 @@ def _copy(chance: random.Random, x: Tensor) -> Tensor:
     return x.reshape(-1).clone().view(2, 3, 4) if kind == "column" else x.clone()
 
 
-def _view(chance: random.Random, x: Tensor) -> Tensor:
+def _view(chance: Chance, x: Tensor) -> Tensor:
     """A view that PyTorch allows for this shape."""
     rank = x.ndim
     kinds = ["unsqueeze", "view_as", "alias", "squeeze", "as_strided"]
@@ -68,7 +98,7 @@ def _view(chance: random.Random, x: Tensor) -> Tensor:
         case "squeeze":
             return x.squeeze()
         case "select":
-            return x.select(dim, chance.randrange(-size, size)) if size else x
+            return x.select(dim, chance.randint(-size, size - 1)) if size else x
         case "slice":
             first = chance.randint(0, max(size - 1, 0))
             return x[(slice(None),) * dim + (slice(first, chance.randint(first, size) + 1),)]
@@ -84,7 +114,7 @@ def _view(chance: random.Random, x: Tensor) -> Tensor:
         case "swap":
             return x.swapaxes(0, -1)
         case "transpose":
-            return x.transpose(chance.randrange(rank), chance.randrange(-rank, rank))
+            return x.transpose(chance.randrange(rank), chance.randint(-rank, rank - 1))
         case "mT":
             return x.mT
         case "movedim":
@@ -99,7 +129,7 @@ def _view(chance: random.Random, x: Tensor) -> Tensor:
             return _strided(chance, x)
 
 
-def _piece(chance: random.Random, x: Tensor) -> Tensor:
+def _piece(chance: Chance, x: Tensor) -> Tensor:
     """One of several views that one operator gives."""
     if not x.ndim:
         return x
@@ -108,7 +138,7 @@ def _piece(chance: random.Random, x: Tensor) -> Tensor:
     return chance.choice(chance.choice(pieces) or (x,))
 
 
-def _strided(chance: random.Random, x: Tensor) -> Tensor:
+def _strided(chance: Chance, x: Tensor) -> Tensor:
     """A view by as_strided of the elements that the tensor has."""
     spread = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
     if not x.numel() or not x.is_contiguous():
@@ -124,7 +154,7 @@ def _strided(chance: random.Random, x: Tensor) -> Tensor:
     return torch.as_strided(x, (rows, columns), (step, 1), x.storage_offset() + start)
 
 
-def _write(chance: random.Random, view: Tensor, x: Tensor) -> None:
+def _write(chance: Chance, view: Tensor, x: Tensor) -> None:
     source = (x.sum() * 0.1 + torch.arange(view.numel(), dtype=x.dtype)).reshape(view.shape)
     rank, size = view.ndim, view.shape[0] if view.ndim else 0
     kinds = ["fill", "add", "mul", "copy", "masked_fill", "clamp", "relu", "zero", "neg", "assign", "addcmul"]

@@ -95,7 +95,8 @@ def tensor_digest(x: Tensor) -> str:
     """Digest of a tensor's elements; empty if it has none in this machine's memory, or no plain layout."""
     if not x.numel() or x.layout != torch.strided or x.device.type != "cpu":
         return ""
-    return _digest(materialized(x.detach()).contiguous().reshape(-1).view(torch.uint8).numpy())
+    whole = materialized(x.detach()).contiguous()  # a single element may have any stride
+    return _digest(whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy())
 
 
 def memory_of(x: Tensor) -> int:
@@ -467,7 +468,7 @@ class StepCalls:
 
     def _note(self, frame: types.FrameType, event: str, argument: Any) -> None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] in ("torch", "roundlog") or _is_called_by_torch(frame, module):
+        if module.partition(".")[0] in ("torch", "roundlog") or _is_called_by_library(frame, module):
             return
         if event == "call" and frame.f_code not in self.codes:
             self._note_code(frame, module)
@@ -477,7 +478,7 @@ class StepCalls:
     def _note_code(self, frame: types.FrameType, module: str) -> None:
         self.codes[frame.f_code] = frame.f_globals
         owner = frame.f_locals.get("self")
-        if owner is not None and is_library(module) and module.partition(".")[0] != "transformers":
+        if owner is not None and is_library(module) and module.partition(".")[0] not in ("transformers", "_pytest"):
             self.objects.setdefault(id(owner), (f"self of {frame.f_code.co_qualname}", owner))
         if not is_library(module):
             for name in sorted(_ATTRIBUTES.keys() & {*frame.f_code.co_names}):
@@ -501,13 +502,13 @@ class StepCalls:
             self.objects.setdefault(id(owner), (at, owner))
 
 
-def _is_called_by_torch(frame: types.FrameType, module: str) -> bool:
-    """Whether it is Python's own code, as `inspect` is, that PyTorch calls."""
+def _is_called_by_library(frame: types.FrameType, module: str) -> bool:
+    """Whether it is Python's own code, as `inspect` is, that a library calls."""
     place: types.FrameType | None = frame
     while place is not None and module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
         place = place.f_back
         module = "" if place is None else str(place.f_globals.get("__name__", ""))
-    return module.partition(".")[0] == "torch" and place is not frame
+    return is_library(module) and place is not frame
 
 
 def _line(frame: types.FrameType) -> str:
