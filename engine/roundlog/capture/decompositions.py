@@ -1,7 +1,7 @@
-"""Operators that are taken apart into others while a step is traced: by PyTorch's table, but for those that are kept
-whole for a rule of ours, and by functions of our own. These are choices by weight and numbers of the gamma family
-(gamma, beta, Dirichlet, chi-squared, Student's t), in a fixed number of trials; losses; reductions to places that
-indices name, bags of embeddings, fake quantization, mixtures of experts; and complex numbers of rotary embeddings."""
+"""Decomposition of operators while a step is traced: by PyTorch's table, except for those that have a rule here, and by
+the functions of this file: choices by weight; numbers of the gamma family (gamma, beta, Dirichlet, chi-squared,
+Student's t), in a fixed number of trials; losses; reductions to places that indices name; bags of embeddings; fake
+quantization; mixtures of experts; and complex numbers of rotary embeddings."""
 
 from __future__ import annotations
 

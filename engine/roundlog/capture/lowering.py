@@ -388,7 +388,6 @@ class GraphLowering(Context):
         for node in self._module.graph.nodes:
             for call, number in calls_of(node, arguments=True):
                 reads.setdefault(call, []).append((number, node))
-        for node in self._module.graph.nodes:
             for call, _ in calls_of(node):  # arguments as they are now: later, something may be written into them
                 for number, argument in reads.get(call, ()):
                     if isinstance(given := self._values.get(argument), Value):

@@ -27,6 +27,7 @@ from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
 from roundlog.operators.elementwise import compute_narrow
 from roundlog.program import Node, Program
 from roundlog.rounding import Recorder
+from roundlog.spec import MIN_LOG_GUARD
 from roundlog.training.kernel_agreement import (
     KernelArguments,
     KernelInvocation,
@@ -36,9 +37,6 @@ from roundlog.training.kernel_agreement import (
     agrees_with_kernel,
 )
 from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial
-
-_GUARD = 4
-"""Guard of a rounding log that is never read."""
 
 _SMALL = 1e-2
 """Size of a number below which it may stand beside squares."""
@@ -393,7 +391,7 @@ def evaluated(
     """The values of these nodes, and of those that they need. known: values that are taken as they are. Raises
     StoppedError as a run does."""
     values = dict(known or {})
-    recorder = Recorder(_GUARD)
+    recorder = Recorder(MIN_LOG_GUARD)
     for index in sorted(needed(nodes, wanted, values) - values.keys()):
         node, kind = nodes[index], operator(nodes[index].op)
         arguments = [values[value] for value in node.inputs]

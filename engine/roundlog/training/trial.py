@@ -27,9 +27,7 @@ from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
-
-_GUARD = 4
-"""Guard of a rounding log that is never read."""
+from roundlog.spec import MIN_LOG_GUARD
 
 CHANGE = "the change of "
 """Beginning of the name of a result that is the change of a state."""
@@ -129,7 +127,7 @@ class Trial:
                 device=torch.device("cpu"),
             )
             try:
-                result = executor.run(inputs, Recorder(_GUARD), observe=keep)
+                result = executor.run(inputs, Recorder(MIN_LOG_GUARD), observe=keep)
             except StoppedError as error:
                 run.stopped = str(error)
                 break
