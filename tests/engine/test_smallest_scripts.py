@@ -36,7 +36,6 @@ SMALLEST: dict[str, list[str]] = {
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_segment_audits": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
     "bench_products": ["--rounds", "1"],
-    "bench_sampling": ["--vocabulary", "100", "--rounds", "1"],
     "bench_resolution": ["--rounds", "1", "--only", "scatter"],
     "bench_search": ["--levels", "1"],
     "compare_abi_codecs": ["--seconds", "1"],
@@ -65,7 +64,6 @@ SMALLEST: dict[str, list[str]] = {
     "measure_differences": ["--steps", "1", "--only", "a linear layer"],
     "measure_house": [],
     "measure_moved_constants": ["--only", "scheduled"],
-    "measure_parts": ["--model", "logistic", "--rounds", "1"],
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")
     ],

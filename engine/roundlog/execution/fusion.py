@@ -22,7 +22,7 @@ from roundlog.kernels.scratch import empty
 from roundlog.kernels.tape import ADD, BF16, BOOL, DIV, F32, MUL, ROUND, SQRT, SUB, Assignments, Tape
 from roundlog.operators import operator, workspace
 from roundlog.operators.registry import ints
-from roundlog.program import DType, Program
+from roundlog.program import AliveMemory, DType, Program
 
 _ONE = (1, 1)
 """The pattern of an input whose elements are all one number."""
@@ -108,26 +108,26 @@ def deaths(program: Program, steps: list[Unit]) -> list[list[int]]:
 
 def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
     """Peak memory of one step in bytes, without the state, fused or one operator after the other. It is an upper bound
-    for CPU kernels, with views counted as copies. more: bytes by operator index that are needed beside the operator's
-    own workspace."""
-    nodes = program.nodes
+    for CPU kernels. more: bytes by operator index that are needed beside the operator's own workspace."""
 
     def needs(index: int) -> int:
         return workspace(program, index) + (more or {}).get(index, 0)
 
     steps = plan(program)
-    alive = peak = 0
+    memory, peak = AliveMemory(program), 0
     for item, dead in zip(steps, deaths(program, steps), strict=True):
+        beside = 0
         if isinstance(item, Group):
-            made = sum(nodes[value].type.nbytes for value in item.outputs)
-            copies = sum(pattern is None for pattern in item.patterns)
-            beside = copies * 4 * prod(item.shape)
+            for value in item.outputs:
+                memory.make(value)
+            beside = sum(pattern is None for pattern in item.patterns) * 4 * prod(item.shape)
         elif isinstance(item, SameNumbers):
-            made, beside = nodes[item.value].type.nbytes, 0
+            memory.make(item.value)
         else:
-            made, beside = nodes[item].type.nbytes, needs(item)
-        peak = max(peak, alive + made + beside)
-        alive += made - sum(nodes[value].type.nbytes for value in dead)
+            memory.make(item)
+            beside = needs(item)
+        peak = max(peak, memory.alive + beside)
+        memory.let_go(dead)
     return max(peak, program.peak_bytes(needs))
 
 

@@ -1,9 +1,8 @@
 """SHA-256 of many short messages that lie one behind the other.
 
 `hashlib` is fast, but a call costs more than hashing 1 KiB, and keeps Python's lock. Here the same library, OpenSSL, is
-called from a compiled loop, which does without both, on all of the kernels' threads. That saved 10 % of a step of the
-digits' net whose outputs are all hashed, as in a dispute, and 5 % of a GPT's step that ends in a checkpoint
-(scripts/measure_parts.py). Where there is no libcrypto with SHA-256's plain functions, `hashlib` does it.
+called from a compiled loop, which does without both, on all of the kernels' threads: in a dispute all outputs of a step
+are hashed. Where there is no libcrypto with SHA-256's plain functions, `hashlib` does it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 LLVM compiles one loop for vectors of `LANES` elements, and one for the elements that are left over, without fast-math
 flags: every operation is the one that IEEE 754 defines, and none is contracted to FMA. The result has the bits that
 `roundlog.kernels.tape` gives by going from instruction to instruction, which needs no compiling, but reads and writes
-the cache for each. On a GPT of 12.6 million parameters, machine code saves a third of the chains' time, 4 % of a step
-(scripts/measure_parts.py).
+the cache for each.
 
 A tape that is played step after step is interpreted until that has cost about what compiling costs.
 """

@@ -31,10 +31,7 @@ for others would keep its thread from them."""
 
 
 class _ThreadPool:
-    """Threads of `concurrent.futures`, in the floating-point environment that the kernels need.
-
-    A queue of our own shared out a task in 10 microseconds, `concurrent.futures` does it in 24: a step loses 0.2 to
-    0.5 % by that (scripts/measure_parts.py shows what sharing out takes)."""
+    """Threads of `concurrent.futures`, in the floating-point environment that the kernels need."""
 
     def __init__(self) -> None:
         self.asking = threading.Lock()

@@ -4,7 +4,7 @@ output and marking the elements near a rounding boundary: what every policy star
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,6 +31,10 @@ class Bound(ABC):
     def whole(self, y: torch.Tensor) -> torch.Tensor:
         """f64, d of every element of the output y."""
         return self.at(torch.arange(y.numel(), device=y.device), y.reshape(-1)).reshape(y.shape)
+
+    def coarse(self) -> Bound:
+        """A bound of a form that kernels know, 0 only where this one is, and nowhere smaller."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,14 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Amb
     """Round y (f64, any shape), and mark what lies near a boundary. Where nothing is marked, the rounding is the
     correct rounding of the exact value, and finite: what is too large for FP32 is marked. Returns f32 of y's shape, in
     memory of its own."""
-    rounded, marked = _mark(y, bound, scale)
-    return rounded, without_exact(rounded, marked) if isinstance(bound, FullBound) else marked
+    coarse = bound.coarse()
+    rounded, marked = _mark(y, coarse, scale)
+    if coarse is not bound:
+        places = marked.indices.to(y.device)
+        marked = replace(marked, d=bound.at(places, marked.y.to(y.device)).cpu())
+    elif not isinstance(bound, FullBound):
+        return rounded, marked
+    return rounded, without_exact(rounded, marked)
 
 
 def without_exact(rounded: torch.Tensor, marked: Ambiguous, format: Format = FLOAT32) -> Ambiguous:

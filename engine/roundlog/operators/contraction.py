@@ -202,8 +202,8 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
 
 
 def _measured_lines(a: torch.Tensor, b: torch.Tensor) -> Measures:
-    """`measure_lines` of the rows and the columns of BF16 matrices. FP32 numbers have too many places."""
-    return (*measure_lines(a, -1), *measure_lines(b, -2)) if a.dtype == torch.bfloat16 else ()
+    """`measure_lines` of the rows and the columns of matrices."""
+    return (*measure_lines(a, -1), *measure_lines(b, -2))
 
 
 @register("matmul")
@@ -226,12 +226,10 @@ class MatMul(Contraction, Summation):
         return self.bound_of((row_energies(a), column_energies(b), *_measured_lines(a, b)), a.shape[-1])
 
     def bound_of(self, measures: Measures, terms: int) -> Bound:
-        """measures: sums of squares of rows and of columns; of BF16 numbers, `measure_lines` of both, too."""
+        """measures: sums of squares of rows and of columns, and `measure_lines` of both."""
         rows, columns = (energy.sqrt() for energy in measures[:2])
         groups = prod(columns.shape[:-1]), columns.shape[-1]
         product = ProductBound(rows.reshape(-1) * blocked_gamma(terms), columns.reshape(groups))
-        if len(measures) == 2:
-            return product
         return ExactOrProductBound(product, units_of(measures[2:5]).reshape(-1), units_of(measures[5:]).reshape(groups))
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
@@ -247,8 +245,7 @@ class MatMul(Contraction, Summation):
         return blocked_product(a, b), (row_energies(a), column_energies(b), *lines)
 
     def measured(self, part: Types, output: TensorType) -> int:
-        each = 4 if part[0].dtype.is_short else 1
-        return each * sum(kind.numel for kind in part) // max(part[0].shape[-1], 1)
+        return 4 * sum(kind.numel for kind in part) // max(part[0].shape[-1], 1)
 
     def keeps_bound(self, parts: Sequence[int]) -> bool:
         return parts_keep_chain(parts)
@@ -257,7 +254,15 @@ class MatMul(Contraction, Summation):
         a, b = inputs
         if a.device.type != "cpu" or not a.numel() or not b.numel():
             return super().certify(inputs, attributes, scale)
-        return self._certified(as_float32(a), as_float32(b), scale)
+        a, b = as_float32(a), as_float32(b)
+        lines = _measured_lines(a, b)
+        if not (lines[0].isfinite().any() and lines[3].isfinite().any()):
+            return self._certified(a, b, scale)
+        bound = self.bound_of((row_energies(a), column_energies(b), *lines), a.shape[-1])
+        assert isinstance(bound, ExactOrProductBound)
+        rounded, marked = self._certified(a, b, scale, bound.coarse())
+        d = marked.d.masked_fill(bound.are_exact_at(marked.indices), 0.0)
+        return rounded, without_exact(rounded, replace(marked, d=d))
 
     def certify_short(
         self, inputs: Tensors, attributes: Attributes, scale: float, format: Format
@@ -297,10 +302,12 @@ class MatMul(Contraction, Summation):
         marked = replace(some, indices=found.elements.cpu()[some.indices])
         return rounded, without_exact(rounded, marked, BFLOAT16)
 
-    def _certified(self, a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
+    def _certified(
+        self, a: torch.Tensor, b: torch.Tensor, scale: float, bound: ProductBound | None = None
+    ) -> tuple[torch.Tensor, Ambiguous]:
         if a.ndim == 3:
-            return certify_product(a, b, scale)
-        rounded, marked = certify_product(a[None], b[None], scale)
+            return certify_product(a, b, scale, bound)
+        rounded, marked = certify_product(a[None], b[None], scale, bound)
         return rounded[0], marked
 
     def exact(

@@ -1,6 +1,7 @@
 """A training step as plain data: a straight line of tensor operators."""
 
 from roundlog.program.model import (
+    AliveMemory,
     Attribute,
     DType,
     FieldType,
@@ -15,6 +16,7 @@ from roundlog.program.model import (
 from roundlog.program.program_text import from_json, to_json
 
 __all__ = [
+    "AliveMemory",
     "Attribute",
     "DType",
     "FieldType",

@@ -217,15 +217,14 @@ class Program:
         return stored.op == "state" and stored.attributes["slot"] == node.attributes["slot"]
 
     def peak_bytes(self, workspace: Callable[[int], int]) -> int:
-        """Bytes of the values alive at the worst moment of one step, views counted as copies (an upper bound), with
-        what operator i needs while it runs, `workspace(i)`."""
-        last_use = self.last_uses()
-        alive = peak = 0
-        for index, node in enumerate(self.nodes):
-            alive += node.type.nbytes
-            peak = max(peak, alive + workspace(index))
-            for value in last_use.get(index, ()):
-                alive -= self.nodes[value].type.nbytes
+        """Bytes of the values alive at the worst moment of one step without the state (an upper bound), with what
+        operator i needs while it runs, `workspace(i)`."""
+        last_use, memory, peak = self.last_uses(), AliveMemory(self), 0
+        for index in range(len(self.nodes)):
+            memory.make(index)
+            peak = max(peak, memory.alive + workspace(index))
+            # What is stored counts as the next state's.
+            memory.let_go([*last_use.get(index, ()), *([index] if self.nodes[index].op == "store" else [])])
         return peak
 
     def last_uses(self) -> dict[int, list[int]]:
@@ -240,6 +239,45 @@ class Program:
             if self.nodes[value].op not in ("store", "loss"):
                 result.setdefault(user, []).append(value)
         return result
+
+
+class AliveMemory:
+    """Bytes of the values that are alive during a step. A state's are the state's own, and a view has none: it keeps
+    those that it shows."""
+
+    def __init__(self, program: Program) -> None:
+        self.alive = 0
+        self._sizes = [node.type.nbytes for node in program.nodes]
+        self._kept: list[tuple[int, ...]] = []
+        """For each value those whose memory it keeps."""
+        is_dense: list[bool] = []
+        for index, node in enumerate(program.nodes):
+            dense = all(is_dense[value] for value in node.inputs)
+            # PyTorch reshapes by a copy, or by a view of what is not dense; elementwise operators keep strides.
+            own = node.op not in _VIEWS and not (node.op == "reshape" and dense) and node.op != "state"
+            shown = self._kept[node.inputs[0]] if node.op == "reshape" or node.op in _VIEWS else ()
+            self._kept.append((*shown, index) if own else shown)
+            is_dense.append(node.op not in ("permute", "expand", "slice") and (dense or node.op in _MAKE_DENSE))
+        self._keepers = [0] * len(program.nodes)
+
+    def make(self, value: int) -> None:
+        """Count a value that is computed now."""
+        for owner in self._kept[value]:
+            self.alive += self._sizes[owner] if not self._keepers[owner] else 0
+            self._keepers[owner] += 1
+
+    def let_go(self, values: Iterable[int]) -> None:
+        """Take off what values kept that nobody reads any more."""
+        for value in values:
+            for owner in self._kept[value]:
+                self._keepers[owner] -= 1
+                self.alive -= self._sizes[owner] if not self._keepers[owner] else 0
+
+
+_VIEWS = frozenset({"permute", "expand", "slice", "store", "loss"})
+"""Operators whose output lies in the memory of their first input."""
+_MAKE_DENSE = frozenset({"matmul", "take"})
+"""Operators whose output is dense whatever they read."""
 
 
 def _field_type(node: Node) -> FieldType:

@@ -7,9 +7,8 @@ own. NumPy increments the 256-bit counter before it makes a block, hence block b
 
     element i = half (i mod 2) of word ((i // 2) mod 4) of block (i // 8).
 
-NumPy makes the words for `uniform`, and promises to keep their stream (NEP 19). A compiled loop of our own saved half a
-per cent of a GPT's step (scripts/measure_parts.py shows what all random numbers of a step take). `philox_word` computes
-one element in plain integers, as a contract does, and shares no code with `uniform`.
+NumPy makes the words for `uniform`, and promises to keep their stream (NEP 19). `philox_word` computes one element in
+plain integers, as a contract does, and shares no code with `uniform`.
 
 The order is the swap-or-not shuffle of the Ethereum consensus specs, one epoch after the other:
 `compute_shuffled_index` (consensus-specs, phase0/beacon-chain.md; Hoang, Morris, Rogaway, "An enciphering scheme

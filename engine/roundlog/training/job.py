@@ -36,7 +36,7 @@ from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
 from roundlog.operators.job_arithmetic import EXACT, arithmetic_of, check_arithmetic, with_arithmetic
 from roundlog.operators.registry import ROUNDING_BYTES
-from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
+from roundlog.program import DType, Program, ProgramError, TensorType, first_store, from_json, to_json
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
 from roundlog.storage import (
@@ -370,13 +370,15 @@ def require_memory(program: Program, spec: TrainingSpec, limits: JobLimits) -> N
 
 def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
     """Peak memory of a run in bytes, for state, data and one step: an upper bound. Raises as `step_bytes`."""
-    state = sum(kind.nbytes for kind in program.states.values())
+    first, kinds = first_store(program), program.states.values()
+    # A tensor that no step changes is in memory once.
+    state = sum(kind.nbytes * (1 if program.keeps_slot(first + slot) else 3) for slot, kind in enumerate(kinds))
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
     # Data that are not held are read 16 MiB or a row at a time, and known by the tree over 32 bytes of each block.
     row = max((kind.nbytes(1) for kind in program.fields.values()), default=0)
     rows = data if data <= HELD_BYTES else HELD_BYTES // 4 + row + 64 * (data // BLOCK_SIZE)
     schedule = 4 * spec.steps * len(program.schedule_names)
-    return 3 * state + rows + schedule + step_bytes(program, spec, micro_batches)
+    return state + rows + schedule + step_bytes(program, spec, micro_batches)
 
 
 def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:

@@ -7,12 +7,15 @@ import pytest
 import torch
 from roundlog.definitions import DEFINITIONS, InputReads
 from roundlog.execution import Executor, NonFiniteError
+from roundlog.execution.executor import CheckedProgram, RunningStep
 from roundlog.execution.microbatch import MicrobatchExecutor, slicing
 from roundlog.execution.microbatch.analysis import analyse, samples_of
+from roundlog.number_format import FLOAT32
 from roundlog.operators import operator
+from roundlog.program import AliveMemory
 from roundlog.rounding import Follower, Recorder
 
-from tests.engine.microbatch.random_programs import make
+from tests.engine.microbatch.random_programs import make, make_mixed
 
 pytestmark = pytest.mark.slow
 
@@ -93,3 +96,24 @@ def test_a_definition_that_says_too_little_of_what_is_read_does_not_pass(
 
 def test_the_rules_are_those_of_operators_that_no_kind_of_reads_describes() -> None:
     assert set(slicing.RULES) == {name for name, one in DEFINITIONS.items() if one.reads is InputReads.OWN_RULE}
+
+
+def test_memory_that_is_counted_is_at_least_what_is_kept() -> None:
+    """Views have no memory of their own, and keep all of what they show."""
+    tight = 0
+    for seed in range(60):
+        made = make_mixed(seed)
+        nodes, last_uses, counted = made.program.nodes, made.program.last_uses(), AliveMemory(made.program)
+        running = RunningStep(CheckedProgram(made.program, FLOAT32), made.inputs, Follower.without_log(4))
+        running.stops = False
+        of_states = {x.untyped_storage().data_ptr() for x in made.inputs.states}
+        for index in range(len(nodes)):
+            running.compute(index)
+            counted.make(index)
+            memories = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in running.values.values()}
+            kept = sum(size for place, size in memories.items() if place not in of_states)
+            assert kept <= counted.alive, (seed, index, nodes[index].op)
+            tight += kept == counted.alive
+            running.forget(last_uses.get(index, []))
+            counted.let_go(last_uses.get(index, []))
+    assert tight > 200

@@ -248,6 +248,34 @@ def test_what_fp64_adds_exactly_is_not_logged_by_any_kernel(terms: int) -> None:
     assert np.array_equal(words_of(recorder.round(0, parts, [], {}, BFLOAT16)), right) and not recorder.take()
 
 
+@pytest.mark.parametrize("terms", [64, 300])
+def test_what_fp64_adds_exactly_of_bf16_numbers_in_fp32_is_not_logged(terms: int) -> None:
+    """Attention's gradients are such products: every eighth of them is a tie between two FP32 numbers."""
+    rng, op = np.random.default_rng(terms), operator("matmul")
+    assert isinstance(op, MatMul)
+    a, b = (gaussian(rng, 2, *shape).clamp(min=2.0**-4).float() for shape in ((70, terms), (terms, 130)))
+    b[0, 1, 2] += 2.0**-12  # a column that is none of BF16 numbers
+    y = torch.stack([x.double() @ other.double() for x, other in zip(a, b, strict=True)])
+    is_tie = (y.view(torch.int64) & 0x1FFFFFFF) == 0x10000000
+    assert int(is_tie.sum()) > 500
+
+    def logged(a: torch.Tensor, b: torch.Tensor, op: Inexact = op) -> set[int]:
+        recorder = Recorder(GUARD)
+        found = recorder.round(0, op, [a, b] if op.name == "matmul" else [], {})
+        assert torch.equal(found, y[: len(found)].float() if found.ndim == 3 else y[0].float())
+        return set(recorder.take().get(0, Entries.empty()).indices.tolist())
+
+    right = set(is_tie[0, :, 2].nonzero().squeeze(1).mul(130).add(2).tolist())
+    for kernel in KERNELS:
+        with by(kernel, False):
+            assert right and logged(a, b) == logged(a[:1], b[:1]) == logged(a[0], b[0]) == right, kernel
+    in_parts = InParts(op, terms, 2, lambda part: [a[0, :, part::2], b[0, part::2]])
+    assert logged(a[0], b[0], in_parts) == right
+    rounded, marked = Inexact.certify(op, [a, b], {}, GUARD)  # as on a device
+    wrong = set((rounded != y.float()).view(-1).nonzero().squeeze(1).tolist())
+    assert wrong <= right == set(marked.indices.tolist())
+
+
 def test_lines_are_exact_up_to_what_fp64_holds() -> None:
     """A line of 2^k and one is 2^k + 1 of its last places, and 2^(k + 1) with two."""
     for low, high, exact in ((26, 26, True), (26, 27, False), (20, 32, True), (20, 33, False)):

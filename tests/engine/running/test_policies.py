@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from roundlog.arithmetic import in_format
 from roundlog.log import LogReader, LogWriter, PayloadKind
-from roundlog.number_format import narrow_float32
+from roundlog.number_format import FLOAT32, Format, narrow_float32
 from roundlog.rounding import LogFindingKind, Recorder
 from roundlog.rounding.ovt import TRITS, ThresholdRecorder, Thresholds, Trits
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
@@ -46,7 +46,8 @@ def test_every_machine_gets_the_trainers_root(name: str, policy: int, bits: int,
     parameters = [tensor for key, tensor in final.items() if key.startswith(("parameter/", "slot/"))]
     assert all(bool(in_format(tensor, narrow_float32(bits)).all()) for tensor in parameters)
     if bits < 32:
-        assert not all(bool(in_format(tensor, narrow_float32(bits - 1)).all()) for tensor in parameters)
+        fewer = Format(FLOAT32.exponent_bits, bits - 2 - FLOAT32.exponent_bits)
+        assert not all(bool(in_format(tensor, fewer).all()) for tensor in parameters)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.formats import interval_factor
@@ -35,7 +36,7 @@ from roundlog.kernels.short_products import (
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Operand, lines_of
 from roundlog.kernels.to_f64 import words_around
-from roundlog.operators.bounds import Ambiguous
+from roundlog.operators.bounds import Ambiguous, ProductBound
 from roundlog.operators.cpu import gemm_blas
 from roundlog.operators.summation import blocked_gamma, longest_block
 
@@ -44,11 +45,15 @@ MOST_ROWS, MOST_COLUMNS = 512, 1024
 level of the cache."""
 
 Range = tuple[int, int]
+F64 = npt.NDArray[np.float64]
 
 
-def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
+def certify_product(
+    a: torch.Tensor, b: torch.Tensor, scale: float, bound: ProductBound | None = None
+) -> tuple[torch.Tensor, Ambiguous]:
     """a: f32[B, M, K], b: f32[B, K, N], on the CPU, nothing empty. Returns f32[B, M, N] and what is marked in it. Or a,
-    b and the product are all of them bf16, which takes tiles."""
+    b and the product are all of them bf16, which takes tiles. bound: of f32, by which to mark, where that is known;
+    elements that it says are exact may be marked all the same."""
     lanes = gemm_microkernel.tile_lanes()
     if not lanes:
         return gemm_blas.certify_product(a, b, scale)
@@ -66,7 +71,9 @@ def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[tor
     def part(number: int) -> None:
         (first, last), row, column = parts[number]
         some = Product(_lines(a, of_a, 1, first), _lines(b, of_b, 2, first), row, column, terms, block)
-        if short is None:
+        if bound is not None:
+            some = _bounded(some, bound.rows.numpy().reshape(batches, rows), bound.columns.numpy(), (first, last))
+        elif short is None:
             some = replace(some, gamma=blocked_gamma(terms))
         else:
             fast = short.certify(parts[number], flat)
@@ -107,9 +114,13 @@ class _Short:
 
     def bounded(self, part: Product, batches: Range) -> Product:
         """A part with its bounds."""
-        rows = self._of_rows.double[slice(*batches), slice(*part.rows)]
-        columns = self._of_columns.double[slice(*batches), slice(*part.columns)]
-        return replace(part, rows_of_bound=rows.reshape(-1), columns_of_bound=columns.reshape(-1))
+        return _bounded(part, self._of_rows.double, self._of_columns.double, batches)
+
+
+def _bounded(part: Product, rows: F64, columns: F64, batches: Range) -> Product:
+    """A part with its bounds, of those of all rows and columns: float64[batches, lines]."""
+    of_rows, of_columns = rows[slice(*batches), slice(*part.rows)], columns[slice(*batches), slice(*part.columns)]
+    return replace(part, rows_of_bound=of_rows.reshape(-1), columns_of_bound=of_columns.reshape(-1))
 
 
 def fast_short_products() -> bool:
