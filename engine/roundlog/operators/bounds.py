@@ -4,12 +4,12 @@ output and marking the elements near a rounding boundary: what every policy star
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from roundlog.arithmetic import round_interval, round_to
+from roundlog.arithmetic import round_interval
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import works
 from roundlog.kernels.marking import LARGEST, AmbiguousPart, ascending, mark_flat, mark_product
@@ -33,8 +33,12 @@ class Bound(ABC):
         return self.at(torch.arange(y.numel(), device=y.device), y.reshape(-1)).reshape(y.shape)
 
     def coarse(self) -> Bound:
-        """A bound of a form that kernels know, 0 only where this one is, and nowhere smaller."""
+        """A bound of a form that kernels know, nowhere smaller than this one."""
         return self
+
+    def refine(self, marked: Ambiguous) -> Ambiguous:
+        """Elements that were marked by the coarse bound, with this one."""
+        return marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +124,8 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Amb
     """Round y (f64, any shape), and mark what lies near a boundary. Where nothing is marked, the rounding is the
     correct rounding of the exact value, and finite: what is too large for FP32 is marked. Returns f32 of y's shape, in
     memory of its own."""
-    coarse = bound.coarse()
-    rounded, marked = _mark(y, coarse, scale)
-    if coarse is not bound:
-        places = marked.indices.to(y.device)
-        marked = replace(marked, d=bound.at(places, marked.y.to(y.device)).cpu())
-    elif not isinstance(bound, FullBound):
-        return rounded, marked
-    return rounded, without_exact(rounded, marked)
-
-
-def without_exact(rounded: torch.Tensor, marked: Ambiguous, format: Format = FLOAT32) -> Ambiguous:
-    """Ambiguous elements without those that are exact: where d is 0, y is the value itself, and is rounded, on a tie
-    too. Puts these roundings into `rounded`, and returns what else is marked, and what is not finite."""
-    if bool((marked.d > 0).all()):
-        return marked
-    right = round_to(marked.y, format)
-    exact = (marked.d == 0) & marked.y.isfinite()
-    rounded.view(-1)[marked.indices[exact].to(rounded.device)] = right[exact].to(rounded.device, rounded.dtype)
-    return marked.of(~exact)
+    rounded, marked = _mark(y, bound.coarse(), scale)
+    return rounded, bound.refine(marked)
 
 
 def _mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:

@@ -27,10 +27,10 @@ from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import lines_of, locate, sum_products
 from roundlog.kernels.to_f64 import storage_of
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
-from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference, without_exact
+from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
-from roundlog.operators.exact_lines import ExactOrProductBound, measure_lines, units_of, without_exact_products
+from roundlog.operators.exact_lines import ExactOrProductBound, measure_operands, refine_products, units_of
 from roundlog.operators.registry import (
     Attributes,
     Inexact,
@@ -201,11 +201,6 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(square_columns(flat.numpy())).reshape(*x.shape[:-2], x.shape[-1])
 
 
-def _measured_lines(a: torch.Tensor, b: torch.Tensor) -> Measures:
-    """`measure_lines` of the rows and the columns of matrices."""
-    return (*measure_lines(a, -1), *measure_lines(b, -2))
-
-
 @register("matmul")
 class MatMul(Contraction, Summation):
     reads_bf16 = True
@@ -223,9 +218,9 @@ class MatMul(Contraction, Summation):
 
     def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
         a, b = inputs
-        return self.bound_of((row_energies(a), column_energies(b), *_measured_lines(a, b)), a.shape[-1])
+        return self.bound_of((row_energies(a), column_energies(b), *measure_operands(a, b)), a.shape[-1])
 
-    def bound_of(self, measures: Measures, terms: int) -> Bound:
+    def bound_of(self, measures: Measures, terms: int) -> ExactOrProductBound:
         """measures: sums of squares of rows and of columns, and `measure_lines` of both."""
         rows, columns = (energy.sqrt() for energy in measures[:2])
         groups = prod(columns.shape[:-1]), columns.shape[-1]
@@ -234,7 +229,7 @@ class MatMul(Contraction, Summation):
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
-        lines = _measured_lines(a, b)
+        lines = measure_operands(a, b)
         # With BLAS, every thread holds a whole product of its own: too much memory for a large one.
         fits = a.ndim == 2 and (gemm_microkernel.tile_lanes() or a.shape[0] * b.shape[1] <= 2 * PANEL)
         if fits and a.device.type == "cpu" and a.numel() and b.numel():
@@ -255,14 +250,12 @@ class MatMul(Contraction, Summation):
         if a.device.type != "cpu" or not a.numel() or not b.numel():
             return super().certify(inputs, attributes, scale)
         a, b = as_float32(a), as_float32(b)
-        lines = _measured_lines(a, b)
+        lines = measure_operands(a, b)
         if not (lines[0].isfinite().any() and lines[3].isfinite().any()):
             return self._certified(a, b, scale)
         bound = self.bound_of((row_energies(a), column_energies(b), *lines), a.shape[-1])
-        assert isinstance(bound, ExactOrProductBound)
         rounded, marked = self._certified(a, b, scale, bound.coarse())
-        d = marked.d.masked_fill(bound.are_exact_at(marked.indices), 0.0)
-        return rounded, without_exact(rounded, replace(marked, d=d))
+        return rounded, bound.refine(marked)
 
     def certify_short(
         self, inputs: Tensors, attributes: Attributes, scale: float, format: Format
@@ -275,7 +268,7 @@ class MatMul(Contraction, Summation):
         if not gemm_microkernel.tile_lanes():
             return None
         rounded, marked = self._certified(a, b, scale)
-        return rounded, without_exact_products(rounded, marked, a, b)
+        return rounded, refine_products(marked, a, b)
 
     def _certified_in_stages(
         self, a: torch.Tensor, b: torch.Tensor, scale: float
@@ -287,8 +280,7 @@ class MatMul(Contraction, Summation):
         terms, columns = a.shape[-1], b.shape[-1]
         if not takes(a.device, terms):
             return None
-        bound = self.bound_of((row_energies(a), column_energies(b), *_measured_lines(a, b)), terms)
-        assert isinstance(bound, ExactOrProductBound)
+        bound = self.bound_of((row_energies(a), column_energies(b), *measure_operands(a, b)), terms)
         x, y = (one if one.ndim == 3 else one[None] for one in (a, b))
         rows, others = bound.product.rows.view(len(x), -1), bound.product.columns.contiguous()
         of_lines = LineBounds(rows, others, blocked_gamma(terms), interval_factor(scale))
@@ -299,8 +291,7 @@ class MatMul(Contraction, Summation):
         low, some = mark_by_reference(found.sums, in_doubt, scale, BFLOAT16)
         found.rounded.view(-1)[found.elements] = low
         rounded = found.rounded.view(*a.shape[:-1], columns)
-        marked = replace(some, indices=found.elements.cpu()[some.indices])
-        return rounded, without_exact(rounded, marked, BFLOAT16)
+        return rounded, replace(some, indices=found.elements.cpu()[some.indices])
 
     def _certified(
         self, a: torch.Tensor, b: torch.Tensor, scale: float, bound: ProductBound | None = None

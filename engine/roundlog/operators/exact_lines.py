@@ -18,12 +18,21 @@ import torch
 from roundlog.arithmetic import as_float32
 from roundlog.kernels.reducing import are_short_lines
 from roundlog.kernels.to_f64 import storage_of
-from roundlog.number_format import BFLOAT16
-from roundlog.operators.bounds import Ambiguous, Bound, ProductBound, without_exact
+from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.reduction import sum_and_measures
 from roundlog.operators.summation import Measures, last_exponents
 
 _EXACT = 2.0**53
+
+
+def measure_operands(a: torch.Tensor, b: torch.Tensor) -> Measures:
+    """`measure_lines` of the rows of one matrix, or of several, and of the columns of the other. Where no line of one
+    is of BF16 numbers, no sum of the product is known to be exact, and neither is measured."""
+    sides = [(x, dim, _are_short(x, dim)) for x, dim in ((a, a.ndim - 1), (b, b.ndim - 2))]
+    if a.device.type == "cpu" and not all(bool(short.any()) for *_, short in sides):
+        none = [torch.zeros_like(short, dtype=torch.int64) for *_, short in sides]
+        return tuple(one for zero in none for one in (zero.double() + inf, zero, zero + 1))
+    return tuple(one for side in sides for one in _measured(*side))
 
 
 def measure_lines(x: torch.Tensor, dim: int) -> Measures:
@@ -31,17 +40,19 @@ def measure_lines(x: torch.Tensor, dim: int) -> Measures:
     them: magnitude, and last places. Those of a line's parts are joined as a sum's. The magnitude of a line of f32
     that are not all of them numbers of BF16 is infinite."""
     dim %= x.ndim
-    short = _are_short(x, dim) if x.dtype == torch.float32 else None
-    if short is not None and x.device.type == "cpu" and not bool(short.any()):
-        none = torch.zeros_like(short, dtype=torch.int64)
-        return none.double() + inf, none, none + 1
+    return _measured(x, dim, _are_short(x, dim))
+
+
+def _measured(x: torch.Tensor, dim: int, short: torch.Tensor) -> Measures:
     _, measures = sum_and_measures(as_float32(x), (dim,))
     magnitude, least, finest = (one.squeeze(dim) for one in measures)
-    return magnitude if short is None else magnitude.masked_fill_(~short, inf), least, finest
+    return magnitude.masked_fill_(~short, inf), least, finest
 
 
 def _are_short(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Whether all f32 of a line are numbers of BF16, for the lines along an axis of a matrix, or of several."""
+    """Whether all numbers of a line are numbers of BF16, for the lines along an axis of a matrix, or of several."""
+    if x.dtype == torch.bfloat16:
+        return torch.ones((*x.shape[:dim], *x.shape[dim + 1 :]), dtype=torch.bool, device=x.device)
     if x.device.type != "cpu":
         return (x.view(torch.int32) & 0xFFFF == 0).all(dim)
     lines = (x if x.ndim == 3 else x[None]).movedim(dim - x.ndim, 2)
@@ -81,22 +92,19 @@ class ExactOrProductBound(Bound):
         return are_exact(self.rows[row], self.columns[row // max(1, len(self.rows) // max(1, groups)), indices % width])
 
     def coarse(self) -> ProductBound:
-        """0 for rows that are exact with every column: bounds that kernels know."""
-        rows = exact_rows(self.rows, self.columns)
-        return replace(self.product, rows=self.product.rows.masked_fill(rows, 0.0))
+        """0 for rows that are exact with every column of their group."""
+        if not self.columns.numel():
+            return self.product
+        exact = are_exact(self.rows.view(len(self.columns), -1), self.columns.amax(1, keepdim=True))
+        return replace(self.product, rows=self.product.rows.masked_fill(exact.view(-1), 0.0))
+
+    def refine(self, marked: Ambiguous) -> Ambiguous:
+        exact = self.are_exact_at(marked.indices.to(self.rows.device)).cpu()
+        return replace(marked, d=marked.d.masked_fill(exact, 0.0))
 
 
-def exact_rows(rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """bool[R]: rows whose products with all columns of their group are exact. rows: f64[R], columns: f64[Q, C], units
-    of lines."""
-    if not columns.numel():
-        return torch.zeros_like(rows, dtype=torch.bool)
-    return are_exact(rows.view(len(columns), -1), columns.amax(1, keepdim=True)).view(-1)
-
-
-def without_exact_products(rounded: torch.Tensor, marked: Ambiguous, a: torch.Tensor, b: torch.Tensor) -> Ambiguous:
-    """The marked elements of the product of bf16[.., M, K] and bf16[.., K, N], without those that are exact, whose
-    roundings are put into it."""
+def refine_products(marked: Ambiguous, a: torch.Tensor, b: torch.Tensor) -> Ambiguous:
+    """Marked elements of the product of bf16[.., M, K] and bf16[.., K, N], with a bound of 0 where it is exact."""
     if not marked.indices.numel():
         return marked
     line, column = marked.indices // b.shape[-1], marked.indices % b.shape[-1]
@@ -106,5 +114,4 @@ def without_exact_products(rounded: torch.Tensor, marked: Ambiguous, a: torch.Te
         chosen, which = torch.unique(batch * size + place, return_inverse=True)
         lines = x[chosen] if x.ndim == 2 else x[chosen // size, chosen % size]
         units.append(units_of(measure_lines(lines, 1))[which])
-    d = marked.d.masked_fill(are_exact(*units), 0.0)
-    return without_exact(rounded, replace(marked, d=d), BFLOAT16)
+    return replace(marked, d=marked.d.masked_fill(are_exact(*units), 0.0))

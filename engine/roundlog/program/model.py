@@ -223,7 +223,7 @@ class Program:
         for index in range(len(self.nodes)):
             memory.make(index)
             peak = max(peak, memory.alive + workspace(index))
-            # What is stored counts as the next state's.
+            # A stored value is not counted here any more, since the next state's memory is counted apart from a step's.
             memory.let_go([*last_use.get(index, ()), *([index] if self.nodes[index].op == "store" else [])])
         return peak
 
@@ -253,8 +253,9 @@ class AliveMemory:
         is_dense: list[bool] = []
         for index, node in enumerate(program.nodes):
             dense = all(is_dense[value] for value in node.inputs)
-            # PyTorch reshapes by a copy, or by a view of what is not dense; elementwise operators keep strides.
-            own = node.op not in _VIEWS and not (node.op == "reshape" and dense) and node.op != "state"
+            # Whether PyTorch reshapes a strided tensor by a view or by a copy is not known here: both are counted.
+            # Elementwise operators give their output the strides of their inputs.
+            own = node.op not in ("state", *_VIEWS) and not (node.op == "reshape" and dense)
             shown = self._kept[node.inputs[0]] if node.op == "reshape" or node.op in _VIEWS else ()
             self._kept.append((*shown, index) if own else shown)
             is_dense.append(node.op not in ("permute", "expand", "slice") and (dense or node.op in _MAKE_DENSE))

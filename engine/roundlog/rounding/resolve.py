@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import adjacent, held, round_interval
+from roundlog.arithmetic import adjacent, held, round_interval, round_to
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.marking import all_below
 from roundlog.kernels.rounding_loops import ends as ends_by_kernel
@@ -21,8 +21,7 @@ from roundlog.kernels.rounding_loops import write_down
 from roundlog.log import Entries, LogWriter, PayloadKind
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
-from roundlog.operators.bounds import Ambiguous, FullBound, mark_by_reference, without_exact
-from roundlog.operators.exact_lines import ExactOrProductBound
+from roundlog.operators.bounds import Ambiguous, mark_by_reference
 from roundlog.operators.registry import Attributes, Tensors, operands
 from roundlog.rounding.protocols import Window, in_order
 
@@ -55,8 +54,8 @@ def pieces(marked: Ambiguous) -> list[Ambiguous]:
 def certify(
     operator: Inexact, inputs: Tensors, attributes: Attributes, scale: float, format: Format
 ) -> tuple[torch.Tensor, Ambiguous]:
-    """`Inexact.certify`, to a format, without the elements that are infinite for certain. What is rounded is of the
-    format's dtype or of FP32."""
+    """`Inexact.certify`, to a format, without the elements that are exact, or infinite for certain. What is rounded is
+    of the format's dtype or of FP32."""
     by_kernel = None if format == FLOAT32 else operator.certify_short(inputs, attributes, scale, format)
     if by_kernel is not None:
         rounded, marked = by_kernel
@@ -65,9 +64,17 @@ def certify(
     else:
         y, bound = operator.evaluate(inputs, attributes)
         rounded, marked = mark_by_reference(y, bound, scale, format)
-        if isinstance(bound, FullBound | ExactOrProductBound):
-            marked = without_exact(rounded, marked, format)
-    return rounded, _without_overflow(marked, scale, format)
+    return rounded, _without_overflow(_without_exact(rounded, marked, format), scale, format)
+
+
+def _without_exact(rounded: torch.Tensor, marked: Ambiguous, format: Format) -> Ambiguous:
+    """Kernels mark ties. Where d is 0, y is the value itself, and is rounded here, into `rounded`."""
+    if bool((marked.d > 0).all()):
+        return marked
+    right = round_to(marked.y, format)
+    exact = (marked.d == 0) & marked.y.isfinite()
+    rounded.view(-1)[marked.indices[exact].to(rounded.device)] = right[exact].to(rounded.device, rounded.dtype)
+    return marked.of(~exact)
 
 
 def _without_overflow(marked: Ambiguous, scale: float, format: Format) -> Ambiguous:

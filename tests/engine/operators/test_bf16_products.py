@@ -271,9 +271,8 @@ def test_what_fp64_adds_exactly_of_bf16_numbers_in_fp32_is_not_logged(terms: int
             assert right and logged(a, b) == logged(a[:1], b[:1]) == logged(a[0], b[0]) == right, kernel
     in_parts = InParts(op, terms, 2, lambda part: [a[0, :, part::2], b[0, part::2]])
     assert logged(a[0], b[0], in_parts) == right
-    rounded, marked = Inexact.certify(op, [a, b], {}, GUARD)  # as on a device
-    wrong = set((rounded != y.float()).view(-1).nonzero().squeeze(1).tolist())
-    assert wrong <= right == set(marked.indices.tolist())
+    with patch.object(MatMul, "certify", Inexact.certify):  # as on a device
+        assert logged(a, b) == right
 
 
 def test_lines_are_exact_up_to_what_fp64_holds() -> None:
