@@ -27,7 +27,7 @@ NUDGES = 3
 def losses(task: Task, steps: int) -> tuple[list[float], list[float], list[list[float]], list[float]]:
     """Losses of a program, of PyTorch's FP32, of that after each nudge, and of PyTorch's FP64."""
     captured, steps = capture(lambda: task), min(steps, task.steps)
-    progress = TrialProgress(lambda share, what: None, steps, by_kernel=False)
+    progress = TrialProgress(lambda share, what: None, [steps], kernels=0)
     trial = Trial(captured, captured.states, steps, progress)
     ours = [float(results["the loss"]()) for results in trial.by_engine().kept]
 

@@ -21,7 +21,6 @@ BY_HELP = {
     "bench_microbatch": "two steps of its least task take minutes; tests/engine/microbatch runs what it measures",
     "bench_store": "few bytes come too fast to be cut off in the middle; tests/client/test_store_resume.py cuts",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
-    "measure_fine_tune": "needs a model; tests/engine/test_fine_tune.py makes one, with few weights",
     "other_architecture": "fetches an AArch64 Python; tests/engine/test_other_architecture.py has the rest",
     "prove_contracts": "needs halmos, which has an environment of its own",
     "simulate_floods": "ten puppets take minutes; tests/chaos/test_floods.py floods with fewer",
@@ -34,6 +33,7 @@ SMALLEST: dict[str, list[str]] = {
     "bench_capture": ["--rounds", "1", "--only", "a linear layer"],
     "bench_generation": ["--shape", "tiny", "--tokens", "4", "--rounds", "1", "--rows", "2"],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
+    "bench_sizes": ["--small", "--only", "2 x 64", "--steps", "2"],
     "bench_segment_audits": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
     "bench_products": ["--rounds", "1"],
     "bench_resolution": ["--rounds", "1", "--only", "scatter"],
@@ -77,6 +77,7 @@ SMALLEST: dict[str, list[str]] = {
 }
 
 NEEDS = {
+    "bench_sizes": "transformers",
     "matrix_of_texts": "transformers",
     "prove_contracts": "z3",
     "try_models": "transformers",

@@ -11,9 +11,8 @@ from random import Random
 import torch
 from roundlog.commitments import state_root
 from roundlog.segment_audits.segment import Listing, listing_of_run, read_listing, write_listing
-from roundlog.storage import load_tensors
 from roundlog.training.job import Job
-from roundlog.training.run_files import checkpoint_path
+from roundlog.training.run_files import checkpoint_path, load_kept
 from roundlog.training.trainer import log_path
 from tiebreak.store import FolderStore
 
@@ -50,11 +49,11 @@ class _BentState(Liar):
         self._draw = draw
 
     def lie(self, interval: int, *, consistent: bool, by: float = 0.0) -> None:
-        path = checkpoint_path(self.run, (interval + 1) * self.job.spec.interval)
-        states = load_tensors(path, self.job.program.states)
-        before = state_root(states.values())
-        while state_root(states.values()) == before:
-            flat = self._draw.choice([one for one in states.values() if one.numel()]).view(-1)
+        states, before, _ = load_kept(self.run, self.job, (interval + 1) * self.job.spec.interval)
+        named = zip(self.job.program.states, states, strict=True)
+        moved = [x for name, x in named if name in self.job.program.moved_states]
+        while state_root(states) == before:
+            flat = self._draw.choice([one for one in moved if one.numel()]).view(-1)
             place = self._draw.randrange(len(flat))
             if flat.dtype == torch.bool:
                 flat[place] = ~flat[place]
@@ -66,9 +65,9 @@ class _BentState(Liar):
                 flat.view(torch.int16)[place] ^= 1
             elif flat.dtype == torch.int64:
                 flat[place] += 1
-        self._put(interval, list(states.values()))
+        self._put(interval, states)
         if consistent:
-            self._follow(interval, list(states.values()))
+            self._follow(interval, states)
 
 
 def claim_of(trained: Trained, run_dir: Path, what: str, draw: Random, store: FolderStore | None) -> Claim:

@@ -32,7 +32,7 @@ def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
     wrong = [
         f"{path} is not the claimed state: {why}; copy the file again, or run `tiebreak train` in {directory}, which "
         "mends it"
-        for path, why in wrong_checkpoints(directory, job.program, job.spec, roots)
+        for path, why in wrong_checkpoints(directory, job, roots)
     ]
     return States(checkpoint_path(directory, job.spec.steps).exists(), wrong)
 

@@ -110,7 +110,8 @@ def show_checked_job(source: str, job: Job, *, quiet: bool) -> dict[str, object]
     from tiebreak.transactions.signer import DISPUTE_GAS
 
     spec, memory = job.spec, run_bytes(job.program, job.spec)
-    disk = spec.intervals * sum(kind.nbytes for kind in job.program.states.values())
+    moved, whole = (sum(x.nbytes for x in kinds.values()) for kinds in (job.program.moved_states, job.program.states))
+    disk = (spec.intervals - 1) * moved + whole
     moves = most_moves(spec, *largest_trees(job.program))
     if not quiet:
         facts = {name: value for name, value in job_facts(job).items() if not isinstance(value, bytes)}

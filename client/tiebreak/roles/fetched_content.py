@@ -282,7 +282,7 @@ def fetch_state(
     seconds."""
     path.unlink(missing_ok=True)
     try:
-        context.store.get_file(cid, path, max_bytes=most_state_bytes(program), within=within)
+        context.store.get_file(cid, path, max_bytes=most_state_bytes(program.states), within=within)
         states = list(load_tensors(path, program.states).values())
         found = state_root(states)
     except (*_NEVER_BETTER, StorageError, CommitmentError) as error:

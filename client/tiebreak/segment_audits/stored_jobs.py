@@ -24,7 +24,7 @@ from roundlog.data import Unavailable
 from roundlog.program import Program
 from roundlog.segment_audits import CHECKPOINTS_FILE, Directories, UnusableState, most_list_bytes
 from roundlog.spec import TrainingSpec
-from roundlog.storage import StorageError, load_tensors, read_record, write_record
+from roundlog.storage import StorageError, read_record, write_record
 from roundlog.training import (
     BEFORE_THE_PROGRAM,
     DATA,
@@ -32,6 +32,7 @@ from roundlog.training import (
     Job,
     JobError,
     JobLimits,
+    load_moved,
     log_path,
     most_interval_bytes,
     most_job_bytes,
@@ -261,9 +262,9 @@ class Stores:
             with tempfile.TemporaryDirectory(prefix="state-") as directory:
                 path = Path(directory) / "state"
                 _store(self.locations).get_file(
-                    address, path, max_bytes=most_state_bytes(job.program), within=self.within
+                    address, path, max_bytes=most_state_bytes(job.program.moved_states), within=self.within
                 )
-                return list(load_tensors(path, job.program.states).values())
+                return load_moved(path, job)
         except StorageError as error:
             raise UnusableState(f"the file at {address} {error.reason}") from error
         except StoreError as error:

@@ -216,6 +216,12 @@ class Program:
         stored = self.nodes[node.inputs[0]]
         return stored.op == "state" and stored.attributes["slot"] == node.attributes["slot"]
 
+    @property
+    def moved_states(self) -> dict[str, TensorType]:
+        """Those of `states` that the step changes; all others stay as the run begins."""
+        first, kinds = first_store(self), self.states.items()
+        return {name: kind for slot, (name, kind) in enumerate(kinds) if not self.keeps_slot(first + slot)}
+
     def peak_bytes(self, workspace: Callable[[int], int]) -> int:
         """Bytes of the values alive at the worst moment of one step without the state (an upper bound), with what
         operator i needs while it runs, `workspace(i)`."""

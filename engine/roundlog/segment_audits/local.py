@@ -13,10 +13,10 @@ import torch
 from roundlog.commitments import state_root
 from roundlog.segment_audits.plan import IntervalResult, Plan
 from roundlog.segment_audits.segment import Listing, Segment, StateSource, UnusableState, execute, starting_state
-from roundlog.storage import StorageError, load_tensors, save_state
+from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run import Run
-from roundlog.training.run_files import wrong_state
+from roundlog.training.run_files import load_kept, load_moved, save_checkpoint
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def compute_here(
 
 def keep_state(run: Run, done: int, states: Sequence[torch.Tensor]) -> None:
     """Leaves the state after `done` intervals as a checkpoint of the run. Raises OSError, StorageError."""
-    save_state(run.checkpoint_path(done * run.job.spec.interval), run.job.program.states, states)
+    save_checkpoint(run.directory, run.job, done * run.job.spec.interval, states)
 
 
 def keep_published(run: Run, listing: Listing, source: StateSource) -> int:
@@ -82,7 +82,7 @@ def keep_published(run: Run, listing: Listing, source: StateSource) -> int:
     lie between two of them then. Raises OSError, StorageError."""
     spec, kept = run.job.spec, [0]
     for done in listing.starts()[1:]:
-        if wrong_state(run.checkpoint_path(done * spec.interval), run.job.program, listing.roots[done - 1]) is not None:
+        if load_kept(run.directory, run.job, done * spec.interval, listing.roots[done - 1])[2]:
             try:
                 states = starting_state(run.job, source, done, listing.start(done, spec.initial_state_root))
             except UnusableState:
@@ -118,6 +118,6 @@ class Directories:
 
     def state(self, job: Job, address: str) -> list[torch.Tensor]:
         try:
-            return list(load_tensors(Path(address), job.program.states).values())
+            return load_moved(Path(address), job)
         except StorageError as error:
             raise UnusableState(f"{address} {error.reason}") from error

@@ -72,13 +72,17 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
         raise StorageError(path, f"cannot be written: {cause}") from cause
 
 
-def save_state(path: Path, types: Mapping[str, TensorType], state: Sequence[torch.Tensor]) -> None:
+def save_state(
+    path: Path, types: Mapping[str, TensorType], state: Sequence[torch.Tensor], only: Container[str] | None = None
+) -> None:
     """`save_tensors` of a state that may be lazy: one tensor after the other is read, written and let go. types: of the
-    tensors, in the order of the state. Also raises what reading a tensor does."""
+    tensors, in the order of the state. only: names of those that are written; None: all. Also raises what reading a
+    tensor does."""
     slots = {name: slot for slot, name in enumerate(types)}
     # The library's order: by dtype, then by name.
     places = list(DTYPE_NAMES)
-    order = sorted(types, key=lambda name: (places.index(types[name].dtype), name.encode()))
+    chosen = (name for name in types if only is None or name in only)
+    order = sorted(chosen, key=lambda name: (places.index(types[name].dtype), name.encode()))
     unread = None
     try:
         with replace_file(path) as file:

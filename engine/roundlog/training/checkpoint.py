@@ -12,9 +12,9 @@ from torch import nn
 from roundlog.capture.errors import CaptureError
 from roundlog.capture.real_steps.patched_torch import plain_model
 from roundlog.data import STORED, absence
-from roundlog.program import ProgramError
+from roundlog.program import ProgramError, TensorType
 from roundlog.program.model import names_in_model
-from roundlog.storage import load_tensors, open_regular, tensor_types
+from roundlog.storage import open_regular
 
 _DTYPES = {
     **{"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64, "BOOL": torch.bool},
@@ -50,12 +50,11 @@ def load_checkpoint(model: nn.Module, path: Path) -> None:
         raise CaptureError(f"the checkpoint {path} cannot be read ({error}): name a safetensors file") from error
 
 
-def load_state(model: nn.Module, path: Path) -> None:
-    """Give a model the values of a trained state, which is not trusted; all of them, or none if it raises. Raises
-    StorageError for a file that cannot be one, and CaptureError as `load_checkpoint`."""
-    types = tensor_types(path)
+def load_state(model: nn.Module, path: Path, types: Mapping[str, TensorType], read: _Read) -> None:
+    """Give a model the values of a trained state, which is not trusted; all of them, or none if it raises. types: of
+    its tensors. Raises what reading does, and CaptureError as `load_checkpoint`."""
     kinds: dict[str, _Kind] = {name: (kind.dtype.torch_dtype, list(kind.shape)) for name, kind in types.items()}
-    _load(model, path, kinds, lambda names: load_tensors(path, types, only=names), only=STORED)
+    _load(model, path, kinds, read, only=STORED)
 
 
 def _load(

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roundlog.program import ProgramError, TensorType
 from roundlog.program.model import SAVED, names_in_model, split
-from roundlog.storage import StorageError, load_tensors, save_tensors, tensor_types
+from roundlog.storage import StorageError, load_tensors, read_record, save_tensors, tensor_types
 from roundlog.training.run_files import checkpoint_path
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 _CHECKPOINT = re.compile(r"([0-9]{8}|[1-9][0-9]{8,20})\.safetensors")
@@ -36,9 +37,11 @@ class TrainedState:
     steps: int | None
     """Steps after which a run kept it; None of a file that lies in no run."""
     types: Mapping[str, TensorType]
-    """Type of every tensor in the file, by its name there."""
+    """Type of every tensor of the state, by its name in a file."""
     names: Mapping[str, str]
     """Name in the model's `state_dict` -> name in the file."""
+    files: Mapping[Path, Mapping[str, TensorType]]
+    """The file, and one with what no step changes, if that is another: type of every tensor in each."""
 
     @property
     def nbytes(self) -> int:
@@ -61,8 +64,15 @@ class TrainedState:
         target, ours = to.parent.resolve() / to.name, self.path.resolve()
         if target == ours or (self.steps is not None and target.parent == self.path.parent.resolve()):
             raise ExportError(f"{to} would lie among the trained states themselves: choose another directory")
-        found = load_tensors(self.path, self.types, only=set(self.names.values()))
+        found = self.load(set(self.names.values()))
         save_tensors(to, {name: found[own] for name, own in self.names.items()}, _METADATA)
+
+    def load(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+        """The tensors with these names. Raises StorageError."""
+        found: dict[str, torch.Tensor] = {}
+        for path, types in self.files.items():
+            found |= load_tensors(path, types, only=set(names) - found.keys())
+        return found
 
 
 def trained_state(source: Path, steps: int | None = None) -> TrainedState:
@@ -76,12 +86,18 @@ def trained_state(source: Path, steps: int | None = None) -> TrainedState:
         raise ExportError(f"{source} is no directory of a run, so there are no states to choose from: {_NO_STATE}")
     else:
         path = source
+    paths = [path]
+    if steps is not None and steps != (whole := _whole_after(source, steps)):
+        paths.append(checkpoint_path(source, whole))
+        if not paths[1].exists():
+            raise ExportError(f"{source} has what no step changes at its end, after {whole} steps: let the run end")
     try:
-        types = tensor_types(path)
+        files = {one: tensor_types(one) for one in paths}
     except StorageError as error:
         mend = _NO_STATE if steps is None else f"run `tiebreak train` with --run {source}, which mends it"
         raise ExportError(f"{path} is no trained state, since it {error.reason}: {mend}") from error
-    return TrainedState(path, steps, types, _names(path, types))
+    types = {name: kind for one in reversed(paths) for name, kind in files[one].items()}
+    return TrainedState(path, steps, types, _names(path, types), files)
 
 
 def load_into(model: nn.Module, run_dir: str | os.PathLike[str], *, steps: int | None = None) -> None:
@@ -102,7 +118,18 @@ def load_into(model: nn.Module, run_dir: str | os.PathLike[str], *, steps: int |
 
     if not isinstance(model, nn.Module):
         raise CaptureError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
-    load_state(model, trained_state(Path(run_dir), steps).path)
+    state = trained_state(Path(run_dir), steps)
+    load_state(model, state.path, state.types, state.load)
+
+
+def _whole_after(run_dir: Path, steps: int) -> int:
+    """Steps after which the run keeps a whole state, if it keeps no other; else, `steps`."""
+    try:
+        record = read_record(run_dir / "run.json")
+    except StorageError:  # the state itself is checked
+        return steps
+    found = record.get("whole_after") if isinstance(record, dict) else None
+    return found if type(found) is int and found > steps else steps
 
 
 def _kept(run_dir: Path, steps: int | None) -> tuple[int, Path]:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from roundlog.capture import Captured, CaptureError
 from roundlog.capture.builder import needed
 from roundlog.capture.captured import OwnStates
-from roundlog.capture.kernel_calls import CallTrail, KernelCall, WatchedCalls
+from roundlog.capture.kernel_calls import CallTrail, KernelCall
 from roundlog.data import widened
 from roundlog.execution import StoppedError
 from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
@@ -36,7 +36,7 @@ from roundlog.training.kernel_agreement import (
     agree_on_state,
     agrees_with_kernel,
 )
-from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial
+from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial, TrialRun
 
 _SMALL = 1e-2
 """Size of a number below which it may stand beside squares."""
@@ -50,42 +50,18 @@ def has_short_numbers(program: Program) -> bool:
     return any(node.type.dtype.is_short for node in program.nodes)
 
 
-def confirm_same_kernels(captured: Captured, trial: Trial) -> int:
-    """Runs the user's own steps twice, and compares the kernels that they call with the program. Gives how many results
-    were compared. Raises CaptureError, naming the first kernel that differs."""
-    calls: list[list[KernelCall]] = []
+def confirm_same_kernels(captured: Captured, trial: Trial) -> tuple[int, TrialRun]:
+    """Runs the user's own steps, and compares the kernels that they call with the program. Gives how many results were
+    compared, and the steps, their results put aside. Raises CaptureError, naming the first kernel that differs."""
+    steps, kept = _Steps(captured, trial.progress.add_kernel), []
 
-    def listening(step: int, *_: object) -> AbstractContextManager[object]:
-        calls.extend([] for _ in range(step + 1 - len(calls)))
-        return WatchedCalls(lambda call, *_: calls[step].append(call))
+    def look(step: int, results: Results) -> None:
+        steps.finish(step, results)
+        kept.append(trial.put_aside(results))
 
-    trial.by_pytorch(torch.float32, lambda *_: None, watching=listening)
-    for step, called in enumerate(calls):
-        _require_calls(captured, step, called)
-    steps = _Steps(captured, functools.partial(trial.progress.add_kernel, sum(map(len, calls))))
-    trial.by_pytorch(torch.float32, steps.finish, watching=steps.watching)
-    return steps.compared
-
-
-def _require_calls(captured: Captured, step: int, calls: Sequence[KernelCall]) -> None:
-    """Raises CaptureError if a step calls other kernels than the traced one."""
-    traced = captured.origin.trail.calls
-    if list(traced) == list(calls):
-        return
-    place = _common(traced, calls)
-    yours, theirs = (str(some[place]) if place < len(some) else "nothing more" for some in (calls, traced))
-    stated = captured.task.held_numbers()
-    way = f"state {stated[0]} by a name that the loss reads from its batch, " if stated else ""
-    raise CaptureError(
-        f"the captured step is not yours: at step {step} PyTorch computes {yours}, where capture has {theirs}: {way}"
-        "convert the numbers yourself there (.float(), .to(torch.bfloat16)), or compute in float32"
-    )
-
-
-def _common(some: Sequence[KernelCall], others: Sequence[KernelCall]) -> int:
-    """Number of calls at the beginning that are the same."""
-    pairs = enumerate(zip(some, others, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), min(len(some), len(others)))
+    run = trial.by_pytorch(torch.float32, look, watching=steps.watching)
+    run.kept = kept
+    return steps.compared, run
 
 
 class _Steps:
@@ -146,6 +122,7 @@ class _Steps:
         kwargs: dict[str, Any],
         given: list[torch.Tensor],
     ) -> None:
+        self._require_call(parts, call)
         with _disable_current_modes(), torch.no_grad():
             arguments = KernelInvocation(func, args, kwargs)
             self.compared += parts.upcoming
@@ -162,6 +139,19 @@ class _Steps:
             if arguments.takes_any:
                 self._compare_chosen(parts, call, arguments)
             self._tell()
+
+    def _require_call(self, parts: _Parts, call: KernelCall | None) -> None:
+        """Raises CaptureError if a step calls another kernel than the traced one, or none where that calls one."""
+        traced = next(iter(self._captured.origin.trail.calls[parts.called :]), None)
+        if traced == call:
+            return
+        stated = self._captured.task.held_numbers()
+        way = f"state {stated[0]} by a name that the loss reads from its batch, " if stated else ""
+        raise CaptureError(
+            f"the captured step is not yours: at step {self._step} PyTorch computes {call or 'nothing more'}, where "
+            f"capture has {traced or 'nothing more'}: {way}convert the numbers yourself there (.float(), "
+            ".to(torch.bfloat16)), or compute in float32"
+        )
 
     def _compare_chosen(self, parts: _Parts, call: KernelCall, arguments: KernelInvocation) -> None:
         """Compare a kernel a second time, on numbers around its constants, once for all calls with the same ones."""
@@ -196,6 +186,7 @@ class _Steps:
         optimizer changes."""
         parts = self._parts
         assert parts is not None and step == self._step
+        self._require_call(parts, None)
         origin = self._captured.origin
         trained = {f"parameter/{name}" for name in origin.trained}
         wanted = {LOSS: self._loss, **{f"{GRADIENT}{name}": place for name, place in origin.gradients.items()}}
@@ -291,7 +282,8 @@ class _Parts:
     def __init__(self, nodes: Sequence[Node], trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
         """ends: values that are wanted when all kernels have been called."""
         self._nodes, self._given, self.following = nodes, given, trail.following
-        self._next = 0
+        self.called = 0
+        """Kernels that have been called."""
         self._results: list[list[tuple[int, int]]] = [[] for _ in trail.calls]
         for (call, result), place in trail.places.items():
             # Whole numbers are seen in what is made of them: kernels may leave out those that they do not need. Orders
@@ -328,19 +320,19 @@ class _Parts:
     @property
     def upcoming(self) -> int:
         """Number of results of the next call that have a place in the program."""
-        return len(self._results[self._next])
+        return len(self._results[self.called])
 
     def of_next(self, theirs: Sequence[torch.Tensor]) -> tuple[list[tuple[int, torch.Tensor]], list[torch.Tensor]]:
         """(result, its value by the program) of the next call, by PyTorch's values of what came before, and the single
         numbers that the program reads there; PyTorch's own are what later calls read. theirs: results of the call."""
-        results, number = self._results[self._next], self._next
+        results, number = self._results[self.called], self.called
         found: list[tuple[int, torch.Tensor]] = []
         read: list[torch.Tensor] = []
         for result, place in results:
             values = self._evaluated(place)
             found.append((result, values[place]))
             read += (x for x in values.values() if x.numel() == 1 and x.is_floating_point())
-        self._next += 1
+        self.called += 1
         for result, place in results:
             self._cut.add(place)
             if self._last.get(place, -1) > number:
@@ -351,7 +343,7 @@ class _Parts:
 
     def of_arguments(self, call: KernelInvocation) -> Iterator[tuple[int, _ChosenPart]]:
         """(result, what it is computed by) of the last call, where the program computes it of the same arguments."""
-        number = self._next - 1
+        number = self.called - 1
         tensors, nodes = call.tensors, self._nodes
         arguments = {one: place for one, place in self._arguments[number].items() if tensors[one].ndim}
         for one, place in arguments.items():

@@ -16,15 +16,14 @@ from pathlib import Path
 
 import torch
 
-from roundlog.commitments import CommitmentError, state_root
+from roundlog.commitments import state_root
 from roundlog.execution import StoppedError
 from roundlog.rounding.policies import without_log
-from roundlog.storage import StorageError, load_tensors
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.run import Run
-from roundlog.training.run_files import checkpoint_path, wrong_checkpoint
+from roundlog.training.run_files import checkpoint_path, load_kept, wrong_checkpoint
 
 
 def replay(run: Run, first: int, states: Sequence[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
@@ -146,9 +145,8 @@ def repeat(
             done += 1
             if on_interval is not None:
                 on_interval(len(found.repeated))
-    final = checkpoint_path(kept, job.spec.steps)
-    if (why := wrong_checkpoint(final, job.program, roots[-1])) is not None:
-        found.wrong_states.append(f"{final} is not the claimed state: {why}")
+    if (why := wrong_checkpoint(kept, job, job.spec.steps, roots[-1])) is not None:
+        found.wrong_states.append(f"{checkpoint_path(kept, job.spec.steps)} is not the claimed state: {why}")
     return found
 
 
@@ -166,14 +164,7 @@ def _kept_state(job: Job, kept: Path, done: int, root: bytes, wrong: list[str]) 
     path = checkpoint_path(kept, done * job.spec.interval)
     if not path.is_symlink() and not path.exists():
         return None
-    try:
-        states = list(load_tensors(path, job.program.states).values())
-        if (found := state_root(states)) == root:
-            return states
-        why = f"its state root is 0x{found.hex()}, not 0x{root.hex()}"
-    except StorageError as error:
-        why = f"it {error.reason}"
-    except CommitmentError as error:
-        why = f"it has no state root: {error}"
-    wrong.append(f"{path} is not the claimed state: {why}")
-    return None
+    states, _, why = load_kept(kept, job, done * job.spec.interval, root)
+    if why:
+        wrong.append(f"{path} is not the claimed state: {why}")
+    return None if why else states

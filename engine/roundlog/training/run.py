@@ -3,7 +3,7 @@
     run.json                   which job this is, and how often checkpoints are kept
     roots                      32 bytes an interval: the state root at its end, appended and fsynced
     roots.sums                 32 bytes an interval: SHA-256 of the run, the interval and that root, likewise
-    checkpoints/00000005.safetensors    the state after that many steps
+    checkpoints/00000005.safetensors    of the state after that many steps, what steps change; after the last, all of it
     history.jsonl              loss and seconds of every step (roundlog.training.run_files); no result depends on it
 
 A root is recorded only after everything else of its interval is on disk. A run resumes at the newest kept checkpoint
@@ -25,7 +25,6 @@ from pathlib import Path
 import torch
 
 from roundlog.arithmetic import until_undisturbed
-from roundlog.commitments import CommitmentError, state_root
 from roundlog.execution import StepExecutor, StoppedError, micro_batches_of
 from roundlog.execution.batches import TensorsOf, root_of
 from roundlog.operators import StepInputs
@@ -35,12 +34,10 @@ from roundlog.rounding.policies import without_log
 from roundlog.storage import (
     StorageError,
     append_file,
-    load_tensors,
     lock_file,
     open_regular,
     read_record,
     require_regular,
-    save_state,
     sync_directory,
     sync_file,
     write_record,
@@ -48,7 +45,7 @@ from roundlog.storage import (
 from roundlog.training.fabricated_values import FabricatedValues, Stop, note_stop, state_after_stop
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
-from roundlog.training.run_files import History, checkpoint_path, wrong_checkpoint
+from roundlog.training.run_files import History, checkpoint_path, load_kept, save_checkpoint, wrong_checkpoint
 
 _MEND_RECORD = (
     "if this is your own run of this job, remove that file and run the same command again, and nothing is lost; or "
@@ -129,17 +126,21 @@ class Run:
         (self.directory / "checkpoints").mkdir(parents=True, exist_ok=True)
         path = self.directory / "run.json"
         run_id = self.job.spec.run_id.hex()
+        # The only state that is kept whole, where steps leave some tensors as they are.
+        is_partial = len(self.job.program.moved_states) < len(self.job.program.states)
+        whole = {"whole_after": self.job.spec.steps} if is_partial else {}
         if not path.exists():
             # A reader leaves the directory free for any role.
             if role is not None:
-                write_record(path, {"role": role, "run_id": run_id})
+                write_record(path, {"role": role, "run_id": run_id, **whole})
             return
         try:
             record = read_record(path)
         except StorageError as error:
             raise RunError(f"{error}: {_MEND_RECORD}") from error
-        if not isinstance(record, dict) or record.get("run_id") != run_id:
-            raise RunError(f"{path} names the run of another job, or is damaged: {_MEND_RECORD}")
+        wanted = {"run_id": run_id, **whole}
+        if not isinstance(record, dict) or any(record.get(key) != value for key, value in wanted.items()):
+            raise RunError(f"{path} names the run of another job, or is damaged, or too old: {_MEND_RECORD}")
         if role is not None and record.get("role") != role:
             raise RunError(f"{path} names another role's run of this job, or is damaged: choose an empty directory")
 
@@ -200,14 +201,8 @@ class Run:
 
     def _kept(self, done: int) -> tuple[list[torch.Tensor], bytes] | None:
         """(state, its root) after `done` intervals; None if it is not kept or cannot be read."""
-        path = self.checkpoint_path(done * self.job.spec.interval)
-        if not path.exists():
-            return None
-        try:
-            states = list(load_tensors(path, self.job.program.states).values())
-            return states, state_root(states)
-        except (StorageError, CommitmentError):
-            return None
+        states, root, why = load_kept(self.directory, self.job, done * self.job.spec.interval)
+        return None if why else (states, root)
 
     def _read(self, name: str) -> list[bytes]:
         """Items of a record with 32 bytes an interval; a torn last item is left out."""
@@ -239,8 +234,7 @@ class Run:
                     after = self._interval(interval, after, hooks)
                     root = root_of(after)
                     if (interval + 1) % self.options.keep_every == 0 or interval + 1 == spec.intervals:
-                        path = self.checkpoint_path((interval + 1) * spec.interval)
-                        save_state(path, self.job.program.states, after)
+                        save_checkpoint(self.directory, self.job, (interval + 1) * spec.interval, after)
                     roots.append(root)
                     # A root that an error has torn is left out when the record is read.
                     append_file(self.directory / "roots.sums", self._sum(interval, root))
@@ -264,8 +258,8 @@ class Run:
         with self._locked():
             roots = self.recorded_roots()
             for interval in range(min(intervals, len(roots))):
-                path = self.checkpoint_path((interval + 1) * self.job.spec.interval)
-                torn = wrong_checkpoint(path, self.job.program, roots[interval]) is not None
+                steps = (interval + 1) * self.job.spec.interval
+                torn = wrong_checkpoint(self.directory, self.job, steps, roots[interval]) is not None
                 if not torn and not is_damaged(interval):
                     continue
                 done, states = self.newest(interval)
@@ -283,7 +277,7 @@ class Run:
                             "choose an empty directory"
                         )
                 if torn:
-                    save_state(path, self.job.program.states, after)
+                    save_checkpoint(self.directory, self.job, steps, after)
                 mended.append(interval)
         return mended
 

@@ -24,7 +24,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import torch
 
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.data import block_roots_bytes, most_data_bytes
@@ -50,8 +51,10 @@ from roundlog.storage import (
     open_regular,
     reading,
     require_regular,
+    save_state,
     sync_file,
 )
+from roundlog.training.fabricated_values import noted_stop
 from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, Job
 
 BEFORE_THE_PROGRAM = {SPEC: MAX_JSON_BYTES, PROGRAM: MAX_TEXT_BYTES}
@@ -62,16 +65,16 @@ def most_job_bytes(program: Program, spec: TrainingSpec) -> dict[str, int]:
     """Most bytes of the other four files of a job, by name."""
     schedule = TensorType((spec.steps, len(program.schedule_names)), DType.F32)
     return {
-        INITIAL: most_state_bytes(program),
+        INITIAL: most_state_bytes(program.states),
         SCHEDULE: most_tensor_bytes({"schedule": entry_of(schedule)}),
         BLOCKS: block_roots_bytes(program.fields, spec.data_rows),
         DATA: most_data_bytes(program.fields, spec.data_rows),
     }
 
 
-def most_state_bytes(program: Program) -> int:
-    """Most bytes of a file with a state of this program."""
-    return most_tensor_bytes({name: entry_of(kind) for name, kind in program.states.items()})
+def most_state_bytes(states: Mapping[str, TensorType]) -> int:
+    """Most bytes of a file with these tensors of a state."""
+    return most_tensor_bytes({name: entry_of(kind) for name, kind in states.items()})
 
 
 def inexact_sizes(program: Program) -> list[int]:
@@ -86,7 +89,8 @@ def most_interval_bytes(program: Program, spec: TrainingSpec) -> int:
 
 def kept_bytes(program: Program, spec: TrainingSpec, keep_every: int) -> int:
     """Bytes of the checkpoints of a run that keeps every so many, and of one that is being written."""
-    return (-(-spec.intervals // keep_every) + 1) * most_state_bytes(program)
+    kept = -(-spec.intervals // keep_every)
+    return kept * most_state_bytes(program.moved_states) + most_state_bytes(program.states)
 
 
 def checkpoint_path(run_dir: Path, steps: int) -> Path:
@@ -94,32 +98,71 @@ def checkpoint_path(run_dir: Path, steps: int) -> Path:
     return run_dir / "checkpoints" / f"{steps:08d}.safetensors"
 
 
+def save_checkpoint(run_dir: Path, job: Job, steps: int, states: Sequence[torch.Tensor]) -> None:
+    """Write the checkpoint after so many steps: what steps change, of a state that may be lazy; at the end of the run,
+    and after a stop, all of it. Raises as `save_state`."""
+    only = None if _is_whole(run_dir, job, steps) else job.program.moved_states
+    save_state(checkpoint_path(run_dir, steps), job.program.states, states, only)
+
+
+def _is_whole(run_dir: Path, job: Job, steps: int) -> bool:
+    """Whether a checkpoint has all tensors: the last one, and those after a stop, which are fabricated."""
+    stop = noted_stop(run_dir)
+    return steps == job.spec.steps or (stop is not None and stop[0] < steps)
+
+
+def load_moved(path: Path, job: Job) -> list[torch.Tensor]:
+    """The state in a checkpoint before the last one; what no step changes is the job's. The file is not trusted. Raises
+    StorageError."""
+    moved = load_tensors(path, job.program.moved_states)
+    return [moved[name] if name in moved else job.initial[name] for name in job.program.states]
+
+
+def load_kept(run_dir: Path, job: Job, steps: int, root: bytes | None = None) -> tuple[list[torch.Tensor], bytes, str]:
+    """(state, its root, why it is not the one with this root, in one clause) of the checkpoint after so many steps, and
+    an empty reason for one that is, or where no root is given. The file is not trusted."""
+    path, is_whole = checkpoint_path(run_dir, steps), _is_whole(run_dir, job, steps)
+
+    def read() -> list[torch.Tensor]:
+        return [*load_tensors(path, job.program.states).values()] if is_whole else load_moved(path, job)
+
+    return _with_root(path, read, root)
+
+
 def wrong_state(path: Path, program: Program, root: bytes) -> str | None:
     """The reason, in one clause, why a file does not hold the state of the program with this state root (32 bytes);
     None if it does. The file is not trusted: its sizes are checked against the program before anything is allocated."""
+    return _with_root(path, lambda: [*load_tensors(path, program.states).values()], root)[2] or None
+
+
+def _with_root(
+    path: Path, read: Callable[[], list[torch.Tensor]], root: bytes | None
+) -> tuple[list[torch.Tensor], bytes, str]:
     try:
-        found = state_root(load_tensors(path, program.states).values())
+        states = read()
+        found = state_root(states)
     except StorageError as error:
-        return f"it {error.reason}"
+        if error.path != path:  # the job's own, which no checkpoint is blamed for
+            raise
+        return [], b"", f"it {error.reason}"
     except CommitmentError as error:
-        return f"it has no state root: {error}"
-    return None if found == root else f"its state root is 0x{found.hex()}, not 0x{root.hex()}"
+        return [], b"", f"it has no state root: {error}"
+    return states, found, "" if root in (None, found) else f"its state root is 0x{found.hex()}, not 0x{root.hex()}"
 
 
-def wrong_checkpoint(path: Path, program: Program, root: bytes) -> str | None:
+def wrong_checkpoint(run_dir: Path, job: Job, steps: int, root: bytes) -> str | None:
     """`wrong_state` of a run's checkpoint. A missing checkpoint is not wrong, since a run need not keep it."""
-    return wrong_state(path, program, root) if path.is_symlink() or path.exists() else None
+    path = checkpoint_path(run_dir, steps)
+    return load_kept(run_dir, job, steps, root)[2] or None if path.is_symlink() or path.exists() else None
 
 
-def wrong_checkpoints(
-    run_dir: Path, program: Program, spec: TrainingSpec, roots: Sequence[bytes]
-) -> Iterator[tuple[Path, str]]:
+def wrong_checkpoints(run_dir: Path, job: Job, roots: Sequence[bytes]) -> Iterator[tuple[Path, str]]:
     """(file, reason) of every kept checkpoint that does not hold the state with the root of its interval. roots: state
     roots of the first intervals."""
     for interval, root in enumerate(roots):
-        path = checkpoint_path(run_dir, (interval + 1) * spec.interval)
-        if (why := wrong_checkpoint(path, program, root)) is not None:
-            yield path, why
+        steps = (interval + 1) * job.spec.interval
+        if (why := wrong_checkpoint(run_dir, job, steps, root)) is not None:
+            yield checkpoint_path(run_dir, steps), why
 
 
 HISTORY_FILE = "history.jsonl"

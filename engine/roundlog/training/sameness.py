@@ -4,12 +4,14 @@ Python code may do anything, so a captured program is not trusted but tried. The
 objects, each run three steps from the initial state and three from a state moved away from it; PyTorch in FP32 and,
 where the model allows it, in FP64. Losses, gradients and the change of every state have to agree about as closely as
 PyTorch's FP32 does with its FP64. Where numbers have fewer than 32 bits, all but the change of parameters is compared
-kernel by kernel instead (`kernel_sameness`), and updates on chosen numbers besides (`update_sameness`)."""
+kernel by kernel instead (`kernel_sameness`), and updates on chosen numbers besides (`update_sameness`): PyTorch takes
+no step in FP64 then, and one from the second state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -39,6 +41,9 @@ _NUDGES = (1, 1, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4)
 """Ulps by which the initial state is nudged, try by try, while a tensor seems too far off. The engine may be on the
 other side of a relu's zero than every one of PyTorch's runs if few are tried; four ulps leave little on its side."""
 
+_PIECE = 1 << 16
+"""Elements that are compared at once."""
+
 _MOVED = 0.05
 """Relative distance of the second state from the first."""
 
@@ -65,8 +70,8 @@ class Sameness:
             return "captured step could not be compared: yours gives numbers that are not finite at the first step"
         if self.kernels:
             return (
-                f"captured step equals yours: {self.steps} steps from two states, {self.kernels:,} results of "
-                f"PyTorch's kernels one by one, largest difference of what the optimizer makes {self.largest:.0e}"
+                f"captured step equals yours: {self.steps} steps, and one from another state, {self.kernels:,} results "
+                f"of PyTorch's kernels one by one, largest difference of what the optimizer makes {self.largest:.0e}"
             )
         with_what = "in FP64" if self.in_fp64 else "in FP32, since the model does not run in FP64"
         return (
@@ -83,9 +88,13 @@ def confirm_same(captured: Captured, tell: Callable[[float, str], None] = lambda
     task = captured.task
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, LOSS), True
     kernels, warning = 0, ""
-    progress = TrialProgress(tell, steps, by_kernel=has_short_numbers(captured.program))
-    for start in (captured.states, _moved(captured.states, captured.origin.known)):
-        comparison = _Comparison(captured, Trial(captured, start, steps, progress))
+    by_kernel = has_short_numbers(captured.program)
+    # A single step shows what kernels do with other numbers.
+    each = [steps, min(steps, 1) if by_kernel else steps]
+    progress = TrialProgress(tell, each, kernels=len(captured.origin.trail.calls) if by_kernel else 0)
+    for number, is_moved in zip(each, (False, True), strict=True):
+        start = _moved(captured.states, captured.origin.known) if is_moved else captured.states
+        comparison = _Comparison(captured, Trial(captured, start, number, progress), by_kernel=by_kernel)
         differences = list(comparison.differences())
         if not differences and start is captured.states:
             if comparison.failure:
@@ -134,18 +143,19 @@ class _Step:
 class _Comparison:
     """A comparison of steps from one state, by the engine and by PyTorch."""
 
-    def __init__(self, captured: Captured, trial: Trial) -> None:
+    def __init__(self, captured: Captured, trial: Trial, *, by_kernel: bool) -> None:
         self._trial = trial
         self._ours = trial.by_engine()
-        self._by_kernel = has_short_numbers(captured.program)
+        self._by_kernel = by_kernel
         self._optimized = {f"{CHANGE}parameter/{name}" for name in captured.origin.trained}
-        self.kernels = confirm_same_kernels(captured, trial) if self._by_kernel else 0
-        """Results of kernels that were compared one by one."""
-        self._single = self._kept_in_fp32()
-        trial.by_pytorch(torch.float32, self._require_repeatable)
+        self.kernels, self._single = confirm_same_kernels(captured, trial) if by_kernel else (0, self._kept_in_fp32())
+        """Results of kernels that were compared one by one, and PyTorch's steps."""
+        if trial.start is captured.states:
+            trial.by_pytorch(torch.float32, self._require_repeatable)
         self._steps: list[_Step] = []
         """The steps of the truth."""
-        self.in_fp64 = bool(trial.by_pytorch(torch.float64, self._mark).steps)
+        # What an optimizer does with its numbers is compared in FP64 by itself.
+        self.in_fp64 = not by_kernel and bool(trial.by_pytorch(torch.float64, self._mark).steps)
         if not self.in_fp64:
             for step, results in enumerate(self._single.kept):
                 self._mark(step, results)
@@ -162,8 +172,8 @@ class _Comparison:
         """Raises CaptureError if PyTorch gives other numbers the second time."""
         once = self._single.kept[step] if step < self._single.steps else {}
         for name in again.keys() & once.keys():
-            former, latter = torch.broadcast_tensors(once[name]().nan_to_num(), again[name]().nan_to_num())
-            if not torch.equal(former, latter):
+            former, latter = torch.broadcast_tensors(once[name](), again[name]())
+            if not torch.equal(former, latter) and not torch.equal(former.nan_to_num(), latter.nan_to_num()):
                 raise CaptureError(
                     f"your own step gives another result every time: {name} changes though it starts from the same "
                     "state and draws the same numbers: keep whatever changes it in parameters and buffers"
@@ -177,13 +187,17 @@ class _Comparison:
         for name, result in results.items():
             truth = result()
             in_fp32 = single[name]() if name in single else truth
-            found.is_finite &= bool(truth.isfinite().all()) and bool(in_fp32.isfinite().all())
             # Gradients have been compared kernel by kernel, but not the steps that the optimizer makes of them.
-            if name in ours and (not self._by_kernel or name in self._optimized):
-                found.marks[name] = self._mark_of(step, name, ours[name](), in_fp32, truth)
+            is_compared = name in ours and (not self._by_kernel or name in self._optimized)
+            given = ours[name]() if is_compared else truth, in_fp32, truth
+            sizes = _sizes(*given)
+            found.is_finite &= all(map(isfinite, sizes[1:]))
+            if is_compared:
+                found.marks[name] = self._mark_of(step, name, given, sizes)
 
-    def _mark_of(self, step: int, name: str, ours: torch.Tensor, in_fp32: torch.Tensor, truth: torch.Tensor) -> _Mark:
-        if not any(bool(one.any()) for one in (ours, in_fp32, truth)):  # as of frozen parameters
+    def _mark_of(self, step: int, name: str, given: Sequence[torch.Tensor], sizes: Sequence[float]) -> _Mark:
+        (ours, in_fp32, truth), (apart, own, size) = given, sizes
+        if apart == own == size == 0:  # as of frozen parameters
             return _Mark(apart=0.0, own=0.0, size=0.0, rounding=0.0, truth=None)
         state = self._trial.start.get(name.removeprefix(CHANGE))
         if state is not None and is_short(state.dtype):
@@ -191,13 +205,8 @@ class _Comparison:
             ours, in_fp32, *earlier = (change.expand(state.shape) for change in (ours, in_fp32, *changes))
             wrong = not agree_on_change(ours, in_fp32, state, earlier)
             return _Mark(_apart(ours, in_fp32), 0.0, _largest(in_fp32), 0.0, truth=None, is_wrong=wrong)
-        mark = _Mark(
-            apart=_apart(ours, truth),
-            own=_apart(in_fp32, truth),
-            size=_largest(truth),
-            rounding=0.0 if state is None else 2.0**-24 * _largest(state.double()),
-            truth=None,
-        )
+        rounding = 0.0 if state is None else 2.0**-24 * _largest(state if state.is_floating_point() else state.double())
+        mark = _Mark(apart, own, size, rounding, truth=None)
         if mark.apart <= _allowed(mark):
             return mark
         return mark._replace(truth=self._trial.put_aside({name: lambda: truth})[name])
@@ -289,6 +298,18 @@ class _Comparison:
         start = self._trial.start.items()
         self._trial.by_pytorch(torch.float32, look, {name: _nudged(name, value, number, ulps) for name, value in start})
         return noise
+
+
+def _sizes(ours: torch.Tensor, in_fp32: torch.Tensor, truth: torch.Tensor) -> list[float]:
+    """The largest distances of two results, f64, from a third, and its largest element: NaN or infinite where one of
+    them is not finite. In pieces that stay in a processor's cache."""
+    if not truth.numel():
+        return [0.0, 0.0, 0.0]
+    count = max(x.numel() for x in (ours, in_fp32, truth))
+    pieces = zip(*(x.reshape(-1).expand(count).split(_PIECE) for x in (ours, in_fp32, truth)), strict=True)
+    found = [torch.stack([(a - c).abs().max(), (b - c).abs().max(), c.abs().max()]) for a, b, c in pieces]
+    largest: list[float] = torch.stack(found).amax(0).tolist()
+    return largest
 
 
 def _allowed(mark: _Mark) -> float:

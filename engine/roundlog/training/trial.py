@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,22 +67,22 @@ class TrialRun:
 class TrialProgress:
     """Progress of a trial from each of two states, by what its parts usually take."""
 
-    def __init__(self, tell: Callable[[float, str], None], steps: int, *, by_kernel: bool) -> None:
-        """tell: called with the share that is done, and what is done now. steps: from each state. by_kernel: whether
-        kernels are compared, which takes two runs more."""
-        self._tell, self._steps = tell, steps
-        self._done, self._all = 0.0, 2 * steps * (_ENGINE + 2 + _DOUBLE + (2 + _KERNELS if by_kernel else 0))
-        self._kernels = 0
+    def __init__(self, tell: Callable[[float, str], None], steps: Sequence[int], *, kernels: int) -> None:
+        """tell: called with the share that is done, and what is done now. steps: from each state. kernels: of a step,
+        where they are compared; else, 0."""
+        self._tell, self._each, self._kernels = tell, kernels, 0
+        self._all_kernels = kernels * sum(steps)
+        self._done, self._all = 0.0, steps[0] + sum(steps) * (_ENGINE + 1 + (_KERNELS if kernels else _DOUBLE))
 
     def add(self, steps: float, what: str) -> None:
         """Tells that as much has been done as so many steps in FP32 take."""
         self._done += steps
         self._tell(min(self._done / self._all, 0.99), what)
 
-    def add_kernel(self, of: int) -> None:
-        """Tells that a kernel has been compared. of: those of the steps from one state."""
+    def add_kernel(self) -> None:
+        """Tells that a kernel has been compared."""
         self._kernels += 1
-        self.add(_KERNELS * self._steps / of, f"kernel {self._kernels:,} of {max(2 * of, self._kernels):,}")
+        self.add(_KERNELS / self._each, f"kernel {self._kernels:,} of {self._all_kernels:,}")
 
 
 class Trial:
@@ -297,9 +297,9 @@ def _gradients(gradients: Results) -> Results:
 def _change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     if before.dtype == after.dtype and torch.equal(before, after):
         return torch.zeros((), dtype=torch.float64)
-    one, two = before.double(), after.double()
+    change = after.double() - before.double()
     # An element that stays infinite, as in a mask, has not moved.
-    return torch.where(two == one, 0.0, two - one)
+    return change if bool(change.sum().isfinite()) else torch.where(after == before, 0.0, change)
 
 
 def _later(one: SpilledTensor) -> Callable[[], torch.Tensor]:

@@ -1,25 +1,33 @@
 """A killed process carries on to the same root; a directory that is not its own is left alone."""
 
+import json
 import shutil
 
 import pytest
+import torch
+from roundlog.capture import Task
 from roundlog.commitments import state_root
+from roundlog.storage import StorageError, save_state
 from roundlog.training.auditor import Auditor
+from roundlog.training.export import ExportError, trained_state
+from roundlog.training.fabricated_values import noted_stop
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay_interval, replay_state
 from roundlog.training.run import Run, RunError
+from roundlog.training.run_files import load_kept, wrong_checkpoint
 from roundlog.training.trainer import Trainer
+from safetensors.torch import load_file
 
 from tests.engine.running.deaths import Point, after_rename, before_rename, before_sync, killed_at
 from tests.engine.running.processes import finish, start
-from tests.engine.tasks import conv_task, linear_task
+from tests.engine.tasks import features_task, linear_task
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("trained")
-    Job.from_task(lambda: conv_task(steps=12, interval=2)).write(directory / "job")
+    Job.from_task(lambda: features_task(steps=12, interval=2)).write(directory / "job")  # keeps a tensor as it is
     job = Job.read(directory / "job")
     return directory, job, Trainer(job, directory / "run").run()
 
@@ -148,7 +156,7 @@ def test_a_bit_that_flips_on_record_where_no_checkpoint_is_kept_is_computed_agai
 
 def test_a_record_of_another_run_is_not_taken_over(trained, tmp_path) -> None:
     _, job, result = trained
-    Job.from_task(lambda: conv_task(steps=12, interval=2, seed=77)).write(tmp_path / "other")
+    Job.from_task(lambda: features_task(steps=12, interval=2, seed=77)).write(tmp_path / "other")
     Trainer(Job.read(tmp_path / "other"), tmp_path / "strange", RunOptions(keep_every=6)).run()
     Trainer(job, tmp_path / "run", RunOptions(keep_every=6)).run()
     for name in ("roots", "roots.sums"):
@@ -164,6 +172,54 @@ def test_checkpoints_may_be_kept_every_few_intervals(trained, tmp_path) -> None:
     kept = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
     assert kept == ["00000008.safetensors", "00000012.safetensors"]
     assert replay_interval(Run(job, tmp_path / "run"), 4)[-1] == result.state_roots[4]
+
+
+def test_a_checkpoint_holds_what_steps_change_and_the_last_one_all(trained, tmp_path) -> None:
+    directory, job, result = trained
+    kept = [set(load_file(path)) for path in sorted((directory / "run" / "checkpoints").iterdir())]
+    assert kept == [{*job.program.moved_states}] * 5 + [{*job.program.states}] and len(kept[5] - kept[0]) == 1
+    state = trained_state(directory / "run", 4)
+    tensors = state.load(state.types)
+    assert state_root(tensors[name] for name in job.program.states) == result.state_roots[1]
+
+    shutil.copytree(directory / "run", tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "00000012.safetensors").unlink()
+    with pytest.raises(ExportError, match="what no step changes at its end, after 12 steps: let the run end"):
+        trained_state(tmp_path / "run", 4)
+
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record.pop("whole_after") == 12
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match="or too old: if this is your own run of this job, remove that file"):
+        Trainer(job, tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    whole = tmp_path / "run" / "checkpoints" / "00000006.safetensors"
+    save_state(whole, job.program.states, load_kept(directory / "run", job, 6)[0])
+    assert wrong_checkpoint(tmp_path / "run", job, 6, result.state_roots[2]).startswith("it has ")
+    found = Trainer(job, tmp_path / "run").run(look_over=True)
+    assert found.state_roots == result.state_roots and found.mended == [2]
+
+    shutil.copytree(directory / "job", tmp_path / "job")
+    job, base = Job.read(tmp_path / "job"), tmp_path / "job" / "initial.safetensors"
+    with base.open("r+b") as file:
+        file.seek(8 + int.from_bytes(file.read(8), "little"))
+        file.write(bytes(base.stat().st_size - file.tell()))
+    with pytest.raises(StorageError, match=r"initial\.safetensors: tensor '.*' has changed since .*: restore it$"):
+        Trainer(job, tmp_path / "run").run(look_over=True)
+
+
+def test_checkpoints_after_a_stop_hold_what_was_fabricated(tmp_path) -> None:
+    def task() -> Task:
+        made = linear_task(steps=8, interval=2)
+        made.model.bias.requires_grad_(False)
+        made.optimizer.param_groups[0]["lr"] = 1e38
+        return made
+
+    job = Job.from_task(task)
+    found = Trainer(job, tmp_path, RunOptions(continue_after_stop=True)).run()
+    (step, _), kept = noted_stop(tmp_path), [load_kept(tmp_path, job, 2 * n + 2) for n in range(4)]
+    assert step < 4 and [root for _, root, _ in kept] == found.state_roots
+    assert not torch.equal(kept[-1][0][-1], job.initial["parameter/bias"])
 
 
 def test_an_interval_is_replayed_to_the_committed_root(trained) -> None:

@@ -1,0 +1,203 @@
+"""Models of real sizes, from the script to a job, steps, an audit and a receipt: processor time, memory, disk.
+
+    .venv/bin/python scripts/bench_sizes.py [--small] [--only WORD] [--steps 4] [--directory FOLDER]
+
+Models are made by their shapes, with random weights, and trained on random tokens: LoRA adapters (r = 8, on queries
+and values, FP32) on weights in BF16 under an autocast, or all of a model in FP32. Each part is a process of its own
+with one thread, and plain PyTorch takes the same steps in one. Printed is a line for each part: its processor's
+seconds, and the largest memory it had. Below stand a step in steps of plain PyTorch's, bytes of the log for a step, and
+those of a checkpoint and of the last one. --small: a tenth of each size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from roundlog import Task
+from torch import nn
+
+_TIEBREAK = ("-P", "-m", "tiebreak")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A model's shape, and the rows of a step."""
+
+    layers: int
+    heads: int
+    inner: int
+    vocabulary: int
+    rows: int
+    tokens: int
+    is_lora: bool = True
+    keys: int = 0
+    """Heads of keys and values; 0: as many as of queries."""
+
+    def small(self) -> Size:
+        """About a tenth of it."""
+        fewer = {"layers": max(2, self.layers // 6), "heads": max(2, self.heads // 4), "tokens": self.tokens // 4}
+        return replace(self, **fewer, keys=0, inner=self.inner // 4, vocabulary=self.vocabulary // 8)
+
+
+SIZES = {
+    "135M, LoRA, 2 x 64": Size(30, 9, 1536, 49152, 2, 64, keys=3),
+    "135M, LoRA, 8 x 512": Size(30, 9, 1536, 49152, 8, 512, keys=3),
+    "GPT-2 124M, FP32, 2 x 64": Size(12, 12, 3072, 50257, 2, 64, is_lora=False),
+    "360M, LoRA, 2 x 1024": Size(32, 15, 2560, 49152, 2, 1024, keys=5),
+    "1.2 billion, LoRA, 1 x 1024": Size(16, 32, 8192, 128256, 1, 1024, keys=8),
+}
+
+
+class Adapter(nn.Module):
+    """A linear layer that is left as it is, and a product of two small ones beside it."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base, self.down = base, nn.Linear(base.in_features, 8, bias=False)
+        self.up = nn.Linear(8, base.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        adapted: torch.Tensor = self.base(x) + 2.0 * self.up(self.down(x.float()))
+        return adapted
+
+
+def model_of(size: Size) -> nn.Module:
+    """A model of a shape, with random weights."""
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    width = 64 * size.heads
+    if not size.is_lora:
+        gpt2 = GPT2Config(
+            n_layer=size.layers, n_head=size.heads, n_embd=width, n_inner=size.inner, vocab_size=size.vocabulary
+        )
+        return GPT2LMHeadModel(gpt2)
+    llama = LlamaConfig(
+        hidden_size=width,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.keys or size.heads,
+        intermediate_size=size.inner,
+        vocab_size=size.vocabulary,
+        tie_word_embeddings=True,
+    )
+    model: nn.Module = LlamaForCausalLM._from_config(llama, dtype=torch.bfloat16)
+    model.requires_grad_(False)
+    for module in list(model.modules()):
+        for name in ("q_proj", "v_proj"):
+            if isinstance(linear := getattr(module, name, None), nn.Linear):
+                setattr(module, name, Adapter(linear))
+    return model
+
+
+def task(size: str, steps: int, small: bool = False) -> Task:
+    """The task of a size, by its name."""
+    shape = SIZES[size].small() if small else SIZES[size]
+    model = model_of(shape)
+    draws = torch.Generator().manual_seed(1)
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=shape.is_lora):
+            found: torch.Tensor = model(input_ids=batch["tokens"], labels=batch["tokens"]).loss
+        return found
+
+    return Task(
+        model=model,
+        loss=loss,
+        optimizer=torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=1e-3),
+        dataset={"tokens": torch.randint(shape.vocabulary, (4 * shape.rows, shape.tokens), generator=draws)},
+        batch_size=shape.rows,
+        steps=steps,
+        interval=max(1, steps // 2),
+        seed=1,
+    )
+
+
+def plain_seconds(given: Task) -> float:
+    """Seconds of the fastest step of plain PyTorch's."""
+    taken = []
+    for step in range(given.steps):
+        started = time.perf_counter()
+        rows = torch.arange(given.batch_size) + step * given.batch_size
+        given.optimizer.zero_grad()
+        given.loss(given.model, given.batch(rows % given.rows)).backward()
+        given.optimizer.step()
+        taken.append(time.perf_counter() - started)
+    return min(taken)
+
+
+def run(what: str, command: list[str]) -> str:
+    """Run Python in a process, print its cost, and give what it prints. Raises SystemExit if it fails."""
+    with tempfile.TemporaryFile("w+") as out:
+        place = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen([sys.executable, *command], stdout=out, stderr=subprocess.STDOUT, env=place)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        said = out.read()
+    if process.returncode:
+        raise SystemExit(f"{what} failed:\n{said[-2000:]}")
+    print(f"| {what} | {used.ru_utime + used.ru_stime:,.0f} s | {used.ru_maxrss / 1e6:.1f} GB |", flush=True)
+    return said
+
+
+def measure(size: str, steps: int, small: bool, room: Path) -> None:
+    """Print the lines of a size."""
+    print(
+        f"\n{size}{', a tenth of it' if small else ''}, {steps} steps\n\n| part | processor | memory |\n|---|---|---|"
+    )
+    plain = float(
+        run("plain PyTorch", [__file__, "--plain", size, "--steps", str(steps), *["--small"] * small]).splitlines()[-1]
+    )
+    job, trained, log = (str(room / name) for name in ("job", "run", "run/log"))
+    settings = {"size": size, "steps": steps, "small": "true" if small else "false"}
+    given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    run("making the job", [*_TIEBREAK, "job", "create", f"{__file__}:task", *given, "--out", job])
+    run("the steps", [*_TIEBREAK, "train", job, "--run", trained])
+    run(
+        "an audit, by the log",
+        [*_TIEBREAK, "audit", job, "--run", str(room / "audit"), "--claim", trained, "--log", log],
+    )
+    run("a receipt", [*_TIEBREAK, "receipt", trained, "--job", job, "--out", str(room / "receipt.json")])
+    lines: list[dict[str, Any]] = [json.loads(x) for x in (room / "run" / "history.jsonl").read_text().splitlines()]
+    ours = min(line["seconds"] for line in lines)
+    logged = sum(path.stat().st_size for path in Path(log).iterdir())
+    first, *_, last = sorted((room / "run" / "checkpoints").iterdir())
+    print(
+        f"\nA step is {ours / plain:.2f} of plain PyTorch's ({plain:.2f} s), its log has {logged / steps:,.0f} bytes, "
+        f"a checkpoint {first.stat().st_size / 1e6:,.1f} MB, and the last one {last.stat().st_size / 1e6:,.1f} MB."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a tenth of each size")
+    parser.add_argument("--only", default="", metavar="WORD", help="sizes with this in their names")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--directory", type=Path, metavar="FOLDER", help="empty, for jobs and runs; kept")
+    parser.add_argument("--plain", choices=SIZES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.plain is not None:
+        print(plain_seconds(task(options.plain, options.steps, options.small)))
+        return
+    chosen = [name for name in SIZES if options.only in name]
+    if not chosen or options.steps < 2:
+        parser.error("choose a size that is there (--only), and 2 steps or more")
+    with tempfile.TemporaryDirectory(prefix="sizes-") as temporary:
+        for name in chosen:
+            measure(name, options.steps, options.small, (options.directory or Path(temporary)) / name.replace(" ", "-"))
+
+
+if __name__ == "__main__":
+    main()
