@@ -33,7 +33,7 @@ SMALLEST: dict[str, list[str]] = {
     "bench_capture": ["--rounds", "1", "--only", "a linear layer"],
     "bench_generation": ["--shape", "tiny", "--tokens", "4", "--rounds", "1", "--rows", "2"],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
-    "bench_sizes": ["--small", "--only", "2 x 64", "--steps", "2"],
+    "bench_sizes": ["--small", "--only", "135M, LoRA, 2 x 64", "--steps", "2"],
     "bench_segment_audits": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
     "bench_products": ["--rounds", "1"],
     "bench_resolution": ["--rounds", "1", "--only", "scatter"],
