@@ -50,8 +50,8 @@ class _BentState(Liar):
 
     def lie(self, interval: int, *, consistent: bool, by: float = 0.0) -> None:
         states, before, _ = load_kept(self.run, self.job, (interval + 1) * self.job.spec.interval)
-        named = zip(self.job.program.states, states, strict=True)
-        moved = [x for name, x in named if name in self.job.program.moved_states]
+        kinds, named = self.job.program.moved_states, zip(self.job.program.states, states, strict=True)
+        moved = [x for name, x in named if name in kinds]
         while state_root(states) == before:
             flat = self._draw.choice([one for one in moved if one.numel()]).view(-1)
             place = self._draw.randrange(len(flat))

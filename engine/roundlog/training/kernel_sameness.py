@@ -50,18 +50,11 @@ def has_short_numbers(program: Program) -> bool:
     return any(node.type.dtype.is_short for node in program.nodes)
 
 
-def confirm_same_kernels(captured: Captured, trial: Trial) -> tuple[int, TrialRun]:
-    """Runs the user's own steps, and compares the kernels that they call with the program. Gives how many results were
-    compared, and the steps, their results put aside. Raises CaptureError, naming the first kernel that differs."""
-    steps, kept = _Steps(captured, trial.progress.add_kernel), []
-
-    def look(step: int, results: Results) -> None:
-        steps.finish(step, results)
-        kept.append(trial.put_aside(results))
-
-    run = trial.by_pytorch(torch.float32, look, watching=steps.watching)
-    run.kept = kept
-    return steps.compared, run
+def confirm_same_kernels(captured: Captured, trial: Trial) -> tuple[TrialRun, int]:
+    """Runs the user's own steps, and compares the kernels that they call with the program. Gives the steps, their
+    results put aside, and how many were compared. Raises CaptureError, naming the first kernel that differs."""
+    steps = _Steps(captured, trial.progress.add_kernel)
+    return trial.kept_by_pytorch(steps.finish, steps.watching), steps.compared
 
 
 class _Steps:

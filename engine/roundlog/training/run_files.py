@@ -153,7 +153,7 @@ def _with_root(
 def wrong_checkpoint(run_dir: Path, job: Job, steps: int, root: bytes) -> str | None:
     """`wrong_state` of a run's checkpoint. A missing checkpoint is not wrong, since a run need not keep it."""
     path = checkpoint_path(run_dir, steps)
-    return load_kept(run_dir, job, steps, root)[2] or None if path.is_symlink() or path.exists() else None
+    return (load_kept(run_dir, job, steps, root)[2] or None) if path.is_symlink() or path.exists() else None
 
 
 def wrong_checkpoints(run_dir: Path, job: Job, roots: Sequence[bytes]) -> Iterator[tuple[Path, str]]:

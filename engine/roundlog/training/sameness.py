@@ -20,7 +20,7 @@ from roundlog.arithmetic import is_short
 from roundlog.capture import Captured, CaptureError
 from roundlog.training.kernel_agreement import agree_on_change, ulps_of
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
-from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialProgress, TrialRun
+from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialProgress
 from roundlog.training.update_sameness import confirm_same_updates
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
@@ -148,25 +148,20 @@ class _Comparison:
         self._ours = trial.by_engine()
         self._by_kernel = by_kernel
         self._optimized = {f"{CHANGE}parameter/{name}" for name in captured.origin.trained}
-        self.kernels, self._single = confirm_same_kernels(captured, trial) if by_kernel else (0, self._kept_in_fp32())
-        """Results of kernels that were compared one by one, and PyTorch's steps."""
+        compared = confirm_same_kernels(captured, trial) if by_kernel else (trial.kept_by_pytorch(), 0)
+        self._single, self.kernels = compared
+        """PyTorch's steps, and results of kernels that were compared one by one."""
         if trial.start is captured.states:
             trial.by_pytorch(torch.float32, self._require_repeatable)
         self._steps: list[_Step] = []
         """The steps of the truth."""
-        # What an optimizer does with its numbers is compared in FP64 by itself.
+        # Updates of short numbers are compared in FP64 by `update_sameness`.
         self.in_fp64 = not by_kernel and bool(trial.by_pytorch(torch.float64, self._mark).steps)
         if not self.in_fp64:
             for step, results in enumerate(self._single.kept):
                 self._mark(step, results)
         self._noise: list[dict[tuple[int, str], float]] = []
         """By try, what `_noises` gives."""
-
-    def _kept_in_fp32(self) -> TrialRun:
-        kept: list[Results] = []
-        run = self._trial.by_pytorch(torch.float32, lambda _, results: kept.append(self._trial.put_aside(results)))
-        run.kept = kept
-        return run
 
     def _require_repeatable(self, step: int, again: Results) -> None:
         """Raises CaptureError if PyTorch gives other numbers the second time."""
@@ -186,7 +181,7 @@ class _Comparison:
         ours, single = (run.kept[step] if step < run.steps else {} for run in (self._ours, self._single))
         for name, result in results.items():
             truth = result()
-            in_fp32 = single[name]() if name in single else truth
+            in_fp32 = truth if single.get(name, result) is result else single[name]()  # read once where it is one
             # Gradients have been compared kernel by kernel, but not the steps that the optimizer makes of them.
             is_compared = name in ours and (not self._by_kernel or name in self._optimized)
             given = ours[name]() if is_compared else truth, in_fp32, truth

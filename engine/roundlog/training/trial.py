@@ -68,8 +68,8 @@ class TrialProgress:
     """Progress of a trial from each of two states, by what its parts usually take."""
 
     def __init__(self, tell: Callable[[float, str], None], steps: Sequence[int], *, kernels: int) -> None:
-        """tell: called with the share that is done, and what is done now. steps: from each state. kernels: of a step,
-        where they are compared; else, 0."""
+        """tell: called with the share that is done, and what is done now. steps: number of them from each state.
+        kernels: number of kernels that are compared in a step, or 0."""
         self._tell, self._each, self._kernels = tell, kernels, 0
         self._all_kernels = kernels * sum(steps)
         self._done, self._all = 0.0, steps[0] + sum(steps) * (_ENGINE + 1 + (_KERNELS if kernels else _DOUBLE))
@@ -142,6 +142,18 @@ class Trial:
             self._drawn.append({index: kept[index] for index in drawn})
             self._gradients.append(gradients)
             states = list(result.states)
+        return run
+
+    def kept_by_pytorch(self, look: Look = lambda *_: None, watching: Watching | None = None) -> TrialRun:
+        """`by_pytorch` in FP32. Its results are put aside."""
+        kept: list[Results] = []
+
+        def keep(step: int, results: Results) -> None:
+            look(step, results)
+            kept.append(self.put_aside(results))
+
+        run = self.by_pytorch(torch.float32, keep, watching=watching)
+        run.kept = kept
         return run
 
     def by_pytorch(
