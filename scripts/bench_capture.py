@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 .venv/bin/python scripts/bench_capture.py [--rounds 3] [--only WORD]
 
-Kinds are small models of this file's, and kinds of docs/models.md. Captures and traces take turns within a round.
-Printed are medians: seconds of processor time, and the ratio of a capture to one trace by `make_fx` of the loss, its
-gradients, and nothing else.
+Kinds are small models of this file's, and kinds of docs/models.md. What is measured takes turns within a round.
+Printed are medians: seconds of a capture, and its milliseconds for each operator of the program; those of a capture
+that traces once and watches no steps, as programs of one step are; and the ratio of a capture to one trace by `make_fx`
+of the loss, its gradients, and nothing else.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ def _classify(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tens
 
 
 def _classifying(make: Callable[[], nn.Module], *shape: int) -> Task:
-    torch.manual_seed(0)
     return _task(make(), _classify, {"x": torch.randn(4, *shape), "y": torch.randint(0, 10, (4,))})
 
 
@@ -59,18 +59,25 @@ def _cnn() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256, 10))
 
 
-def _of_transformers(name: str) -> Task:
+def _layers() -> nn.Module:
+    """24 layers of width 128."""
+    layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.TransformerEncoder(layer, 24), nn.Flatten(), nn.Linear(16 * 128, 10))
+
+
+def _of_transformers(name: str) -> Make:
     from models.kinds import discover
     from models.trying import build, task_of
 
-    return task_of(*build(discover()[name]))
+    return partial(task_of, *build(discover()[name]))
 
 
 def kinds() -> Iterator[tuple[str, Make]]:
     yield "a linear layer", lambda: _classifying(lambda: nn.Linear(6, 10), 6)
     yield "a small CNN", lambda: _classifying(_cnn, 3, 32, 32)
+    yield "24 layers of width 128", lambda: _classifying(_layers, 16, 128)
     for name in MODELS:
-        yield f"transformers {name}", partial(_of_transformers, name)
+        yield f"transformers {name}", _of_transformers(name)
 
 
 def traced(task: Task) -> None:
@@ -98,16 +105,18 @@ def _seconds(act: Callable[[], object]) -> float:
 def measure(name: str, make: Make, rounds: int) -> str:
     """A row of the table."""
     try:
-        program = capture(make).program
-        whole, trace = [], []
+        operators = len(capture(make).program.nodes)
+        whole, once, trace = [], [], []
         for _ in range(rounds):
-            task = make()
-            whole.append(_seconds(partial(capture, task)))
-            trace.append(_seconds(partial(traced, task)))
+            whole.append(_seconds(partial(capture, make)))
+            once.append(_seconds(partial(capture, make, once=True)))
+            trace.append(_seconds(partial(traced, make())))
     except (CaptureError, ImportError, RuntimeError) as error:
-        return f"| {name} | - | - | not measured: {str(error).splitlines()[0][:80]} |"
+        return f"| {name} | - | - | - | - | not measured: {str(error).splitlines()[0][:80]} |"
     ratio = statistics.median(one / other for one, other in zip(whole, trace, strict=True))
-    return f"| {name} | {len(program.nodes):,} | {statistics.median(whole):.2f} s | {ratio:.2f} |"
+    seconds, of_one = statistics.median(whole), statistics.median(once)
+    each = f"{1000 * seconds / operators:.2f} ms | {1000 * of_one / operators:.2f} ms"
+    return f"| {name} | {operators:,} | {seconds:.2f} s | {each} | {ratio:.1f} |"
 
 
 def main() -> None:
@@ -116,7 +125,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="kinds whose name has this word")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    print("| kind | operators | capture | of one trace |\n|---|---|---|---|", flush=True)
+    print("| kind | operators | capture | an operator | once | of one trace |\n|---|---|---|---|---|---|", flush=True)
     for name, make in kinds():
         if options.only in name:
             print(measure(name, make, options.rounds), flush=True)

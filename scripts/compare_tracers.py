@@ -59,6 +59,7 @@ class Step(nn.Module):
 
 
 def differs(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    found, expected = (x.to_dense() if x.layout != torch.strided else x for x in (found, expected))
     largest = expected.detach().abs().max().item() if expected.numel() else 0.0
     return not torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE * largest, equal_nan=True)
 
@@ -167,8 +168,8 @@ def tried(tracer: Callable[[Callable[[], Task], int], Outcome], make: Callable[[
         return tracer(make, steps)
     except ModuleNotFoundError as missing:
         return "not tried", f"needs {missing.name}"
-    except CaptureError as error:  # of the script's own steps, which PyTorch cannot take
-        return "refused", str(error)[:110]
+    except Exception as error:  # of the script's own steps, which PyTorch cannot take
+        return "refused", _told(error)
     finally:
         torch.set_autocast_enabled("cpu", autocast)  # where a script leaves it on
 

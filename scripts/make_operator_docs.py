@@ -73,8 +73,8 @@ refusal.
     not know of them is refused.
 11. At last the captured step is run beside yours: three steps from the initial state and three from one that was moved,
     in FP64 too where the model allows it. Losses, gradients and changes of the state agree as far as FP32 explains, or
-    the capture is refused and names the first tensor that differs. Where numbers have fewer than 32 bits, the kernels
-    of three steps and one are compared one by one instead.
+    the capture is refused and names the first tensor that differs. Where numbers have fewer than 32 bits, or states
+    more than 2^24 elements, your steps' kernels are compared one by one instead, of three steps and one.
 
 ## What no way finds
 

@@ -2,12 +2,13 @@
 
     .venv/bin/python scripts/measure_capture.py --scripts --kinds 60 --trainers 10 --rows FILE
 
-Measured with `coverage` while each script of `tests/scripts`, each of so many captured kinds of docs/models.md, spread
-evenly over the families, each of so many random trainers of `transformers`, and texts by the models of the tests are
-captured. Printed for each file: its statements, those that nothing runs, and those that one script or kind runs alone;
-then the share of both. What an import runs counts as run. With `--rows`, what each has run is kept in a file as it
-comes, and an interrupted run carries on after it: valid until a file of capture changes. `--lines` prints the lines
-that nothing runs.
+Measured with `coverage` while a job is made of each script of `tests/scripts`, each of so many captured kinds of
+docs/models.md, spread evenly over the families, each of so many random trainers of `transformers`, and texts by the
+models of the tests. Left out is what it does not see: what numba compiles, and Python's profiler calls. Printed for
+each file: its statements, those that nothing runs, and those that one script or kind runs alone; then the share of
+both. What an import runs counts as run. With `--rows`, what each has run is kept in a file as it comes, and an
+interrupted run carries on after it: valid until a file of capture changes. `--lines` prints the lines that nothing
+runs.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).resolve().parents[1]
 _MEASURED = _ROOT / "engine" / "roundlog" / "capture"
 _KINDS = Path(__file__).resolve().parent / "models" / "rows.jsonl"
+
+_UNSEEN = r"@njit|def (_note\w*|_is_called_by_library|_line)\("
 
 Lines = dict[str, list[int]]
 """File, relative to the repository -> lines that were run."""
@@ -62,14 +65,15 @@ def import_all() -> None:
 def outcome(make: Callable[[], Task]) -> str:
     """What becomes of a task that a function makes."""
     import torch
-    from roundlog.capture import CaptureError, capture
+    from roundlog import Job
+    from roundlog.capture import CaptureError
 
     def whole() -> Task:
         torch.manual_seed(0)
         return make()
 
     try:
-        capture(whole)
+        Job.from_task(whole)
         return "captured"
     except CaptureError as error:
         return f"refused: {error}"
@@ -146,7 +150,7 @@ def table(imported: Lines, found: list[Lines], *, with_lines: bool) -> Iterator[
     total = nothing = single = 0
     yield f"{'file':66}{'statements':>12}{'run by none':>14}{'run by one':>12}"
     for file in _files():
-        parser = PythonParser(filename=str(file))
+        parser = PythonParser(filename=str(file), exclude=_UNSEEN)
         parser.parse_source()
         name = str(file.relative_to(_ROOT))
         runs = Counter(line for lines in found for line in parser.translate_lines(lines.get(name, ())))

@@ -31,23 +31,16 @@ if TYPE_CHECKING:
     from roundlog.training.trainer import Trainer
 
 _ROOMS = {
-    "Auditor": "training.auditor",
-    "CaptureError": "capture",
-    "Job": "training.job",
-    "JobError": "training.job",
-    "Program": "program",
-    "RunOptions": "training.options",
-    "Task": "capture",
-    "Trainer": "training.trainer",
-    "TrainingSpec": "spec",
-    "Verdict": "training.auditor",
-    "arrow_fields": "data",
-    "audit": "training.auditor",
-    "load_checkpoint": "training.checkpoint",
-    "load_into": "training.export",
-    "portable": "capture",
-    "safetensors_fields": "data",
-    "windows": "data",
+    "capture": "CaptureError Task portable",
+    "data": "arrow_fields safetensors_fields windows",
+    "program": "Program",
+    "spec": "TrainingSpec",
+    "training.auditor": "Auditor Verdict audit",
+    "training.checkpoint": "load_checkpoint",
+    "training.export": "load_into",
+    "training.job": "Job JobError",
+    "training.options": "RunOptions",
+    "training.trainer": "Trainer",
 }
 
 __all__ = [
@@ -73,13 +66,15 @@ __all__ = [
 
 def lazy_face(module: str, files: Mapping[str, str]) -> Callable[[str], object]:
     """The `__getattr__` of a package, whose names are loaded each when it is first used, and found by Python from then
-    on. module: the package, which has an `__all__`. files: name -> the module within the package that has it."""
+    on. module: the package, which has an `__all__`. files: module within the package -> the names that it has, with
+    spaces between them."""
+    homes = {name: file for file, names in files.items() for name in names.split()}
 
     def load(name: str) -> object:
         face = sys.modules[module]
-        if name not in files:
+        if name not in homes:
             raise AttributeError(f"{module} has no {name}: its public names are {', '.join(face.__all__)}")
-        found = getattr(import_module(f"{module}.{files[name]}"), name)
+        found = getattr(import_module(f"{module}.{homes[name]}"), name)
         setattr(face, name, found)
         return found
 

@@ -19,6 +19,11 @@ APART = {
 }
 """Kind -> why its first loss is another than PyTorch's."""
 
+MACHINES_OWN = (
+    "`bailing_hybrid`, `falcon_mamba`, `jamba`, `kimi_linear`, `mamba`, `nemotron_h`, `qwen3_5`, `rwkv`, `xlnet`"
+)
+"""Kinds whose first weights PyTorch computes by functions that have other bits on other processors."""
+
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
     """Name -> row; an unfinished last line, of a run that was killed, is left out."""
@@ -78,6 +83,10 @@ def markdown(
         f"profiles *{machines[0]}* and *{machines[1]}*. What is refused in training mode is tried again in evaluation "
         "mode (`model.eval()`), which trains without dropout. Layer drop and SpecAugment are switched off in the "
         "configuration: they decide by numbers that are drawn outside of the step.",
+        "",
+        f"Models are made before capture begins, by PyTorch alone. The first weights of {MACHINES_OWN} come from "
+        "functions that have other bits on other processors (`exp`, `log`), so that their roots are one machine's. "
+        "Within `roundlog.portable`, where `tiebreak job create` makes tasks, they are the same everywhere.",
         "",
         *_losses(rows),
         "",

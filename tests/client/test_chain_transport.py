@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -17,10 +17,14 @@ from tiebreak.rpc.transport import HttpTransport
 
 
 @contextmanager
-def server(answer: Callable[[BaseHTTPRequestHandler, dict[str, Any]], None]) -> Iterator[str]:
+def server(answer: Callable[[BaseHTTPRequestHandler, Any], None]) -> Iterator[str]:
+    """The URL of a server that gives these answers to what is posted, as JSON if it is any."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            answer(self, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            asked = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            with suppress(OSError):
+                answer(self, json.loads(asked) if asked.startswith(b"{") else None)
 
         def log_message(self, format: str, *args: object) -> None:
             pass

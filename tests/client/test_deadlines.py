@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from tiebreak.deadlines import Halted, Pauses, TooLate, pause, within
@@ -17,27 +17,11 @@ from tiebreak.store.dag_builder import build_file
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.store_errors import FetchTooSlow, StoreUnavailable
 
+from tests.client.test_chain_transport import server as answering
 
-@contextmanager
-def server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            try:
-                answer(self)
-            except OSError:
-                return
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_address[1]}"
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
+def server(answer: Callable[[BaseHTTPRequestHandler], None]) -> AbstractContextManager[str]:
+    return answering(lambda handler, _: answer(handler))
 
 
 def drip(handler: BaseHTTPRequestHandler) -> None:

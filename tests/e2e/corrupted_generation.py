@@ -20,6 +20,8 @@ from roundlog.training import Job
 from tiebreak_demo.adversary.engines import MakeExecution, execution_of
 from tiebreak_demo.adversary.tampering import BentExecutor, turned
 
+from tests.engine.generation.small_llama import small_llama
+
 transformers = pytest.importorskip("transformers")
 
 VOCABULARY, WIDTH, LAYERS = 23, 16, 2
@@ -34,16 +36,7 @@ Bend = Callable[[RunningStep, int], None]
 def model_of_text() -> Any:
     """A Llama in BF16 with random weights."""
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        intermediate_size=2 * WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=32,
-        initializer_range=0.3,
-    )
+    config = small_llama(VOCABULARY, WIDTH, 2 * WIDTH, LAYERS, max_position_embeddings=32, initializer_range=0.3)
     return transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation="sdpa", dtype=torch.bfloat16
     ).eval()

@@ -116,9 +116,8 @@ def test_a_model_that_its_trainer_withholds_is_delivered_by_the_auditor(world: W
     assert world.status is JobStatus.FINAL and (world.root / "model.safetensors").exists()
 
 
-@pytest.mark.slow
-def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world: World) -> None:
-    world.post(terms=OPEN)
+def misleading_trainer(world: World) -> TrainerRole:
+    """A trainer that says of every file that it is at `CID`."""
     honest = world.context("trainer")
 
     class Elsewhere:
@@ -129,7 +128,13 @@ def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world:
             honest.store.add_file(path)
             return CID
 
-    trainer = TrainerRole(replace(honest, store=Elsewhere()), world.job)  # type: ignore[arg-type]
+    return TrainerRole(replace(honest, store=Elsewhere()), world.job)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_where_its_trainer_said_comes_from_an_auditor(world: World) -> None:
+    world.post(terms=OPEN)
+    trainer = misleading_trainer(world)
     world.run(trainer)
     model = attest_with_model(world)
     world.pass_challenge_window()
@@ -188,17 +193,7 @@ class Dripping:
 def test_a_model_that_its_trainer_lets_drip_comes_from_an_auditor(world: World) -> None:
     """The trainer cuts the model into other blocks than the auditor, whose peers it does not rule."""
     world.post(terms=OPEN)
-    honest = world.context("trainer")
-
-    class Elsewhere:
-        def __getattr__(self, name: str) -> object:
-            return getattr(honest.store, name)
-
-        def add_file(self, path: Path) -> str:
-            honest.store.add_file(path)
-            return CID
-
-    trainer = TrainerRole(replace(honest, store=Elsewhere()), world.job)  # type: ignore[arg-type]
+    trainer = misleading_trainer(world)
     world.run(trainer)
     dripping = Dripping(world.store, CID)
     patient = replace(context(world, "auditor"), store=dripping)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from tiebreak_demo.adversary.engines import execution_of, lying
 from tiebreak_demo.adversary.tampering import Lie, tampered
 
 from tests.e2e.world import World
+from tests.engine.generation.small_llama import small_llama
 
 transformers = pytest.importorskip("transformers")
 
@@ -27,15 +28,7 @@ VOCABULARY, STEP, OTHER = 23, 4, 7
 
 def job_of_text() -> Job:
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        initializer_range=0.3,
-    )
+    config = small_llama(VOCABULARY, initializer_range=0.3)
     model = transformers.LlamaForCausalLM(config)
     return Job.from_task(lambda: Task.from_causal_lm(model, [[1, 2, 3], [4]], new_tokens=6, interval=2))
 

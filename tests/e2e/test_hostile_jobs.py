@@ -6,13 +6,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from roundlog.commitments import MerkleTree
 from roundlog.data import fields_of, write_fields
 from roundlog.training.job import Job, JobError
 from tiebreak.contract.code import ADJUDICATORS_PARTS, ContractCode
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
-from tiebreak.game.moves import next_root_of
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles import fetched_content, long_work
 from tiebreak.roles.auditor_role import AuditorRole
@@ -95,20 +93,7 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
     contract = world.contract.by(sender)
     world.job, _ = made(contract, contract.post_job(replace(world.spec(job.spec), adjudicator=other), TERMS, cid))
     assert f"the posted adjudicator {other} is not this version's" in refusal(world)
-    liar = world.contract.by(world.senders["second"])
-    root = bytes([7]) * 32
-    claimed = MerkleTree([root] * 5)
-    claim = {"claimed": next_root_of(claimed), "final_state_root": root}
-    liar.send(
-        liar.commit(
-            world.job,
-            spec_hash=world.contract.job(world.job).spec_hash,
-            **claim,
-            log_cid=cid,
-            model_cid=cid,
-            bond=TERMS.trainer_bond,
-        )
-    )
+    world.claim_anything(5, cid)
     progress = ended(AuditorRole(world.context("auditor"), world.job))
     assert progress.finished and "nobody knows what it would compute" in progress.state
     assert world.contract.job(world.job).game_count == 0

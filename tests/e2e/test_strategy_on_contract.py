@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
-from roundlog.spec import TrainingSpec
 from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import Outcome, Phase, Reason, Side
 from tiebreak.game.moves import Leaves, Move, Need, NeedChunk, NeedRow, Place, Trace, Tree, moves_in
@@ -15,9 +15,9 @@ from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.player import call_of
 
 from tests.client.disputes import made
+from tests.client.game.test_strategy import INITIAL, spec_of
 from tests.e2e.world import TERMS, World
 
-INITIAL = sha256(b"initial").digest()
 OPERATORS, SLOTS = 3, 2
 
 
@@ -45,23 +45,6 @@ def trees(shape: tuple[int, int], wrong_from: int | None) -> Known:
     return Known(known | {(i, j): trace(i * k + j, wrong_from) for i in range(intervals) for j in range(k)})
 
 
-def spec(shape: tuple[int, int]) -> TrainingSpec:
-    some = sha256(b"some").digest()
-    return TrainingSpec(
-        steps=shape[0] * shape[1],
-        interval=shape[1],
-        program_root=some,
-        operator_count=OPERATORS + SLOTS,
-        initial_state_root=INITIAL,
-        state_count=SLOTS,
-        data_root=some,
-        data_rows=1,
-        batch_size=1,
-        schedule_root=some,
-        seed=0,
-    )
-
-
 @pytest.mark.slow_but("trainer-(2, 5)")
 @pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 1), (1, 6), (2, 5)], ids=str)
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
@@ -73,7 +56,7 @@ def test_every_divergence_is_found_by_the_contract_too(quick_world: World, shape
     }
     customer = world.contract.by(world.senders["customer"])
     for step in range(shape[0] * shape[1]):
-        posted = world.spec(spec(shape))
+        posted = world.spec(replace(spec_of(shape), operator_count=OPERATORS + SLOTS, state_count=SLOTS))
         job, _ = made(customer, customer.post_job(posted, TERMS, "job"))
         known = {liar: trees(shape, step), liar.other: trees(shape, None)}
         claim = known[Side.TRAINER].trees[()]

@@ -22,6 +22,7 @@ from tiebreak_demo.adversary.frauds import Fraud, fraudulent_challenger, fraudul
 from tiebreak_demo.adversary.places import wrong_activation
 
 from tests.e2e.world import TERMS, World
+from tests.engine.generation.small_llama import small_llama
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -44,16 +45,7 @@ class Known:
 def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
     room = tmp_path_factory.mktemp("trainer")
     torch.manual_seed(2)
-    config = transformers.LlamaConfig(
-        vocab_size=24,
-        hidden_size=8,
-        intermediate_size=12,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=8,
-        tie_word_embeddings=False,
-    )
+    config = small_llama(24, 8, 12, max_position_embeddings=8, tie_word_embeddings=False)
     rows = [{"input_ids": tokens, "labels": tokens} for tokens in torch.randint(2, 24, (12, 5))]
     trainer = transformers.Trainer(
         model=transformers.LlamaForCausalLM(config),

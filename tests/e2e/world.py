@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from roundlog.capture import Task
+from roundlog.commitments import MerkleTree
 from roundlog.descriptors import Family, describe
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
@@ -15,6 +16,7 @@ from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import GameView, Terms
+from tiebreak.game.moves import next_root_of
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer_role import CustomerRole, post_job
 from tiebreak.roles.job_role import Role
@@ -178,6 +180,13 @@ class World:
     def spec(self, training: TrainingSpec) -> PostedSpec:
         """A spec with the judges that jobs have here."""
         return PostedSpec(training, self.senders["referee"].address, self.contract.adjudicator())
+
+    def claim_anything(self, steps: int, cid: str) -> None:
+        """A commitment to roots that nobody has computed, by the second trainer. cid: of log and model."""
+        liar, root = self.contract.by(self.senders["second"]), bytes([7]) * 32
+        hashed, bond = self.contract.job(self.job).spec_hash, TERMS.trainer_bond
+        claim = {"claimed": next_root_of(MerkleTree([root] * steps)), "final_state_root": root}
+        liar.send(liar.commit(self.job, spec_hash=hashed, **claim, log_cid=cid, model_cid=cid, bond=bond))
 
     def customer(self) -> CustomerRole:
         return CustomerRole(self.context("customer"), self.job, model=self.root / "model.safetensors")

@@ -285,7 +285,7 @@ def masks_in_place() -> Task:
     "A model in BF16 whose updates are rounded away",
     source="fine-tuning scripts with norms that begin at 1, and a rate of 6e-4",
     outcome=Outcome(
-        warning="the largest update is 0.0006, of weight where it is 1, and numbers of bfloat16 are 0.0078 apart"
+        warning="none of the 1 trained parameters changes in the first 3 step(s): keep the weights in FP32"
     ),
 )
 def standstill_in_bf16() -> Task:

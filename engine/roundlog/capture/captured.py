@@ -28,6 +28,8 @@ class OwnStates:
     """Gives, by state name, the tensors that stand in their places now."""
     widened: Callable[[], AbstractContextManager[None]]
     """While this is active, all FP32 tensors that the task reaches are FP64."""
+    digests: Mapping[str, str]
+    """State name -> digest of the elements, of those that no step stores: they lie where `Captured.states` has them."""
 
 
 @dataclass(frozen=True, slots=True)

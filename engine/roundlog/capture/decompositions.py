@@ -43,7 +43,7 @@ _MOVEMENT = (
 _MATRICES = ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d")
 """Matrix products with constants."""
 
-_OVERFLOWING = ("elu_backward", "softplus", "softplus_backward", "mish", "mish_backward", "logaddexp", "xlogy")
+_OVERFLOWING = ("elu_backward", "softplus", "softplus_backward", "mish", "mish_backward", "xlogy")
 """PyTorch's decompositions overflow, or take the logarithm of zero, on a branch that `where` then discards: a program
 would stop there."""
 
@@ -59,7 +59,8 @@ def decompositions() -> dict[Any, Any]:
     table: dict[Any, Any] = {**core_aten_decompositions(), **get_decompositions(_BEYOND_CORE)}
     table = {op: function for op, function in table.items() if _base(op) not in _KEPT_WHOLE}
     table[_aten.split_with_sizes.default] = _split_with_sizes
-    table[_aten.celu.default] = _celu
+    # By way of elu, whose exponential does not overflow.
+    table[_aten.celu.default] = lambda x, alpha=1.0: _aten.elu(x, alpha, 1.0, 1.0 / alpha)
     table[_aten._grouped_mm.default] = _grouped_mm
     # Forward-mode derivatives begin with tensors known to be zero, whose operators PyTorch computes on another device.
     table[_aten._efficientzerotensor.default] = torch.zeros
@@ -453,12 +454,6 @@ def _split_with_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[t
     """Parts of a tensor, as slices: PyTorch's decomposition looks at the memory itself, by as_strided."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [x.narrow(dim, start, size) for start, size in zip(starts, sizes, strict=True)]
-
-
-def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
-    """CELU by way of elu, whose exponential does not overflow."""
-    result: torch.Tensor = _aten.elu(x, alpha, 1.0, 1.0 / alpha)
-    return result
 
 
 def _grouped_mm(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import gc
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,8 +27,12 @@ from roundlog.capture.real_steps.patched_torch import plain_model, refuse_autoca
 from roundlog.capture.real_steps.reachable_values import ReachableValues, memory_of, reachable, tensor_digest
 from roundlog.capture.task import Source, Task
 from roundlog.data import is_lazy_view
+from roundlog.kernels.scratch import give_back
 
 MakeTask = Callable[[], Task]
+
+_LARGE = 1 << 26
+"""Bytes of parameters from which on memory is given back before another task is made."""
 
 _REWRITE = "write def make_task(): with all of it inside, and give make_task"
 
@@ -60,17 +65,25 @@ class FreshTasks:
                     f"{path} is a lazy zero, negative or conjugate of PyTorch's: make it a copy (.clone())"
                 )
         self._fingerprint = dict(_fingerprint(first))
+        self._is_large = sum(x.nbytes for x in first.model.parameters()) > _LARGE
         self._dataset: Mapping[str, Source] = first.dataset
-        self._once = once
+        self.once = once
         again = first if once else self._made()
         self._given = first if _parts_of(again.model) & _parts_of(first.model) else None
         """The task that the function returns, or makes of the same model, again and again, untouched."""
         self._around = {} if self._given is None or once else _around(self._given)
         self._next: FreshTask | None = None if self._given is not None else self._equal(again)
 
+    def digest(self, name: str) -> str | None:
+        """Digest of a parameter or buffer, as every task begins with it; None of any other state."""
+        return None if (found := self._fingerprint.get(name)) is None else str(found[3])
+
     def __call__(self) -> FreshTask:
         """Another task. Raises CaptureError, naming the tensor, if it is not equal to the first one."""
-        if self._given is not None and self._once:
+        if self._is_large:  # models and optimizers refer to themselves: earlier ones would stay in memory
+            gc.collect()
+            give_back()
+        if self._given is not None and self.once:
             return FreshTask(self._given, self._dataset)
         if self._given is not None:
             now = _around(self._given)
@@ -92,8 +105,8 @@ class FreshTasks:
         for name, value in _fingerprint(task):
             if self._fingerprint.get(name) != value:
                 raise CaptureError(
-                    f"{name} differs from one call of the function that makes the task to the next: set its seed, or "
-                    "load it, inside the function"
+                    f"{name.partition('/')[2]} differs from one call of the function that makes the task to the next: "
+                    "set its seed, or load it, inside the function"
                 )
         return FreshTask(replace(task, dataset=self._dataset), task.dataset)
 
@@ -169,7 +182,7 @@ def _fingerprint(task: Task) -> Iterator[tuple[str, Any]]:
     tensors = model_tensors(plain_model(task.model))
     batch = task.batch(torch.arange(task.batch_size))
     for name, x in (*tensors.items(), *((f"dataset/{name}", x) for name, x in batch.items())):
-        yield name.partition("/")[2], (tuple(x.shape), x.dtype, x.requires_grad, tensor_digest(x))
+        yield name, (tuple(x.shape), x.dtype, x.requires_grad, tensor_digest(x))
 
 
 RandomStates = tuple[Tensor, Any, Any]

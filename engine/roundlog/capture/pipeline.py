@@ -114,9 +114,15 @@ def _captured(fresh: FreshTasks, watched: WatchedSteps, tell: Tell, changed: Col
         raise UnknownValueError(str(error)) from error
 
     trained, names = traced.trained, frozenset(job.states)  # what begins again holds no trace
+    still = job.states.keys() - job.program.moved_states.keys()
+    frozen = {name: digest for name in still if (digest := fresh.digest(name))}
+    initial = {name: tensor.detach() for name, tensor in job.states.items()}
+    # A step may write into what the program stores, and the user into a task that is not made for the capture.
+    initial |= {name: initial[name].clone() for name in initial.keys() - (() if fresh.once else frozen)}
+    initial = {name: tensor.contiguous() for name, tensor in initial.items()}
 
     def begin() -> OwnStates:
-        warmed = warmed_task(fresh, watched)
+        warmed = warmed_task(fresh, watched, {name: initial[name] for name in frozen})
         found = reachable(warmed.task, watched.calls, elements=False)
         own = {n: s for n, s in held_states(warmed.task, found, warmed.states).items() if n in names}
         return OwnStates(
@@ -125,12 +131,13 @@ def _captured(fresh: FreshTasks, watched: WatchedSteps, tell: Tell, changed: Col
             trained={name: warmed.parameter(name) for name in trained},
             now=lambda: {name: held_now(state) for name, state in own.items()},
             widened=lambda: widened(found),
+            digests=frozen,
         )
 
     return Captured(
         task=task,
         program=job.program,
-        states={name: tensor.detach().clone().contiguous() for name, tensor in job.states.items()},
+        states=initial,
         schedule=job.schedule,
         origin=Origin(trained=trained, gradients=job.gradients, draws=job.drawn, known=traced.known, trail=job.trail),
         begin=begin,

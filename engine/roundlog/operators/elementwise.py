@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from roundlog.arithmetic import as_float32, held, round_function, round_signed
-from roundlog.arithmetic.formats import interval_factor
+from roundlog.arithmetic.formats import interval_factor, torch_dtype
 from roundlog.definitions import FLOATS, Family, OperatorKind, of_family
 from roundlog.kernels import elementary
 from roundlog.kernels.marking import AmbiguousPart, mark_flat
@@ -125,6 +125,9 @@ _WIDE: dict[str, Callable[..., torch.Tensor]] = {
 
 _CONVERSIONS = {f"to_{dtype}" for dtype in FLOATS}
 
+_PIECE = 1 << 15
+"""Elements that are computed at once, where a result has more."""
+
 
 def check_narrow(program: Program, operators: Sequence[Operator], f32: Format) -> None:
     """Raises ProgramError for an exact operator that is not known to round to the format of its output, if that is
@@ -145,15 +148,33 @@ def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, fo
     once to it, to nearest even. The inputs may be of different formats. Movement copies bits as they are."""
     if operator.kind != OperatorKind.EXACT or operator.reads_short:
         return operator.compute(inputs, attributes)
-    inputs = [as_float32(x) for x in inputs]
     if format is None or format == FLOAT32:
-        return operator.compute(inputs, attributes)
+        return operator.compute([as_float32(x) for x in inputs], attributes)
     if operator.name in _CONVERSIONS:
-        return convert(inputs[0], format)
+        return convert(as_float32(inputs[0]), format)
     wide = _WIDE.get(operator.name)
-    if wide is not None:
-        return held(round_signed(wide(*(x.to(torch.float64) for x in inputs)), format), format)
-    return held(round_signed(operator.compute(inputs, attributes).to(torch.float64), format), format)
+
+    def rounded(*inputs: torch.Tensor) -> torch.Tensor:
+        exact = [as_float32(x) for x in inputs]
+        value = wide(*(x.double() for x in exact)) if wide else operator.compute(exact, attributes).double()
+        return held(round_signed(value, format), format)
+
+    shape = torch.broadcast_shapes(*(x.shape for x in inputs))
+    if not isinstance(operator, Elementwise) or shape.numel() <= _PIECE or inputs[0].device.type != "cpu":
+        return rounded(*inputs)
+    result = torch.empty(shape, dtype=torch_dtype(format))
+    _fill(result, [x.expand(shape) for x in inputs], rounded)
+    return result
+
+
+def _fill(result: torch.Tensor, inputs: Tensors, function: Callable[..., torch.Tensor]) -> None:
+    """Compute a result in pieces that stay in a processor's cache. inputs: of its shape."""
+    rows = _PIECE * len(result) // result.numel()
+    for part, *given in zip(*(x.split(max(rows, 1)) for x in (result, *inputs)), strict=True):
+        if rows:
+            part.copy_(function(*given))
+        else:
+            _fill(part[0], [x[0] for x in given], function)
 
 
 def convert(x: torch.Tensor, format: Format) -> torch.Tensor:

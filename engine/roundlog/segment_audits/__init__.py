@@ -32,30 +32,15 @@ if TYPE_CHECKING:
     from roundlog.segment_audits.workers import NoWorkersError, process_workers
 
 _FILES = {
-    "CHECKPOINTS_FILE": "segment",
-    "Directories": "local",
-    "Listing": "segment",
-    "ListingError": "segment",
-    "Look": "segment",
-    "MAX_LIST_BYTES": "segment",
-    "NoWorkersError": "workers",
-    "SegmentAudit": "plan",
-    "Publisher": "segment",
-    "Reports": "plan",
-    "Sharing": "plan",
-    "StateSource": "segment",
-    "UnusableState": "segment",
-    "audit_by_segments": "audit",
-    "cluster_workers": "cluster",
-    "connect_cluster": "cluster",
-    "keep_published": "local",
-    "listing_of_run": "segment",
-    "most_list_bytes": "segment",
-    "process_workers": "workers",
-    "read_address_of_job": "segment",
-    "read_listing": "segment",
-    "settled": "segment",
-    "units": "plan",
+    "audit": "audit_by_segments",
+    "cluster": "cluster_workers connect_cluster",
+    "local": "Directories keep_published",
+    "plan": "SegmentAudit Reports Sharing units",
+    "segment": (
+        "CHECKPOINTS_FILE Listing ListingError Look MAX_LIST_BYTES Publisher StateSource UnusableState "
+        "listing_of_run most_list_bytes read_address_of_job read_listing settled"
+    ),
+    "workers": "NoWorkersError process_workers",
 }
 
 __all__ = [

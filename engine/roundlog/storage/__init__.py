@@ -73,4 +73,4 @@ __all__ = [
 ]
 
 
-__getattr__ = lazy_face(__name__, dict.fromkeys(__all__, "tensor_files"))
+__getattr__ = lazy_face(__name__, {"tensor_files": " ".join(__all__)})

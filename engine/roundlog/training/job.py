@@ -21,6 +21,7 @@ from roundlog.data import (
     RemoteFile,
     data_tree,
     is_unchanged,
+    lazy_copy,
     read_block_roots,
     read_fields,
     remote_fields,
@@ -210,7 +211,7 @@ class Job:
         return Job(
             program=program,
             spec=spec,
-            initial=captured.states,
+            initial={name: lazy_copy(state) for name, state in captured.states.items()},
             schedule=captured.schedule,
             dataset=dataset,
         )

@@ -4,6 +4,7 @@ the rounding of the result, and for what the kernel rounds in between."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 import torch
@@ -12,8 +13,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from roundlog.arithmetic import is_short
+from roundlog.capture.draws import written_arguments
 from roundlog.capture.kernel_calls import Note, WatchedCalls
 from roundlog.capture.rules.short_formats import by_name, rounds_numbers, with_rounded_numbers
+
+_PIECE = 1 << 16
+"""Elements that are compared at once."""
 
 _FEW = 0.01
 """Share of a tensor's numbers that may be neighbours of PyTorch's, beside one."""
@@ -59,8 +64,10 @@ _NUDGES = 6
 class KernelArguments(WatchedCalls):
     """Notes calls with their arguments as they were before the call, where a kernel writes into them."""
 
-    def __init__(self, note: Note) -> None:
+    def __init__(self, note: Note, before_write: Callable[[list[Any]], None]) -> None:
+        """before_write: called with the arguments that a kernel is about to write into."""
         super().__init__(lambda call, func, _args, _kwargs, given: note(call, func, *self._before, given))
+        self._before_write = before_write
         self._before: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __torch_dispatch__(
@@ -70,6 +77,7 @@ class KernelArguments(WatchedCalls):
         if isinstance(func, OpOverload) and func._schema.is_mutable:
             with _disable_current_modes(), torch.no_grad():
                 self._before = tree_map(_cloned, self._before)
+                self._before_write(tree_leaves(written_arguments(func._schema, args, kwargs or {})))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -90,20 +98,33 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor, call: KernelInvocation | Non
         return False
     if torch.equal(ours, theirs):
         return True
-    same = (ours == theirs) | (ours != ours) & (theirs != theirs)
-    if not ours.is_floating_point() or bool(same.all()):
-        return bool(same.all())
-    if is_short(ours.dtype):
-        one, two = ours[~same].double(), theirs[~same].double()
-        if len(one) > 1 + _FEW * ours.numel():
+    is_float, is_rounded = ours.is_floating_point(), is_short(ours.dtype)
+    places = _apart(ours, theirs, _FP32 / 2 if is_float and not is_rounded else 0.0)
+    if not len(places) or not is_float:
+        return not len(places)
+    one, two = (x.reshape(-1)[places].double() for x in (ours, theirs))
+    apart, ulp = (one - two).abs(), 0.0 * two
+    if is_rounded:
+        if len(places) > 1 + _FEW * ours.numel():
             return False
-        apart, ulp = (one - two).abs(), ulps_of(torch.maximum(one.abs(), two.abs()), ours.dtype)
-        room = 0.0 if bool((apart <= ulp).all()) else 1e-6 * _magnitudes(theirs.double(), call)[~same]
-        return bool((apart <= ulp + room).all())
-    if bool((same | ((ours - theirs).abs() <= _FP32 / 2 * theirs.abs())).all()):
-        return True  # by the element's own size
-    apart, two = (ours.double() - theirs.double()).abs(), theirs.double()
-    return bool((same | (apart <= _FP32 * _magnitudes(two, call))).all())
+        ulp = ulps_of(torch.maximum(one.abs(), two.abs()), ours.dtype)
+        if bool((apart <= ulp).all()):
+            return True
+    return bool((apart <= ulp + (1e-6 if is_rounded else _FP32) * _magnitudes(theirs, call, places)).all())
+
+
+def _apart(ours: torch.Tensor, theirs: torch.Tensor, room: float) -> torch.Tensor:
+    """The elements that differ by more than `room` times their own size: flat indices, int64. In pieces that stay in a
+    processor's cache."""
+    found = [torch.empty(0, dtype=torch.int64)]
+    for number, (a, b) in enumerate(zip(*(x.reshape(-1).split(_PIECE) for x in (ours, theirs)), strict=True)):
+        same = a == b
+        if room and not bool(same.all()):
+            apart = (a - b).abs()
+            same |= (apart <= room * b.abs()) & (apart < torch.inf)
+        if not bool(same.all()):
+            found.append((~same & ~((a != a) & (b != b))).nonzero().flatten() + number * _PIECE)
+    return torch.cat(found)
 
 
 def agree_on_state(ours: torch.Tensor, theirs: torch.Tensor, before: torch.Tensor) -> bool:
@@ -210,19 +231,32 @@ def agrees_with_kernel(ours: torch.Tensor, theirs: torch.Tensor, result: int, ca
     )
 
 
-def _magnitudes(theirs: torch.Tensor, call: KernelInvocation | None) -> torch.Tensor:
+def _magnitudes(
+    theirs: torch.Tensor, call: KernelInvocation | None, places: torch.Tensor | None = None
+) -> torch.Tensor:
     """Sizes of what a kernel adds up for each element, f64: the element and those that it is computed from, where a
     kernel works element by element; else, the largest element. Large numbers that masks are made of are by themselves:
-    beside them, any other number would be of no weight. theirs: f64."""
-    sizes = torch.where(theirs.isfinite(), theirs, 0.0).abs()
-    most = torch.full_like(sizes, _largest(sizes))
-    if sizes.numel() and float(most.max()) >= _HUGE:
-        ordered = sizes[sizes > 0].flatten().sort().values
-        gaps = (ordered[1:] >= _HUGE) & (ordered[1:] >= _GAP * ordered[:-1])
-        if bool(gaps.any()):
-            huge = ordered[1:][gaps][0]
-            most = torch.where(sizes < huge, _largest(sizes[sizes < huge]), sizes)
-    return most if call is None else torch.minimum(most, call.summands(sizes))
+    beside them, any other number would be of no weight. places: flat indices of the elements; None: all of them."""
+    chosen = theirs if places is None else theirs.reshape(-1)[places]
+    sizes = torch.where(chosen.isfinite(), chosen, 0.0).double().abs()
+    largest = _largest(theirs)
+    most = torch.full_like(sizes, largest)
+    if largest >= _HUGE and (huge := _least_of_mask(theirs)) < torch.inf:
+        below = _largest(theirs[theirs.abs() < huge])
+        most = torch.where(sizes < huge, below, sizes)
+    if call is None:
+        return most
+    return torch.minimum(most, call.summands(sizes, theirs.shape, places))
+
+
+def _least_of_mask(x: torch.Tensor) -> float:
+    """Size of the smallest number of those that a mask is made of; infinite if there are none."""
+    large = x[x.isfinite() & (x.abs() >= _HUGE)].abs()
+    ordered = large[:1] if bool((large == large[0]).all()) else large.sort().values
+    smaller = _largest(x[x.abs() < _HUGE])
+    before = torch.cat([torch.full_like(ordered[:1], smaller), ordered[:-1]]).double()
+    gaps = (before > 0) & (ordered >= _GAP * before)
+    return float(ordered[gaps][0]) if bool(gaps.any()) else torch.inf
 
 
 class KernelInvocation:
@@ -259,7 +293,7 @@ class KernelInvocation:
     @property
     def summed_up(self) -> float:
         """The largest number in the rows that it adds up in a short dtype; 0 if it is not known to add any."""
-        return _largest(self._args[0].double()) if self._name in _NORMS and self._name.endswith("_backward") else 0.0
+        return _largest(self._args[0].detach()) if self._name in _NORMS and self._name.endswith("_backward") else 0.0
 
     def steps(self, count: int) -> float:
         """Number of ulps of what it adds up that roundings in between may come to. count: elements of the result."""
@@ -358,21 +392,29 @@ class KernelInvocation:
         results = tree_leaves(self._func(*tree_map(_cloned, args), **tree_map(_cloned, kwargs)))
         return KernelInvocation(self._func, args, kwargs), [x for x in results if isinstance(x, torch.Tensor)]
 
-    def summands(self, sizes: torch.Tensor) -> torch.Tensor:
-        """The largest of each element's size and those of what it is computed from; infinite if not known."""
+    def summands(self, sizes: torch.Tensor, shape: torch.Size, places: torch.Tensor | None) -> torch.Tensor:
+        """The largest of each element's size and those of what it is computed from; infinite if not known. shape: of
+        the result. places: flat indices of the elements in it; None: all of them."""
         if not self.is_local:
             return torch.full_like(sizes, torch.inf)
         for one in tree_leaves((self._args, self._kwargs)):
             if isinstance(one, torch.Tensor) and one.is_floating_point():
-                given = torch.where(one.detach().isfinite(), one.detach(), 0).double().abs()
-                if given.ndim > sizes.ndim or torch.broadcast_shapes(given.shape, sizes.shape) != sizes.shape:
+                given = one.detach()
+                if given.ndim > len(shape) or torch.broadcast_shapes(given.shape, shape) != shape:
                     continue
-                sizes = torch.maximum(sizes, given)
+                if places is not None:
+                    given = given.expand(shape)[torch.unravel_index(places, shape)]
+                sizes = torch.maximum(sizes, torch.where(given.isfinite(), given, 0).double().abs())
             elif isinstance(one, (int, float)) and not isinstance(one, bool) and abs(one) < torch.inf:
                 sizes = sizes.clamp(min=abs(float(one)))
         return sizes
 
 
 def _largest(x: torch.Tensor) -> float:
-    found = x[x.isfinite()].abs()
-    return float(found.max()) if found.numel() else 0.0
+    """The size of the largest finite element; 0 if there is none."""
+    if not x.numel():
+        return 0.0
+    least, most = (float(one) for one in x.aminmax())
+    if isfinite(least) and isfinite(most):
+        return max(abs(least), abs(most))
+    return _largest(x[x.isfinite()])

@@ -9,6 +9,7 @@ rounds to, or neighbours where what is rounded lies in the middle."""
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -21,7 +22,8 @@ from roundlog.capture import Captured, CaptureError
 from roundlog.capture.builder import needed
 from roundlog.capture.captured import OwnStates
 from roundlog.capture.kernel_calls import CallTrail, KernelCall
-from roundlog.data import widened
+from roundlog.capture.real_steps.reachable_values import memory_of
+from roundlog.data import materialized, widened
 from roundlog.execution import StoppedError
 from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
 from roundlog.operators.elementwise import compute_narrow
@@ -36,10 +38,14 @@ from roundlog.training.kernel_agreement import (
     agree_on_state,
     agrees_with_kernel,
 )
-from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial, TrialRun
+from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial, TrialRun, change
 
 _SMALL = 1e-2
 """Size of a number below which it may stand beside squares."""
+
+_WHOLE, _ROWS = 2, 64
+"""Calls of one kernel, of one format and shape, that are compared in all of their elements; rows of a product that are
+compared of later ones. A capture that is wrong is so in all rows, or nearly all."""
 
 _SIZES = 16
 """Most sizes of numbers that a kernel is compared on."""
@@ -50,41 +56,52 @@ def has_short_numbers(program: Program) -> bool:
     return any(node.type.dtype.is_short for node in program.nodes)
 
 
-def confirm_same_kernels(captured: Captured, trial: Trial) -> tuple[TrialRun, int]:
-    """Runs the user's own steps, and compares the kernels that they call with the program. Gives the steps, their
-    results put aside, and how many were compared. Raises CaptureError, naming the first kernel that differs."""
-    steps = _Steps(captured, trial.progress.add_kernel)
-    return trial.kept_by_pytorch(steps.finish, steps.watching), steps.compared
+def confirm_same_kernels(captured: Captured, trial: Trial) -> tuple[TrialRun, TrialRun, int]:
+    """Runs the user's own steps, and compares the kernels that they call with the program. Gives the changes of trained
+    parameters that the program makes of PyTorch's own gradients, PyTorch's steps, the results of both put aside, and
+    how many were compared. Raises CaptureError, naming the first kernel that differs."""
+    states = list(trial.start.values())
+    for step in range(trial.steps):
+        drawn = captured.origin.observed()
+        values = evaluated(captured.program.nodes, drawn, trial.inputs(step, states))
+        trial.draw({index: values[index] for index in drawn})
+    steps = _Steps(captured, trial)
+    theirs = trial.kept_by_pytorch(steps.finish, steps.watching)
+    return TrialRun(len(steps.updates), kept=steps.updates), theirs, steps.compared
 
 
 class _Steps:
     """The user's own steps, compared while they run."""
 
-    def __init__(self, captured: Captured, tell: Callable[[], None]) -> None:
-        """tell: called with every kernel that is compared."""
-        self._captured, self._tell = captured, tell
+    def __init__(self, captured: Captured, trial: Trial) -> None:
+        self._captured, self._trial = captured, trial
         self._step = -1
         self._before: Tensors = {}
         self._parts: _Parts | None = None
         program = captured.program
         stores = {node.attributes["slot"]: node.inputs[0] for node in program.nodes if node.op == "store"}
-        self._stores = {name: stores[slot] for slot, name in enumerate(program.state_names) if slot in stores}
-        """Next values of states."""
+        slots = {name: slot for slot, name in enumerate(program.state_names)}
+        self._stores = {name: stores[slots[name]] for name in program.moved_states}
+        """Next values of the states that steps change."""
         (self._loss,) = (node.inputs[0] for node in program.nodes if node.op == "loss")
         self._carried: Tensors = {}
-        """States that are the user's only from the first step on, as the last step has left them."""
+        """States that the user's task has not, or only from the first step on, as the last step has left them."""
+        self.updates: list[Results] = []
+        """Step by step, the changes of trained parameters by the program."""
         self.compared = 0
         """Results that were compared."""
         self._forms: set[object] = set()
         """Calls with their constants that have been compared on chosen numbers."""
+        self._calls, self._draws = Counter[object](), torch.Generator().manual_seed(captured.task.seed % 2**63)
+        """How often kernels have been called, by their formats and shapes; what chooses rows of a product."""
 
     def watching(self, step: int, batch: Tensors, before: Tensors, own: OwnStates) -> AbstractContextManager[object]:
         """Compare the kernels that a step calls from now on."""
         if step != self._step or self._parts is None:
-            self._step, self._before, self._parts = step, before, self._parts_of(step, batch, before)
+            self._step, self._before, self._parts = step, before, self._parts_of(step, before)
         else:
             self._read_parameters(self._parts, own.now())
-        return KernelArguments(functools.partial(self._compare, self._parts))
+        return KernelArguments(functools.partial(self._compare, self._parts), self._parts.before_write)
 
     def _read_parameters(self, parts: _Parts, now: Tensors) -> None:
         """Has later kernels read PyTorch's own parameters where the optimizer of an earlier loss has changed them: its
@@ -93,16 +110,9 @@ class _Steps:
             if name in parts.following and not torch.equal(now[name], self._before[name]):
                 parts.know(parts.following[name], now[name].detach().clone())
 
-    def _parts_of(self, step: int, batch: Tensors, before: Tensors) -> _Parts:
+    def _parts_of(self, step: int, before: Tensors) -> _Parts:
         captured = self._captured
-        given = StepInputs(
-            states=list({**captured.states, **self._carried, **before}.values()),
-            data=[widened(field) for field in batch.values()],
-            schedule=captured.schedule[step],
-            seed=captured.task.seed,
-            step=step,
-            device=torch.device("cpu"),
-        )
+        given = self._trial.inputs(step, list({**captured.states, **self._carried, **before}.values()))
         ends = {self._loss, *captured.origin.gradients.values(), *self._stores.values()}
         return _Parts(captured.program.nodes, captured.origin.trail, ends, given)
 
@@ -118,8 +128,11 @@ class _Steps:
         self._require_call(parts, call)
         with _disable_current_modes(), torch.no_grad():
             arguments = KernelInvocation(func, args, kwargs)
+            given = [materialized(x) for x in given]  # a lazy zero has no memory
             self.compared += parts.upcoming
-            found, read = parts.of_next(given)
+            form = (call, *(x.shape for x in given))
+            self._calls[form] += 1
+            found, read = parts.of_next(given, self._draws if self._calls[form] > _WHOLE else None)
             for result, ours in found:
                 theirs = arguments.given(given, result)
                 if agree(ours, theirs, arguments) or agrees_with_kernel(ours, theirs, result, arguments):
@@ -131,7 +144,7 @@ class _Steps:
                 self._refuse(call, f"it does not read the eps {arguments.eps}")
             if arguments.takes_any:
                 self._compare_chosen(parts, call, arguments)
-            self._tell()
+            self._trial.progress.add_kernel()
 
     def _require_call(self, parts: _Parts, call: KernelCall | None) -> None:
         """Raises CaptureError if a step calls another kernel than the traced one, or none where that calls one."""
@@ -176,7 +189,7 @@ class _Steps:
 
     def finish(self, step: int, results: Results) -> None:
         """For `Trial.by_pytorch`: compares what a step leaves: the loss, the gradients, and the states that no
-        optimizer changes."""
+        optimizer changes. What the program makes of PyTorch's gradients is put aside."""
         parts = self._parts
         assert parts is not None and step == self._step
         self._require_call(parts, None)
@@ -191,8 +204,15 @@ class _Steps:
                 self.compared += 1
                 if (difference := self._differing_at_end(parts, name, place, results[name]())) is not None:
                     self._refuse(name, difference)
-        new = (name for name in self._stores if name not in self._before and not name.startswith("slot/"))
-        self._carried = {name: parts.at_end(self._stores[name]) for name in new}
+        for name, place in origin.gradients.items():
+            if (gradient := results.get(f"{GRADIENT}{name}")) is not None:
+                parts.know(place, gradient().to(self._captured.program.nodes[place].type.dtype.torch_dtype))
+        changes: dict[str, Callable[[], torch.Tensor]] = {
+            f"{CHANGE}{name}": functools.partial(change, self._before[name], parts.computed(self._stores[name]))
+            for name in sorted(trained & self._stores.keys() & self._before.keys())
+        }
+        self.updates.append(self._trial.put_aside(changes))
+        self._carried = {name: parts.at_end(self._stores[name]) for name in self._stores if name not in self._before}
 
     def _differing_at_end(self, parts: _Parts, name: str, place: int, theirs: torch.Tensor) -> str | None:
         """The difference of a result of a step, in words; None if there is none. theirs: f64, a change for a
@@ -291,7 +311,7 @@ class _Parts:
         self._cut: set[int] = set()
         """Places of the results of kernels that have been called."""
         self._known: dict[int, torch.Tensor] = {}
-        """PyTorch's values of those that are still read."""
+        """PyTorch's values of those that are still read, in PyTorch's memory."""
         self._last = self._last_reads(ends)
 
     def _last_reads(self, ends: Collection[int]) -> dict[int, int]:
@@ -315,24 +335,38 @@ class _Parts:
         """Number of results of the next call that have a place in the program."""
         return len(self._results[self.called])
 
-    def of_next(self, theirs: Sequence[torch.Tensor]) -> tuple[list[tuple[int, torch.Tensor]], list[torch.Tensor]]:
+    def of_next(
+        self, theirs: Sequence[torch.Tensor], draws: torch.Generator | None
+    ) -> tuple[list[tuple[int, torch.Tensor]], list[torch.Tensor]]:
         """(result, its value by the program) of the next call, by PyTorch's values of what came before, and the single
-        numbers that the program reads there; PyTorch's own are what later calls read. theirs: results of the call."""
+        numbers that the program reads there; PyTorch's own are what later calls read. theirs: results of the call.
+        draws: of a product with many rows, only some are computed, and it is left out if they agree; None: all."""
         results, number = self._results[self.called], self.called
         found: list[tuple[int, torch.Tensor]] = []
         read: list[torch.Tensor] = []
         for result, place in results:
+            if draws is not None and self._has_same_rows(place, theirs[result].detach(), draws):
+                continue
             values = self._evaluated(place)
             found.append((result, values[place]))
             read += (x for x in values.values() if x.numel() == 1 and x.is_floating_point())
         self.called += 1
         for result, place in results:
             self._cut.add(place)
-            if self._last.get(place, -1) > number:
-                self._known[place] = theirs[result].detach().clone()
+            if (last := self._last.get(place, -1)) > number:
+                # What is read at the end may be changed when nobody watches, as gradients that are clipped are.
+                value = theirs[result].detach()
+                self._known[place] = value.clone() if last == len(self._results) else value
         for place in [place for place in self._known if self._last[place] <= number]:
             del self._known[place]
         return found, read
+
+    def before_write(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Copies the values whose memory a kernel is about to write into."""
+        written = {memory_of(x) for x in tensors if isinstance(x, torch.Tensor)}
+        for place, value in self._known.items():
+            if memory_of(value) in written:
+                self._known[place] = value.clone()
 
     def of_arguments(self, call: KernelInvocation) -> Iterator[tuple[int, _ChosenPart]]:
         """(result, what it is computed by) of the last call, where the program computes it of the same arguments."""
@@ -355,14 +389,30 @@ class _Parts:
 
     def at_end(self, place: int) -> torch.Tensor:
         """A value when all kernels have been called: PyTorch's own, if it is a result of one."""
-        return self._known[place] if place in self._known else self._evaluated(place)[place]
+        return self._known[place] if place in self._known else self.computed(place)
 
-    def _evaluated(self, place: int) -> dict[int, torch.Tensor]:
+    def computed(self, place: int) -> torch.Tensor:
+        """A value as the program computes it of what PyTorch's kernels have given. Raises CaptureError where it
+        stops."""
+        return self._evaluated(place)[place]
+
+    def _has_same_rows(self, place: int, theirs: torch.Tensor, draws: torch.Generator) -> bool:
+        """Whether a value is a product of matrices with many rows, and some of them are PyTorch's."""
+        node = self._nodes[place]
+        if node.op != "matmul" or node.type.shape[-2] < 4 * _ROWS or theirs.shape != node.type.shape:
+            return False
+        rows = torch.randint(node.type.shape[-2], (_ROWS,), generator=draws)
+        values = self._evaluated(place, node.inputs)
+        a, b = (values[one] for one in node.inputs)
+        ours = _value(place, node, [a.index_select(-2, rows), b], self._given, Recorder(MIN_LOG_GUARD))
+        return agree(ours, theirs.index_select(-2, rows))
+
+    def _evaluated(self, place: int, wanted: Collection[int] = ()) -> dict[int, torch.Tensor]:
         """A value of the program, by PyTorch's values of what comes before, and the values that it is computed from.
-        Raises CaptureError where it stops."""
+        wanted: only these of them. Raises CaptureError where it stops."""
         known = {index: self._known[index] for index in self._read([place], self._cut) & self._known.keys()}
         try:
-            return evaluated(self._nodes, [place], self._given, known)
+            return evaluated(self._nodes, wanted or [place], self._given, known)
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
 
@@ -373,24 +423,34 @@ def evaluated(
     given: StepInputs,
     known: Mapping[int, torch.Tensor] | None = None,
 ) -> dict[int, torch.Tensor]:
-    """The values of these nodes, and of those that they need. known: values that are taken as they are. Raises
-    StoppedError as a run does."""
+    """The values of these nodes, and single numbers among those that they need. known: values that are taken as they
+    are. Raises StoppedError as a run does."""
     values = dict(known or {})
     recorder = Recorder(MIN_LOG_GUARD)
-    for index in sorted(needed(nodes, wanted, values) - values.keys()):
-        node, kind = nodes[index], operator(nodes[index].op)
-        arguments = [values[value] for value in node.inputs]
-        if isinstance(kind, Inexact):
-            format = node.type.dtype.number_format()
-            assert format is not None
-            values[index] = recorder.round(index, kind, arguments, node.attributes, format)
-        elif isinstance(kind, Direct):
-            values[index] = compute_narrow(kind, arguments, node.attributes, node.type.dtype.number_format())
-        else:
-            assert isinstance(kind, Source)
-            values[index] = kind.load(node.attributes, node.type, given)
+    order = sorted(needed(nodes, wanted, values) - values.keys())
+    last = {value: index for index in order for value in nodes[index].inputs}
+    for index in order:
+        inputs = nodes[index].inputs
+        values[index] = _value(index, nodes[index], [values[value] for value in inputs], given, recorder)
+        for value in {value for value in inputs if last[value] == index and value not in wanted}:
+            if values[value].numel() > 1:  # single numbers are looked at
+                del values[value]
     recorder.take()
     return values
+
+
+def _value(
+    index: int, node: Node, arguments: Sequence[torch.Tensor], given: StepInputs, recorder: Recorder
+) -> torch.Tensor:
+    """The value of a node, of these arguments."""
+    kind, format = operator(node.op), node.type.dtype.number_format()
+    if isinstance(kind, Inexact):
+        assert format is not None
+        return recorder.round(index, kind, arguments, node.attributes, format)
+    if isinstance(kind, Direct):
+        return compute_narrow(kind, arguments, node.attributes, format)
+    assert isinstance(kind, Source)
+    return kind.load(node.attributes, node.type, given)
 
 
 def _is_in(number: float, read: Iterable[torch.Tensor]) -> bool:

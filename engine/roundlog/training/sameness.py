@@ -3,13 +3,16 @@
 Python code may do anything, so a captured program is not trusted but tried. The engine and PyTorch, on the task's own
 objects, each run three steps from the initial state and three from a state moved away from it; PyTorch in FP32 and,
 where the model allows it, in FP64. Losses, gradients and the change of every state have to agree about as closely as
-PyTorch's FP32 does with its FP64. Where numbers have fewer than 32 bits, all but the change of parameters is compared
-kernel by kernel instead (`kernel_sameness`), and updates on chosen numbers besides (`update_sameness`): PyTorch takes
-no step in FP64 then, and one from the second state."""
+PyTorch's FP32 does with its FP64.
+
+Where numbers have fewer than 32 bits, PyTorch's own steps are watched instead, and compared kernel by kernel
+(`kernel_sameness`); so is what the program makes of their gradients, and updates on chosen numbers (`update_sameness`).
+So are large models in FP32, unless something seems off: a kernel may round as no rule here says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple
@@ -18,9 +21,9 @@ import torch
 
 from roundlog.arithmetic import is_short
 from roundlog.capture import Captured, CaptureError
-from roundlog.training.kernel_agreement import agree_on_change, ulps_of
+from roundlog.training.kernel_agreement import agree_on_change
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
-from roundlog.training.trial import CHANGE, LOSS, Results, Trial, TrialProgress
+from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Trial, TrialProgress
 from roundlog.training.update_sameness import confirm_same_updates
 
 _REWRITE = "write this part with ordinary operators on parameters and buffers"
@@ -43,6 +46,10 @@ other side of a relu's zero than every one of PyTorch's runs if few are tried; f
 
 _PIECE = 1 << 16
 """Elements that are compared at once."""
+
+_LARGE = 1 << 24
+"""Elements of a state from which on steps in FP32 are compared kernel by kernel, too: others in FP64, and all that is
+held against them, take much time and memory."""
 
 _MOVED = 0.05
 """Relative distance of the second state from the first."""
@@ -85,15 +92,23 @@ def confirm_same(captured: Captured, tell: Callable[[float, str], None] = lambda
     done, and what is done now.
 
     Raises CaptureError, naming the first tensor that differs."""
+    by_kernel = has_short_numbers(captured.program)
+    if not by_kernel and sum(state.numel() for state in captured.states.values()) > _LARGE:
+        with suppress(CaptureError):  # a step in FP64 then says whether something is
+            return _compared(captured, tell, by_kernel=True)
+    return _compared(captured, tell, by_kernel=by_kernel)
+
+
+def _compared(captured: Captured, tell: Callable[[float, str], None], *, by_kernel: bool) -> Sameness:
+    """`confirm_same`. by_kernel: kernel by kernel, and not in FP64."""
     task = captured.task
     steps, found, in_fp64 = min(STEPS, task.steps), (0.0, LOSS), True
     kernels, warning = 0, ""
-    by_kernel = has_short_numbers(captured.program)
     # A single step shows what kernels do with other numbers.
     each = [steps, min(steps, 1) if by_kernel else steps]
     progress = TrialProgress(tell, each, kernels=len(captured.origin.trail.calls) if by_kernel else 0)
     for number, is_moved in zip(each, (False, True), strict=True):
-        start = _moved(captured.states, captured.origin.known) if is_moved else captured.states
+        start = _moved(captured) if is_moved else captured.states
         comparison = _Comparison(captured, Trial(captured, start, number, progress), by_kernel=by_kernel)
         differences = list(comparison.differences())
         if not differences and start is captured.states:
@@ -145,12 +160,15 @@ class _Comparison:
 
     def __init__(self, captured: Captured, trial: Trial, *, by_kernel: bool) -> None:
         self._trial = trial
-        self._ours = trial.by_engine()
         self._by_kernel = by_kernel
         self._optimized = {f"{CHANGE}parameter/{name}" for name in captured.origin.trained}
-        compared = confirm_same_kernels(captured, trial) if by_kernel else (trial.kept_by_pytorch(), 0)
-        self._single, self.kernels = compared
-        """PyTorch's steps, and results of kernels that were compared one by one."""
+        gradients = {f"{GRADIENT}{name}" for name in captured.origin.gradients}
+        self._names = {LOSS, *gradients, *(f"{CHANGE}{name}" for name in captured.own_names)}
+        """Results that the captured step has."""
+        if by_kernel:
+            self._ours, self._single, self.kernels = confirm_same_kernels(captured, trial)
+        else:
+            self._ours, self._single, self.kernels = trial.by_engine(), trial.kept_by_pytorch(), 0
         if trial.start is captured.states:
             trial.by_pytorch(torch.float32, self._require_repeatable)
         self._steps: list[_Step] = []
@@ -182,12 +200,10 @@ class _Comparison:
         for name, result in results.items():
             truth = result()
             in_fp32 = truth if single.get(name, result) is result else single[name]()  # read once where it is one
-            # Gradients have been compared kernel by kernel, but not the steps that the optimizer makes of them.
-            is_compared = name in ours and (not self._by_kernel or name in self._optimized)
-            given = ours[name]() if is_compared else truth, in_fp32, truth
+            given = ours[name]() if name in ours else truth, in_fp32, truth
             sizes = _sizes(*given)
             found.is_finite &= all(map(isfinite, sizes[1:]))
-            if is_compared:
+            if name in ours:
                 found.marks[name] = self._mark_of(step, name, given, sizes)
 
     def _mark_of(self, step: int, name: str, given: Sequence[torch.Tensor], sizes: Sequence[float]) -> _Mark:
@@ -213,8 +229,8 @@ class _Comparison:
                 return
             if step == self._ours.steps:
                 raise CaptureError(f"the captured step stops where yours goes on: {self._ours.stopped}: {_REWRITE}")
-            if only := sorted(self._ours.kept[step].keys() ^ found.names):
-                whose = "the captured step" if only[0] in self._ours.kept[step] else "yours"
+            if only := sorted(self._names ^ found.names):
+                whose = "the captured step" if only[0] in self._names else "yours"
                 raise CaptureError(f"the captured step is not yours: only {whose} has {only[0]}: {_REWRITE}")
             for name, mark in found.marks.items():
                 yield self._difference(step, name, mark), name
@@ -225,30 +241,16 @@ class _Comparison:
         return any(bool(kept[name]().any()) for kept in self._single.kept for name in self._optimized & kept.keys())
 
     def standstill(self) -> str:
-        """The reason why no parameter changes, in words: the largest update of the first step, as it would be of
-        parameters in FP64, which is rounded away, or nothing there, too."""
-        found = (0.0, "", torch.empty(0))
-
-        def look(step: int, results: Results) -> None:
-            nonlocal found
-            for name in sorted(self._optimized & results.keys()):
-                update = results[name]().abs()
-                if step == 0 and float(update.max()) > found[0]:
-                    state = self._trial.start[name.removeprefix(CHANGE)].flatten()[update.argmax()]
-                    found = (float(update.max()), name.removeprefix(f"{CHANGE}parameter/"), state)
-
-        self._trial.by_pytorch(torch.float32, look, watching=self._trial.widening())
-        size, name, state = found
-        said = (
-            f"none of the {len(self._optimized)} trained parameters changes in the first {self._single.steps} step(s)"
+        """What to do where no parameter changes, in words."""
+        trained = [self._trial.start[name.removeprefix(CHANGE)] for name in self._optimized]
+        way = (
+            "keep the weights in FP32 (torch.autocast computes in BF16), "
+            if any(is_short(x.dtype) for x in trained)
+            else ""
         )
-        if not size:
-            return f"{said}, and none would in FP64: check the learning rate, and what the loss depends on"
-        dtype, apart = str(state.dtype).removeprefix("torch."), float(ulps_of(state.double(), state.dtype))
-        way = "keep the weights in FP32 (torch.autocast computes in BF16), or " if is_short(state.dtype) else ""
         return (
-            f"{said}: the largest update is {size:.2g}, of {name} where it is {float(state):.3g}, and numbers of "
-            f"{dtype} are {apart:.2g} apart there, so that it is rounded away: {way}raise the learning rate"
+            f"none of the {len(trained)} trained parameters changes in the first {self._single.steps} step(s): "
+            f"{way}raise the learning rate, and check what the loss depends on"
         )
 
     @property
@@ -312,18 +314,18 @@ def _allowed(mark: _Mark) -> float:
     return _FLOOR * mark.size + 4 * mark.rounding + _ROOM * mark.own
 
 
-def _moved(states: Mapping[str, torch.Tensor], known: Collection[str]) -> dict[str, torch.Tensor]:
-    """A state moved away from the initial one, but for what the program knows. Zeros stay zero in buffers, where they
-    may be by design, but not in parameters."""
+def _moved(captured: Captured) -> dict[str, torch.Tensor]:
+    """A state moved away from the initial one, but for what no step of the run changes. Zeros stay zero in buffers,
+    where they may be by design, but not in parameters."""
     generator = torch.Generator().manual_seed(1)
-    moved = {}
-    for name, state in states.items():
+    moved = dict(captured.states)
+    for name in captured.program.moved_states:
+        state = moved[name]
         kind = name.partition("/")[0]
-        moved[name] = state
         if state.is_floating_point() and kind == "parameter":
             spread = _MOVED * float(state.float().square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
             moved[name] = (state + spread * torch.randn(state.shape, generator=generator)).to(state.dtype)
-        elif state.is_floating_point() and name not in known and kind in ("buffer", "transient", "attribute"):
+        elif state.is_floating_point() and kind in ("buffer", "transient", "attribute"):
             moved[name] = (state * (1 - _MOVED * torch.rand(state.shape, generator=generator))).to(state.dtype)
     return moved
 

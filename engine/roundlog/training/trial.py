@@ -5,7 +5,6 @@ a model that trains in memory can be captured in little more."""
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from roundlog.capture.draws import GENERATOR, Replay
 from roundlog.capture.errors import reason
 from roundlog.capture.real_steps.eager_steps import EagerTraining
 from roundlog.capture.real_steps.patched_torch import plainly, without_checkpoints
+from roundlog.capture.real_steps.reachable_values import tensor_digest
 from roundlog.data import materialized, widened
 from roundlog.data.spill_file import SpilledTensor, SpillFile
 from roundlog.execution import Executor, StoppedError
@@ -72,7 +72,7 @@ class TrialProgress:
         kernels: number of kernels that are compared in a step, or 0."""
         self._tell, self._each, self._kernels = tell, kernels, 0
         self._all_kernels = kernels * sum(steps)
-        self._done, self._all = 0.0, steps[0] + sum(steps) * (_ENGINE + 1 + (_KERNELS if kernels else _DOUBLE))
+        self._done, self._all = 0.0, steps[0] + sum(steps) * (1 + (_KERNELS if kernels else _ENGINE + _DOUBLE))
 
     def add(self, steps: float, what: str) -> None:
         """Tells that as much has been done as so many steps in FP32 take."""
@@ -103,6 +103,21 @@ class Trial:
         """Results as they are now, to be read later. Raises DataError if there is no room."""
         return {name: _later(self._aside.put(result())) for name, result in results.items()}
 
+    def inputs(self, step: int, states: Sequence[torch.Tensor]) -> StepInputs:
+        """The inputs of a step of the program. states: before it, in program order."""
+        return StepInputs(
+            states=states,
+            data=[widened(field) for field in self._batches[step].values()],
+            schedule=self._captured.schedule[step],
+            seed=self._task.seed,
+            step=step,
+            device=torch.device("cpu"),
+        )
+
+    def draw(self, drawn: Mapping[int, torch.Tensor]) -> None:
+        """Has PyTorch draw these numbers in the next step of those that have none yet. drawn: by operator."""
+        self._drawn.append({index: self._aside.put(x) for index, x in drawn.items()})
+
     def by_engine(self) -> TrialRun:
         """The steps of the program. Its results, random numbers and gradients are put aside."""
         origin, executor, run = self._origin, Executor(self._captured.program), TrialRun()
@@ -110,7 +125,7 @@ class Trial:
         drawn = origin.observed()
         wanted = {*origin.gradients.values(), *drawn}
         share = _ENGINE / len(self._captured.program.nodes)
-        for step, batch in enumerate(self._batches):
+        for step in range(self.steps):
             kept: dict[int, SpilledTensor] = {}
 
             def keep(index: int, value: torch.Tensor, kept: dict[int, SpilledTensor] = kept) -> None:
@@ -118,16 +133,8 @@ class Trial:
                 if index in wanted:
                     kept[index] = self._aside.put(value)
 
-            inputs = StepInputs(
-                states=states,
-                data=[widened(field) for field in batch.values()],
-                schedule=self._captured.schedule[step],
-                seed=self._task.seed,
-                step=step,
-                device=torch.device("cpu"),
-            )
             try:
-                result = executor.run(inputs, Recorder(MIN_LOG_GUARD), observe=keep)
+                result = executor.run(self.inputs(step, states), Recorder(MIN_LOG_GUARD), observe=keep)
             except StoppedError as error:
                 run.stopped = str(error)
                 break
@@ -135,7 +142,7 @@ class Trial:
                 dict(zip(self._captured.states, tensors, strict=True)) for tensors in (states, result.states)
             )
             gradients = {name: kept[index] for name, index in origin.gradients.items()}
-            changes = {name: functools.partial(_change, before[name], after[name]) for name in self._captured.own_names}
+            changes = {name: functools.partial(change, before[name], after[name]) for name in self._captured.own_names}
             changes_aside = self.put_aside(_named(result.loss, {}, changes))
             run.kept.append({**changes_aside, **_gradients({name: _later(one) for name, one in gradients.items()})})
             run.steps += 1
@@ -162,20 +169,24 @@ class Trial:
         look: Look,
         start: Tensors | None = None,
         *,
-        alone: bool = False,
         watching: Watching | None = None,
     ) -> TrialRun:
         """The user's own steps, with the program's random numbers. After the user's own gradients are recorded, the
         optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
-        The run ends at a step that raises. start: another state to begin with. alone: the optimizer gets the user's
-        own gradients. watching: is given the number of a step, its rows, the states before it, and the user's own
-        task; it is made around every loss and its gradients. Raises CaptureError."""
+        The run ends at a step that raises. start: another state to begin with. watching: is given the number of a step,
+        its rows, the states before it, and the user's own task; it is made around every loss and its gradients. Raises
+        CaptureError."""
         own, run = self._captured.begin(), TrialRun()
         with own.widened() if dtype == torch.float64 else nullcontext():
             first = self.start if start is None else start
+            shared = own.digests.keys() & own.tensors.keys() if dtype == torch.float32 else set()
             with torch.no_grad():
                 for name, tensor in own.tensors.items():
-                    tensor.copy_(first[name])
+                    if name in shared and tensor.stride() == first[name].stride():
+                        tensor.data = first[name]
+                    else:
+                        tensor.copy_(first[name])
+            digests = own.digests if all(first[name] is self._captured.states[name] for name in shared) else {}
             del first, start
             training = EagerTraining(own.task)
             cost, what = (_DOUBLE, "your step in FP64") if dtype == torch.float64 else (1.0, "your step")
@@ -183,26 +194,35 @@ class Trial:
             for step, batch in enumerate(self._batches):
                 gradients: dict[str, torch.Tensor] = {}
                 try:
-                    before = {name: tensor.detach().clone() for name, tensor in own.now().items()}
+                    before = {
+                        name: tensor.detach() if name in shared else tensor.detach().clone()
+                        for name, tensor in own.now().items()
+                    }
 
                     def around(
                         step: int = step, batch: Tensors = batch, before: Tensors = before
                     ) -> AbstractContextManager[object]:
                         return nullcontext() if watching is None else watching(step, batch, before, own)
 
-                    loss = self._step(own, training, step, batch, dtype, gradients, alone, around)
+                    loss = self._step(own, training, step, batch, dtype, gradients, around)
                     after = _detached(own.now())
                 except CaptureError:
                     raise
                 except Exception as error:
                     run.stopped = reason(error)
                     break
-                changes = {name: functools.partial(_change, before[name], after[name]) for name in before}
+                changes = {name: functools.partial(change, before[name], after[name]) for name in before}
                 look(step, _named(loss, {name: one.double for name, one in gradients.items()}, changes))
                 run.steps += 1
                 self.progress.add(cost, what)
                 # Not beside those of the next step.
                 del before, after, changes, gradients
+            for name in sorted(shared & digests.keys()):
+                if tensor_digest(own.tensors[name]) != digests[name]:
+                    raise CaptureError(
+                        f"the captured step is not yours: yours writes into {name}, and the program never does: write "
+                        "into it by PyTorch's functions (.copy_()), or not at all"
+                    )
         return run
 
     def _step(
@@ -213,14 +233,13 @@ class Trial:
         batch: Tensors,
         dtype: torch.dtype,
         gradients: dict[str, torch.Tensor],
-        alone: bool,
         watching: Callable[[], AbstractContextManager[object]],
     ) -> float:
         """One step of the user's own. gradients: gets its gradients, by name. Returns the loss."""
         default = torch.get_default_dtype()
 
         def exchange() -> None:
-            ours = self._gradients[step] if step < len(self._gradients) and not alone else {}
+            ours = self._gradients[step] if step < len(self._gradients) else {}
             for name, parameter in own.trained.items():
                 if parameter.grad is not None:
                     gradients[name] = parameter.grad.detach().clone()
@@ -240,12 +259,6 @@ class Trial:
         finally:
             torch.set_default_dtype(default)
 
-    def widening(self) -> Watching:
-        """For `by_pytorch`: parameters are in FP64 once the gradients of step 0 are there, so that nothing of their
-        updates is rounded away. Steps after it may fail."""
-        calls, last = itertools.count(1), len(self._task.phases()) * self._task.micro_batches
-        return lambda *given: _widened(given[-1]) if next(calls) == last else nullcontext()
-
 
 @contextmanager
 def _same_draws(step: int) -> Iterator[None]:
@@ -257,15 +270,6 @@ def _same_draws(step: int) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(before)
-
-
-@contextmanager
-def _widened(own: OwnStates) -> Iterator[None]:
-    yield
-    for parameter in own.trained.values():
-        if (gradient := parameter.grad) is not None:
-            parameter.grad, parameter.data = None, parameter.data.double()
-            parameter.grad = gradient.double()
 
 
 def _detached(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -306,12 +310,13 @@ def _gradients(gradients: Results) -> Results:
     return {f"{GRADIENT}{name}": gradient for name, gradient in gradients.items()}
 
 
-def _change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+def change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """The change of a state, as `Results` have it."""
     if before.dtype == after.dtype and torch.equal(before, after):
         return torch.zeros((), dtype=torch.float64)
-    change = after.double() - before.double()
+    apart = after.double() - before.double()
     # An element that stays infinite, as in a mask, has not moved.
-    return change if bool(change.sum().isfinite()) else torch.where(after == before, 0.0, change)
+    return apart if bool(apart.sum().isfinite()) else torch.where(after == before, 0.0, apart)
 
 
 def _later(one: SpilledTensor) -> Callable[[], torch.Tensor]:

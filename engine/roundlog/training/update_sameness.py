@@ -158,7 +158,8 @@ def _difference(updates: _Updates, draws: torch.Generator) -> str:
                 tensor.data = tensor.double()
         for parameter in own.trained.values():
             parameter.data = _drawn(parameter, draws, -6, 1)
-        states = {name: x.double() if x.is_floating_point() else x for name, x in captured.states.items()}
+        wide = {name: captured.states[name] for name in updates.stores}
+        states = captured.states | {name: x.double() for name, x in wide.items() if x.is_floating_point()}
         states |= {f"parameter/{name}": p.detach().double().clone() for name, p in own.trained.items()}
         training, gradients = EagerTraining(_without_model(own)), dict[str, torch.Tensor]()
         for step in range(min(_STEPS, own.task.steps)):
@@ -175,8 +176,7 @@ def _difference(updates: _Updates, draws: torch.Generator) -> str:
                 gradients = {name: x * (1.5 * max(clipped) / norm).to(x.dtype) for name, x in gradients.items()}
             with plainly(), _Rounding(updates.is_short) as rounding:
                 training.step(step, {}, lambda chosen=gradients: _exchange(own, chosen))  # type: ignore[misc]
-            wide = {name: x.double() for name, x in gradients.items()}
-            after = updates.following(states, wide, step)
+            after = updates.following(states, {name: x.double() for name, x in gradients.items()}, step)
             now = {name: x.detach().clone() for name, x in own.now().items() if name in updates.stores}
             for name, x in now.items():
                 if found := _apart(states[name], after[name], x.to(rounding.dtype), updates.is_exact(step)):

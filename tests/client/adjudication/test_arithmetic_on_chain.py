@@ -5,13 +5,14 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-import compile_contracts
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
 from roundlog.randomness import philox_word, row_of_position
 from web3 import Web3
+
+from tests.client.adjudication.contract_answers import deployed_harness
 
 BATCH = 50
 OPERATORS = {
@@ -57,14 +58,7 @@ chain = settings(
 
 @pytest.fixture(scope="module")
 def harness(web3: Web3) -> Any:
-    path = "test/support/ArithmeticHarness.sol"
-    sources = {name: file for name, file in compile_contracts.source_files().items() if "/arithmetic/" in name}
-    sources[path] = compile_contracts.SOURCES.parent / path
-    compiled = compile_contracts.compile_sources(sources)[path]["ArithmeticHarness"]
-    contract = web3.eth.contract(abi=compiled["abi"], bytecode=compiled["evm"]["bytecode"]["object"])
-    hash_ = contract.constructor().transact({"from": web3.eth.accounts[0]})
-    address = web3.eth.wait_for_transaction_receipt(hash_)["contractAddress"]
-    return web3.eth.contract(address=address, abi=compiled["abi"])
+    return deployed_harness(web3, "ArithmeticHarness")
 
 
 def canonical(bits: int) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-import compile_contracts
 import numpy as np
 import pytest
 from make_format_vectors import BINARY, UNARY, corners, drawn, format_of
@@ -20,6 +19,8 @@ from roundlog.program import DType
 from web3 import Web3
 from web3.exceptions import Web3Exception
 
+from tests.client.adjudication.contract_answers import deployed_harness
+
 BATCH = 2048
 SHORT = [DType.BF16, DType.F16]
 FUNCTIONS = sorted(set(code_names(Family.FUNCTION)))
@@ -29,16 +30,8 @@ FLOAT_TO_FLOAT, I64_TO_FLOAT = 31, 28
 
 @pytest.fixture(scope="module")
 def harness(web3: Web3) -> Any:
-    path = "test/support/FormatsHarness.sol"
-    sources = compile_contracts.source_files()
-    sources[path] = compile_contracts.SOURCES.parent / path
     needed = ("/arithmetic/", "/adjudication/", "/support/", "src/Merkle", "src/Time", "src/TrainingSpec", "src/Types")
-    sources = {name: file for name, file in sources.items() if any(part in name for part in needed)}
-    compiled = compile_contracts.compile_sources(sources)[path]["FormatsHarness"]
-    contract = web3.eth.contract(abi=compiled["abi"], bytecode=compiled["evm"]["bytecode"]["object"])
-    hash_ = contract.constructor().transact({"from": web3.eth.accounts[0]})
-    address = web3.eth.wait_for_transaction_receipt(hash_)["contractAddress"]
-    return web3.eth.contract(address=address, abi=compiled["abi"])
+    return deployed_harness(web3, "FormatsHarness", needed)
 
 
 def packed(numbers: Sequence[int]) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-import compile_contracts
 import pytest
 from make_arithmetic_vectors import packed
 from make_tensor_core_vectors import RULES, Draws, Group, result
@@ -15,20 +14,15 @@ from roundlog.definitions.tensor_core import ARITHMETICS, OPERAND_FORMATS, Tenso
 from roundlog.number_format import FLOAT32, Format
 from web3 import Web3
 
+from tests.client.adjudication.contract_answers import deployed_harness
+
 BATCH = 250
 SETS = [(one, format) for one in ARITHMETICS.values() for format in one.terms]
 
 
 @pytest.fixture(scope="module")
 def harness(web3: Web3) -> Any:
-    path = "test/support/TensorCoreHarness.sol"
-    sources = {name: file for name, file in compile_contracts.source_files().items() if "/arithmetic/" in name}
-    sources[path] = compile_contracts.SOURCES.parent / path
-    compiled = compile_contracts.compile_sources(sources)[path]["TensorCoreHarness"]
-    contract = web3.eth.contract(abi=compiled["abi"], bytecode=compiled["evm"]["bytecode"]["object"])
-    hash_ = contract.constructor().transact({"from": web3.eth.accounts[0]})
-    address = web3.eth.wait_for_transaction_receipt(hash_)["contractAddress"]
-    return web3.eth.contract(address=address, abi=compiled["abi"])
+    return deployed_harness(web3, "TensorCoreHarness")
 
 
 def any_number(rng: Random, format: Format) -> int:

@@ -152,7 +152,7 @@ def test_checks_answer_no_to_tasks_that_are_refused(run: Run, file: Path, tmp_pa
 def test_a_job_in_which_no_parameter_changes_is_made_with_a_warning(run: Run, file: Path, tmp_path: Path) -> None:
     result = run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--set", "rate=1e-12", "--json")
     assert result.exit_code == 0 and json.loads(result.stdout)["sameness"]["warning"] in result.stderr
-    assert "none of the 2 trained parameters changes in the first 3 step(s): the largest update is" in result.stderr
+    assert "none of the 2 trained parameters changes in the first 3 step(s): raise the learning" in result.stderr
 
 
 def test_a_key_that_a_batch_lacks_keeps_the_name_of_its_error(run: Run, file: Path, tmp_path: Path) -> None:

@@ -38,20 +38,11 @@ def write_model(
     negative, so that arithmetics of tensor cores lose what is small beside them."""
     import transformers
 
+    from tests.engine.generation.small_llama import small_llama
+
     torch.manual_seed(5)
     model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=WORDS,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=64,
-            initializer_range=0.3,
-            bos_token_id=None,
-            eos_token_id=0,
-        )
+        small_llama(WORDS, max_position_embeddings=64, initializer_range=0.3, bos_token_id=None, eos_token_id=0)
     )
     if cancels:
         with torch.no_grad():

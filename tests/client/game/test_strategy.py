@@ -38,6 +38,7 @@ from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.player import Games
 
 from tests.client.game.contract_model import ContractModel
+from tests.client.game.disputes_below import send
 from tests.client.game.model_trees import Refused, depth, root_of
 
 INITIAL = sha256(b"initial").digest()
@@ -117,23 +118,6 @@ def start(shape: tuple[int, int], trainer: Party, challenger: Party) -> Contract
     return ContractModel(
         spec_of(shape), roots, (last.payloads[-1], last.as_next_root().last_leaf_proof, last.as_next_root().row)
     )
-
-
-def send(model: ContractModel, move: Move) -> None:
-    match move:
-        case InTurn(moves):
-            for one in moves:
-                send(model, one)
-        case Bisect(descent):
-            model.bisect(descent)
-        case OpenLevel(side, leaf, root):
-            model.open_level(side, leaf, root)
-        case ProveStore(payload, proof):
-            model.prove_store(payload, proof)
-        case ClaimTimeout():
-            model.claim_timeout()
-        case _:
-            raise AssertionError(move)
 
 
 def play(model: ContractModel, parties: dict[Side, Party], order: tuple[Side, Side] = tuple(Side)) -> None:

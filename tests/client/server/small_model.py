@@ -17,7 +17,9 @@ def save_small_model(folder: Path) -> Path:
     """Saves a Llama of 262 tokens in BF16: all bytes, and six special ones. Its texts are bytes drawn almost evenly, so
     many of its characters are cut."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from tests.engine.generation.small_llama import small_llama
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = ["<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<unk>"]
@@ -31,18 +33,8 @@ def save_small_model(folder: Path) -> Path:
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=128,
-        bos_token_id=0,
-        eos_token_id=1,
-        tie_word_embeddings=True,
-    )
+    ends = {"bos_token_id": 0, "eos_token_id": 1, "tie_word_embeddings": True}
+    config = small_llama(len(vocabulary), 32, 48, 2, max_position_embeddings=128, **ends)
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
 

@@ -84,7 +84,6 @@ group(
     sin=torch.sin,
     cos=lambda x: torch.cos(3 * x),
     erf=torch.erf,
-    exp2=torch.exp2,
     log2=lambda x: positive(x).log2(),
     log10=lambda x: positive(x).log10(),
     rsqrt=lambda x: positive(x).rsqrt(),
@@ -107,7 +106,6 @@ group(
     sign=lambda x: x.sign() * x,
     clamp=lambda x: x.clamp(-0.5, 0.5),
     clamp_tensor=lambda x: torch.clamp(x, x.detach() - 0.1, x.detach() * 2),
-    logaddexp=lambda x: torch.logaddexp(x, x * 2),
     xlogy=lambda x: torch.xlogy(x, positive(x)),
     lerp=lambda x: torch.lerp(x, x * 2, x),
     addcdiv=lambda x: torch.addcdiv(x, x, positive(x), value=2),
@@ -163,18 +161,15 @@ group(
     cosine=lambda x: F.cosine_similarity(x, x.roll(1, 0)),
     distance=lambda x: F.pairwise_distance(x, x.roll(1, 0)),
     distance_of_all=lambda x: torch.dist(x, x.roll(1, 0).detach(), 3),
-    distances=lambda x: torch.cdist(x, x[:3] * 2 + 1),
-    distances_of_batches=lambda x: torch.cdist(x.reshape(2, 2, 6), x.reshape(2, 2, 6)[:1] * 2 + 1),
-    distances_by_product=lambda x: torch.cdist(x, x * 2 + 1, compute_mode="use_mm_for_euclid_dist"),
-    distances_1=lambda x: torch.cdist(x, x[:3] * 2 + 1, p=1),
-    distances_of_equals=lambda x: torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist"),
+    distances=lambda x: x * torch.cdist(x.detach(), x.detach()[:1] * 2 + 1),
+    distances_of_batches=lambda x: (
+        x * torch.cdist(x.detach().reshape(2, 2, 6), x.detach()[None, :2], p=1).reshape(4, 2)[:, :1]
+    ),
     topk=lambda x: x.topk(3)[0],
     topk_least=lambda x: x.topk(2, dim=0, largest=False)[0],
     sort=lambda x: x.sort(descending=True)[0],
     argsort=lambda x: x * x.argsort(),
     histogram=lambda x: x * torch.histc(x.detach(), bins=6, min=-1, max=1.4),
-    bucketize=lambda x: x * torch.bucketize(x.detach(), like(x, -0.5, 0.0, 0.5)),
-    searchsorted=lambda x: x * torch.searchsorted(like(x, -0.5, 0.0, 0.5), x.detach(), right=True),
 )
 
 group(
@@ -226,6 +221,7 @@ group(
     gather=lambda x: x.gather(1, PLACES[:, None]),
     write=write_pieces,
     fill=lambda x: x.index_fill(1, PLACES, 0.5),
+    fill_turned=lambda x: x.t().index_fill(0, PLACES, 0.5).t(),
     index_add=lambda x: x.new_zeros(3, 6).index_add(0, PLACES, x),
     index_copy=lambda x: x.new_zeros(4, 6).index_copy(0, torch.tensor([2, 0, 3, 1]), x),
     scatter=lambda x: torch.zeros_like(x).scatter(1, PLACES[:, None], x[:, :1]),

@@ -11,6 +11,8 @@ from roundlog.capture import portable
 from roundlog.generation import ModelIdentity
 from roundlog.generation.model_folder import weight_root
 
+from tests.engine.generation.small_llama import small_llama
+
 transformers = pytest.importorskip("transformers")
 
 WORDS = 61
@@ -18,13 +20,9 @@ WORDS = 61
 
 def formula_model(dtype: torch.dtype) -> Any:
     """A Llama with weights in thirty-seconds, from -1 to 1: numbers that every format has."""
-    config = transformers.LlamaConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
+    config = small_llama(
+        WORDS,
+        layers=2,
         max_position_embeddings=64,
         rope_theta=10_000.0,
         rms_norm_eps=2.0**-20,

@@ -9,6 +9,8 @@ import torch
 from roundlog.capture import CaptureError
 from roundlog.generation import Generator
 
+from tests.engine.generation.small_llama import small_llama
+
 transformers = pytest.importorskip("transformers")
 
 POSITIONS, VOCABULARY = 600, 50
@@ -16,16 +18,7 @@ POSITIONS, VOCABULARY = 600, 50
 
 def model(**more: Any) -> Any:
     torch.manual_seed(1)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=1024,
-        **more,
-    )
+    config = small_llama(VOCABULARY, inner=16, max_position_embeddings=1024, **more)
     return transformers.LlamaForCausalLM(config).eval()
 
 

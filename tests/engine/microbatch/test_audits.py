@@ -21,6 +21,7 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 from torch import nn
 
+from tests.engine.microbatch.test_parts import job_of_one_step
 from tests.engine.tasks import HalfwayGPT, classify, conv_task, gpt_task, linear_task
 
 Changed = Mapping[int, Entries]
@@ -169,17 +170,7 @@ def test_a_value_that_is_not_finite_is_named_as_for_the_whole_batch(tmp_path: Pa
         both = batch["x"].exp() + squares
         return (m(squares.minimum(torch.tensor(1.0))) + both.sum(1, keepdim=True)).sum()
 
-    task = Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": x},
-        batch_size=6,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
-    job = Job.from_task(lambda: task)
+    job = job_of_one_step(model, loss, x)
     messages = set()
     for count in (1, 2, 3, 6):
         with pytest.raises(NonFiniteError) as caught:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -259,6 +260,14 @@ def test_audits_come_to_the_same_root(
             assert audit.findings == []
 
 
+def job_of_one_step(model: nn.Module, loss: Any, x: torch.Tensor) -> Job:
+    """One step with all of x."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = {"batch_size": len(x), "steps": 1, "interval": 1, "seed": 0}
+    task = Task(model=model, loss=loss, optimizer=optimizer, dataset={"x": x}, **run)
+    return Job.from_task(lambda: task)
+
+
 def test_a_sum_that_overflows_in_parts_is_named_as_for_the_whole_batch(always_in_parts: None, tmp_path: Path) -> None:
     model = nn.Linear(3, 1, bias=False)
     x = torch.ones(6, 3)
@@ -267,17 +276,7 @@ def test_a_sum_that_overflows_in_parts_is_named_as_for_the_whole_batch(always_in
     def loss(m: nn.Module, batch) -> torch.Tensor:
         return (m(batch["x"] * 0.0) + batch["x"].sum(0)[1:].sum()).sum()
 
-    task = Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": x},
-        batch_size=6,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
-    job = Job.from_task(lambda: task)
+    job = job_of_one_step(model, loss, x)
     messages = set()
     for count in (1, 2, 6):
         with pytest.raises(NonFiniteError) as caught:

@@ -44,7 +44,7 @@ def compared(captured: Captured) -> int:
     progress = TrialProgress(lambda share, detail: None, [1], kernels=len(captured.origin.trail.calls))
     trial = Trial(captured, captured.states, 1, progress)
     trial.by_engine()
-    return confirm_same_kernels(captured, trial)[1]
+    return confirm_same_kernels(captured, trial)[2]
 
 
 def is_noticed(captured: Captured) -> bool:

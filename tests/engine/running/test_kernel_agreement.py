@@ -159,10 +159,12 @@ def test_the_users_tensors_are_left_alone() -> None:
 
 def test_arguments_are_noted_as_they_were_before_a_kernel_writes_into_them() -> None:
     noted: list[Any] = []
+    written: list[Any] = []
     x, y = torch.ones(3), torch.ones(3)
-    with KernelArguments(lambda call, func, args, kwargs, given: noted.append((args, kwargs, given))):
+    with KernelArguments(lambda call, func, args, kwargs, given: noted.append((args, kwargs, given)), written.extend):
         x.add_(y, alpha=2)
     ((args, kwargs, given),) = noted
+    assert [one is x for one in written] == [True]
     assert args[0].tolist() == [1, 1, 1] and kwargs == {"alpha": 2} and given[0].tolist() == [3, 3, 3]
 
 

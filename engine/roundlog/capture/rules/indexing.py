@@ -266,18 +266,6 @@ def _known_to_differ(c: Context) -> bool:
     return len(torch.unique(stacked, dim=0)) == len(stacked)
 
 
-@rule("bucketize.Tensor", "searchsorted.Tensor")
-def bucketize(c: Context, a: Value, b: Value, *, out_int32: bool = False, right: bool = False, **_: Any) -> Value:
-    """Number of boundaries below a value (or at it, if `right`)."""
-    x, boundaries = (a, b) if "bucketize" in str(c.node.target) else (b, a)
-    if c.rank(boundaries) != 1 or any(option is not None for option in _.values()):
-        raise CaptureError("searches in several lists, or in unsorted ones: search in one sorted list at a time")
-    _check_comparisons(prod(c.shape(x)) * c.shape(boundaries)[0])
-    wide, last = c.builder.reshape(x, (*c.shape(x), 1)), c.rank(x)
-    below = c.op("le" if right else "lt", boundaries, wide)
-    return c.squeeze(c.op("sum_i64", c.op("to_i64", below), dims=(last,)), [last])
-
-
 def _counted(c: Context, mask: Value, otherwise: int) -> Value:
     """Number of marked elements before each marked one; `otherwise` for the others."""
     count = prod(c.shape(mask))

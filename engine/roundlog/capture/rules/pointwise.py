@@ -145,14 +145,6 @@ for _name in ("exp", "expm1", "log", "log1p", "tanh", "erf", "sin", "cos"):
     _function(_name)
 
 
-@rule("logaddexp")
-def logaddexp(c: Context, a: Value, b: Value) -> Value:
-    # The difference of two equal infinities is NaN.
-    apart = c.op("where", c.op("eq", a, b), c.f32(0.0), c.op("sub", a, b))
-    e = c.op("exp", c.op("neg", c.op("abs", apart)))
-    return c.op("add", c.op("maximum", a, b), c.op("log1p", e))
-
-
 @rule("xlogy")
 def xlogy(c: Context, a: Any, b: Any) -> Value:
     """a * log b; zero where a is, unless b is NaN."""
@@ -364,11 +356,6 @@ def pow_of_scalar(c: Context, base: Scalar, x: Value) -> Value:
     if isinstance(base, int) and c.dtype(x) != DType.F32:
         raise CaptureError("raises integers to variable powers: convert them to float32")
     return c.op("exp", c.op("mul", c.builder.convert(x, DType.F32), c.f32(log(base))))
-
-
-@rule("exp2")
-def exp2(c: Context, x: Value) -> Value:
-    return pow_of_scalar(c, 2.0, x)
 
 
 @rule("log2", "log10")

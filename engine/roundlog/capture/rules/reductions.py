@@ -12,7 +12,7 @@ import torch
 
 from roundlog.capture.builder import Value
 from roundlog.capture.errors import CaptureError
-from roundlog.capture.rules.pointwise import not_a_number, pow_, rsqrt, sign
+from roundlog.capture.rules.pointwise import not_a_number, pow_, rsqrt
 from roundlog.capture.rules.rule_table import Context, Scalar, rule, storage
 from roundlog.capture.rules.shapes_and_views import pad
 from roundlog.program import DType, TensorType
@@ -252,21 +252,6 @@ def distances(c: Context, a: Value, b: Value, p: float, mode: int | None = None)
     if p not in (1, 2):
         raise CaptureError(f"takes distances of order {p}: write (x[:, None] - y).abs().pow({p}).sum(-1).pow(1 / {p})")
     return vector_norm(c, _differences(c, a, b), p, (-1,))
-
-
-@rule("_cdist_backward", at_capture=True)
-def distances_backward(c: Context, g: Value, a: Value, b: Value, p: float, distance: Value) -> Value:
-    """The gradient of the first rows; where a distance is zero, zero."""
-    difference, zero = _differences(c, a, b), c.f32(0.0)
-    g, distance = (c.builder.reshape(x, (*c.shape(x), 1)) for x in (g, distance))
-    if p == 1:
-        each = c.op("mul", g, sign(c, difference))
-    else:
-        none = c.op("eq", distance, zero)
-        ratio = c.op("div", difference, c.op("where", none, c.f32(1.0), distance))
-        each = c.op("where", none, zero, c.op("mul", g, ratio))
-    axis = c.rank(each) - 2
-    return c.squeeze(c.op("sum", each, dims=(axis,)), [axis])
 
 
 @rule("_softmax")

@@ -15,8 +15,8 @@ from roundlog.capture.rules.rule_table import Context, Scalar, rule, wider
 
 
 @rule("alias", "detach", "lift_fresh", view=True)
-@rule("clone", "lift_fresh_copy", "contiguous")
-def same(c: Context, x: Value, **_: Any) -> Value:
+@rule("clone", "lift_fresh_copy", "contiguous", "prims.copy_strided.default")
+def same(c: Context, x: Value, strides: Any = None, **_: Any) -> Value:
     return x
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from roundlog.capture.real_steps.eager_steps import LEFT_BEHIND, WatchedSteps, b
 from roundlog.capture.real_steps.patched_torch import plain_model, plainly
 from roundlog.capture.real_steps.reachable_values import ReachableValues, TensorPlace, memory_of, reachable
 from roundlog.capture.task import Source, Task
+from roundlog.data import lazy_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,20 @@ class WarmedTask:
         return plain_model(self.task.model).get_parameter(name)
 
 
-def warmed_task(fresh: FreshTasks, watched: WatchedSteps) -> WarmedTask:
-    """Take the first step of a fresh task, and undo it. Raises CaptureError for a state that an optimizer of the user's
-    does not begin with zeros."""
+def warmed_task(
+    fresh: FreshTasks, watched: WatchedSteps, shared: Mapping[str, Tensor] = MappingProxyType({})
+) -> WarmedTask:
+    """Take the first step of a fresh task, and undo it. shared: equal tensors, in whose memory states of the model lie
+    from now on, by name. Raises CaptureError for a state that an optimizer of the user's does not begin with zeros."""
     task, fields = fresh()
+    for name, tensor in model_tensors(plain_model(task.model)).items() if shared else ():
+        if name in shared and tensor.stride() == shared[name].stride():
+            tensor.data = shared[name]
     early = reachable(task, watched.calls, elements=False)
     for name, tensor in watched.held.items():
         if name in early.places and memory_of(early.places[name].tensor) == memory_of(tensor) != 0:
             raise CaptureError(f"steps change {name}, which all tasks have: make it in the function that makes a task")
-    held = [(place, place.tensor.detach().clone(), place.tensor._version) for place in early.places.values()]
+    held = [(place, lazy_copy(place.tensor), place.tensor._version) for place in early.places.values()]
     after = _losses_and_own_steps(task)
     late = reachable(task, watched.calls, elements=False)
     made = [name for name in watched.states if name not in early.places]
@@ -123,7 +130,7 @@ def _losses_and_own_steps(task: Task) -> dict[str, Tensor]:
     except Exception as error:  # a stated number is one of Python's here
         raise CaptureError(f"the step fails in PyTorch itself: {reason(error)}{place_of_error(error)}") from error
     torch.set_rng_state(generator)
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def _require_zeros(task: Task, watched: WatchedSteps, after: dict[str, Tensor], name: str) -> None:
