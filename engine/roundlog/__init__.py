@@ -66,16 +66,14 @@ __all__ = [
 
 def lazy_face(module: str, files: Mapping[str, str]) -> Callable[[str], object]:
     """The `__getattr__` of a package, whose names are loaded each when it is first used, and found by Python from then
-    on. module: the package, which has an `__all__`. files: module within the package -> the names that it has, with
-    spaces between them."""
+    on. module: the package. files: module within it -> the names that it has, with spaces between them."""
     homes = {name: file for file, names in files.items() for name in names.split()}
 
     def load(name: str) -> object:
-        face = sys.modules[module]
         if name not in homes:
-            raise AttributeError(f"{module} has no {name}: its public names are {', '.join(face.__all__)}")
+            raise AttributeError(f"{module} has no {name}: its public names are {', '.join(sorted(homes))}")
         found = getattr(import_module(f"{module}.{homes[name]}"), name)
-        setattr(face, name, found)
+        setattr(sys.modules[module], name, found)
         return found
 
     return load

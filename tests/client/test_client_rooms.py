@@ -43,13 +43,15 @@ def imported(file: Path, *, at_the_top: bool = False) -> set[str]:
 
 
 def faces() -> dict[str, set[str]]:
-    """Faces of the engine, its own, its rooms' and those of rooms within rooms -> the names in their `__all__`."""
+    """Faces of the engine, its own, its rooms' and those of rooms within rooms -> the names that they have."""
     found: dict[str, set[str]] = {}
     for path in ENGINE.rglob("__init__.py"):
         name = ".".join(("roundlog", *path.parent.relative_to(ENGINE).parts))
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.Assign) and [getattr(one, "id", "") for one in node.targets] == ["__all__"]:
-                found[name] = set(ast.literal_eval(node.value))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("roundlog."):
+                found.setdefault(name, set()).update(one.asname or one.name for one in node.names)
+            elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                found.setdefault(name, set()).add(node.name)
     return found
 
 

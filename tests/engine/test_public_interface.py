@@ -27,7 +27,7 @@ def test_no_other_name_is_public() -> None:
 def test_a_room_that_loads_its_names_when_they_are_used_has_each_of_them(room: str) -> None:
     face = import_module(room)
     homes = {name: file for file, names in face._FILES.items() for name in names.split()}
-    assert set(homes) == set(face.__all__) and not {*homes} & {*homes.values()}
+    assert homes and not {*homes} & {*homes.values()}
     for name, file in homes.items():
         assert getattr(face, name) is getattr(import_module(f"{room}.{file}"), name)
     with pytest.raises(AttributeError, match=f"{room} has no nothing: its public names are"):

@@ -16,30 +16,3 @@ from roundlog.adjudication.binary32 import wrap
 from roundlog.adjudication.openings import Material, OperandOpening, largest_proof, needed, running_results
 from roundlog.adjudication.partial import CHAIN_LIMIT, ExactSum, GroupChain, IntegerSum, RunningResult, start
 from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, Refusal
-
-__all__ = [
-    "CHAIN_LIMIT",
-    "Chunk",
-    "Chunks",
-    "ExactSum",
-    "GroupChain",
-    "IntegerSum",
-    "Material",
-    "NoAnswer",
-    "NoTensorCoreValueError",
-    "OperandOpening",
-    "Refusal",
-    "RunningResult",
-    "Tree",
-    "binary32",
-    "function_value",
-    "in_float32",
-    "is_finite",
-    "largest_proof",
-    "needed",
-    "running_results",
-    "segments",
-    "start",
-    "tensor_core_groups",
-    "wrap",
-]

@@ -27,26 +27,3 @@ from roundlog.arithmetic.machine import (
     undisturbed,
     until_undisturbed,
 )
-
-__all__ = [
-    "DisturbedError",
-    "MachineError",
-    "adjacent",
-    "as_float32",
-    "check_machine",
-    "format_of",
-    "held",
-    "in_format",
-    "is_short",
-    "neighbour",
-    "ordinal",
-    "round_f32",
-    "round_function",
-    "round_interval",
-    "round_signed",
-    "round_sums",
-    "round_to",
-    "torch_dtype",
-    "undisturbed",
-    "until_undisturbed",
-]

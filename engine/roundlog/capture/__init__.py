@@ -8,19 +8,3 @@ from roundlog.capture.huggingface import generated_tokens
 from roundlog.capture.pipeline import capture
 from roundlog.capture.portable import paused, portable, torchs_own
 from roundlog.capture.task import Task
-
-__all__ = [
-    "CaptureError",
-    "Captured",
-    "DefectError",
-    "MakeTask",
-    "Task",
-    "capture",
-    "generated_tokens",
-    "is_refusal",
-    "is_users_error",
-    "paused",
-    "portable",
-    "told_from_refusals",
-    "torchs_own",
-]

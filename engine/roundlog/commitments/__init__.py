@@ -14,24 +14,3 @@ from roundlog.commitments.tensor_roots import (
     tensor_root,
     tensor_tree,
 )
-
-__all__ = [
-    "BLOCK_SIZE",
-    "CHUNK_SIZE",
-    "PAD",
-    "BlockTree",
-    "CommitmentError",
-    "MerkleTree",
-    "blocks_of",
-    "canonical",
-    "depth_of",
-    "leaf_hash",
-    "node_hash",
-    "state_root",
-    "state_tree",
-    "tensor_bytes",
-    "tensor_chunk",
-    "tensor_root",
-    "tensor_tree",
-    "verify",
-]

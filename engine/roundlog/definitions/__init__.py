@@ -20,23 +20,6 @@ from roundlog.definitions.definition import (
     Signature,
 )
 
-__all__ = [
-    "DEFINITIONS",
-    "FLOATS",
-    "Copy",
-    "Extreme",
-    "Family",
-    "InputReads",
-    "OperatorDefinition",
-    "OperatorKind",
-    "Signature",
-    "code_name",
-    "code_names",
-    "of_family",
-    "opcodes",
-    "signatures",
-]
-
 DEFINITIONS: dict[str, OperatorDefinition] = {
     one.name: one
     for group in (

@@ -1,7 +1,7 @@
 """Descriptors: programs as the contract reads them, operator by operator, and their Merkle root (docs/protocol.md)."""
 
 from roundlog.definitions import Family
-from roundlog.descriptors import descriptor_rules  # noqa: F401  (registers rules)
+from roundlog.descriptors import descriptor_rules
 from roundlog.descriptors.describe import describe, program_root, program_tree
 from roundlog.descriptors.descriptor import (
     REDUCTIONS,
@@ -12,17 +12,3 @@ from roundlog.descriptors.descriptor import (
     decode_descriptor,
     encode_descriptor,
 )
-
-__all__ = [
-    "REDUCTIONS",
-    "Descriptor",
-    "DescriptorError",
-    "Family",
-    "Input",
-    "Row",
-    "decode_descriptor",
-    "describe",
-    "encode_descriptor",
-    "program_root",
-    "program_tree",
-]

@@ -12,18 +12,3 @@ from roundlog.dispute.step_trace import (
     trace_tree,
 )
 from roundlog.training.fabricated_values import FabricatedValues
-
-__all__ = [
-    "DisputedOperator",
-    "ElementMaterial",
-    "FabricatedValues",
-    "OutputsOnDisk",
-    "RunningResults",
-    "SomeOutputs",
-    "StepTrace",
-    "half_of",
-    "operators_half",
-    "running_results",
-    "trace_step",
-    "trace_tree",
-]

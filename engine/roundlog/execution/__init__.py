@@ -4,19 +4,3 @@ from roundlog.execution.batches import CPU, Batches, BatchSource
 from roundlog.execution.executor import CheckedProgram, Executor, RunningStep, StepExecutor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError
-
-__all__ = [
-    "CPU",
-    "BatchSource",
-    "Batches",
-    "CheckedProgram",
-    "Executor",
-    "IndexRangeError",
-    "MicrobatchExecutor",
-    "NonFiniteError",
-    "RunningStep",
-    "StepExecutor",
-    "StepResult",
-    "StoppedError",
-    "micro_batches_of",
-]

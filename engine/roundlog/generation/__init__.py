@@ -17,33 +17,3 @@ from roundlog.generation.prompt_process import encoded_again
 from roundlog.generation.receipt_check import TextCheck, check_text, expected_seconds, make_receipt, other_model
 from roundlog.generation.step_modules import TokenSampler, sampler_numbers
 from roundlog.generation.trained_weights import set_weights, trained_weights
-
-__all__ = [
-    "BatchGenerator",
-    "Choice",
-    "FinishReason",
-    "FolderError",
-    "Generation",
-    "GenerationReceipt",
-    "Generator",
-    "LoadedModel",
-    "ModelIdentity",
-    "RequestDroppedError",
-    "TextCheck",
-    "TextRequest",
-    "TokenSampler",
-    "check_text",
-    "encoded_again",
-    "expected_seconds",
-    "load_model",
-    "make_receipt",
-    "other_model",
-    "parse_generation_receipt",
-    "prompt_tokens",
-    "sampler_numbers",
-    "save_model",
-    "set_weights",
-    "token_text",
-    "trained_weights",
-    "weight_root",
-]

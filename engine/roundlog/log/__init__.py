@@ -5,20 +5,3 @@ policies of rounding log something else, in payloads of a format of their own.
 from roundlog.log.layout import LogHeader, PayloadFormat, PayloadKind
 from roundlog.log.log_files import ClosedLog, LogFile, LogReader, LogWriter, most_log_bytes
 from roundlog.log.payload import ENTRIES, Decision, Entries, LogError, PayloadError, StepLog
-
-__all__ = [
-    "ENTRIES",
-    "ClosedLog",
-    "Decision",
-    "Entries",
-    "LogError",
-    "LogFile",
-    "LogHeader",
-    "LogReader",
-    "LogWriter",
-    "PayloadError",
-    "PayloadFormat",
-    "PayloadKind",
-    "StepLog",
-    "most_log_bytes",
-]

@@ -2,7 +2,7 @@
 definition says. `check` holds a program against it."""
 
 from roundlog.definitions import OperatorKind
-from roundlog.operators import (  # noqa: F401  (each registers its operators)
+from roundlog.operators import (
     contraction,
     convolution,
     elementwise,
@@ -27,22 +27,3 @@ from roundlog.operators.registry import (
     workspace,
 )
 from roundlog.operators.summation import Summation
-
-__all__ = [
-    "REGISTRY",
-    "Attributes",
-    "Direct",
-    "Inexact",
-    "Operator",
-    "OperatorKind",
-    "Source",
-    "StepInputs",
-    "Summation",
-    "Tensors",
-    "check",
-    "check_narrow",
-    "compute_narrow",
-    "operands",
-    "operator",
-    "workspace",
-]

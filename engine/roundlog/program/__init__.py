@@ -14,19 +14,3 @@ from roundlog.program.model import (
     first_store,
 )
 from roundlog.program.program_text import from_json, to_json
-
-__all__ = [
-    "AliveMemory",
-    "Attribute",
-    "DType",
-    "FieldType",
-    "Node",
-    "Program",
-    "ProgramError",
-    "Stored",
-    "TensorType",
-    "as_array",
-    "first_store",
-    "from_json",
-    "to_json",
-]

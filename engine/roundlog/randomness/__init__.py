@@ -15,17 +15,3 @@ from roundlog.randomness.philox import (
     stream_key,
     uniform,
 )
-
-__all__ = [
-    "SHUFFLE_ROUNDS",
-    "RandomnessError",
-    "batch_rows",
-    "epoch_seed",
-    "philox4x64",
-    "philox_word",
-    "row_of_position",
-    "shuffled_index",
-    "shuffled_rows",
-    "stream_key",
-    "uniform",
-]

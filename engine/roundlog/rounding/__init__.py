@@ -25,25 +25,3 @@ from roundlog.rounding.protocols import (
     in_order,
 )
 from roundlog.rounding.resolve import Recorder, certify, ends
-
-__all__ = [
-    "Counts",
-    "Follower",
-    "FollowingRounding",
-    "LogFinding",
-    "LogFindingKind",
-    "LogSummary",
-    "Recorder",
-    "RecordingRounding",
-    "Rounding",
-    "StepSummary",
-    "Window",
-    "certify",
-    "ends",
-    "follower",
-    "in_order",
-    "payload_format",
-    "recorder",
-    "summarise",
-    "without_log",
-]

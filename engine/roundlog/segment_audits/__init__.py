@@ -43,32 +43,4 @@ _FILES = {
     "workers": "NoWorkersError process_workers",
 }
 
-__all__ = [
-    "CHECKPOINTS_FILE",
-    "MAX_LIST_BYTES",
-    "Directories",
-    "Listing",
-    "ListingError",
-    "Look",
-    "NoWorkersError",
-    "Publisher",
-    "Reports",
-    "SegmentAudit",
-    "Sharing",
-    "StateSource",
-    "UnusableState",
-    "audit_by_segments",
-    "cluster_workers",
-    "connect_cluster",
-    "keep_published",
-    "listing_of_run",
-    "most_list_bytes",
-    "process_workers",
-    "read_address_of_job",
-    "read_listing",
-    "settled",
-    "units",
-]
-
-
 __getattr__ = lazy_face(__name__, _FILES)

@@ -41,36 +41,11 @@ if TYPE_CHECKING:
         tensor_types,
     )
 
-__all__ = [
-    "BESIDE",
-    "DTYPE_NAMES",
-    "StorageError",
-    "StoredTensors",
-    "TensorEntry",
-    "append_file",
-    "commit_file",
-    "create_file",
-    "entry_of",
-    "header_of",
-    "load_tensors",
-    "lock_file",
-    "most_tensor_bytes",
-    "open_regular",
-    "open_tensors",
-    "partial_path",
-    "read_at",
-    "read_into",
-    "read_record",
-    "reading",
-    "replace_file",
-    "require_regular",
-    "save_state",
-    "save_tensors",
-    "sync_directory",
-    "sync_file",
-    "tensor_types",
-    "write_record",
-]
+_FILES = {
+    "tensor_files": (
+        "DTYPE_NAMES StoredTensors TensorEntry entry_of header_of load_tensors most_tensor_bytes open_tensors "
+        "save_state save_tensors tensor_types"
+    ),
+}
 
-
-__getattr__ = lazy_face(__name__, {"tensor_files": " ".join(__all__)})
+__getattr__ = lazy_face(__name__, _FILES)

@@ -11,15 +11,3 @@ from roundlog.capture.huggingface.generation_task import (
     generation_arguments,
 )
 from roundlog.capture.huggingface.trainer_task import trainer_arguments
-
-__all__ = [
-    "NOISE",
-    "CachedModel",
-    "Sampling",
-    "SamplingForm",
-    "check_generation",
-    "chosen_tokens",
-    "generated_tokens",
-    "generation_arguments",
-    "trainer_arguments",
-]

@@ -1,6 +1,6 @@
 """Rules that write ATen operators in the program's operator set: one rule an operator, by name."""
 
-from roundlog.capture.rules import (  # noqa: F401  (each adds its rules)
+from roundlog.capture.rules import (
     factories,
     indexing,
     matrix_products,

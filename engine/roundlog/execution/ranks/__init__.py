@@ -6,19 +6,3 @@ from roundlog.execution.ranks.membership import LostRankError
 from roundlog.execution.ranks.orders import DisagreementError
 from roundlog.execution.ranks.rank_program import samples_of_ranks
 from roundlog.execution.ranks.ranks_executor import RanksExecutor, await_dismissal, dismiss, serve
-
-__all__ = [
-    "DisagreementError",
-    "Launch",
-    "LaunchError",
-    "LostRankError",
-    "Ranks",
-    "RanksExecutor",
-    "await_dismissal",
-    "connect",
-    "disconnect",
-    "dismiss",
-    "joined",
-    "samples_of_ranks",
-    "serve",
-]

@@ -12,16 +12,3 @@ from roundlog.rounding.ovt.threshold_rounding import (
     Thresholds,
 )
 from roundlog.rounding.ovt.trits import TRITS, TritLog, Trits
-
-__all__ = [
-    "MAX_THRESHOLDS_BYTES",
-    "MIN_THRESHOLD",
-    "TRITS",
-    "Divergence",
-    "ThresholdError",
-    "ThresholdFollower",
-    "ThresholdRecorder",
-    "Thresholds",
-    "TritLog",
-    "Trits",
-]
