@@ -165,7 +165,8 @@ TRACERS = {"Dynamo": by_dynamo, "joint export": by_joint_export, "capture": by_c
 def tried(tracer: Callable[[Callable[[], Task], int], Outcome], make: Callable[[], Task], steps: int) -> Outcome:
     autocast = torch.is_autocast_enabled("cpu")
     try:
-        return tracer(make, steps)
+        with torch.inference_mode(False), torch.enable_grad():  # whatever mode a tracer that failed has left
+            return tracer(make, steps)
     except ModuleNotFoundError as missing:
         return "not tried", f"needs {missing.name}"
     except Exception as error:  # of the script's own steps, which PyTorch cannot take

@@ -33,7 +33,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _MEASURED = _ROOT / "engine" / "roundlog" / "capture"
 _KINDS = Path(__file__).resolve().parent / "models" / "rows.jsonl"
 
-_UNSEEN = r"@njit|def (_note\w*|_is_called_by_library|_line)\("
+_UNSEEN = r"@(njit|vectorize)|def (_note\w*|_is_called_by_library|_line)\("
 
 Lines = dict[str, list[int]]
 """File, relative to the repository -> lines that were run."""

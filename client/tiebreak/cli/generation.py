@@ -242,7 +242,9 @@ def generate(
         is_chat = not raw and bool(loaded.tokenizer.chat_template)
         tokens = prompt_tokens(loaded.tokenizer, [{"role": "user", "content": said}] if is_chat else said)
         positions = weights.positions or len(tokens) + choice.max_new_tokens
-        generator = Generator(loaded.model, positions=positions, arithmetic=weights.arithmetic, tell=bar.tell)
+        generator = Generator(
+            loaded.model, positions=positions, arithmetic=weights.arithmetic, is_as_read=True, tell=bar.tell
+        )
         stream = TextStream(TextDecoder(loaded.tokenizer, tokens), None if json else sys.stdout, bar.close)
         text = generator.generate(
             tokens,

@@ -146,7 +146,9 @@ def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool,
                 f"that it is of, {receipt.model.name or 'which has no name'} {receipt.model.revision}".rstrip()
                 + "."
             )
-        generator = Generator(loaded.model, positions=positions, arithmetic=receipt.arithmetic, tell=bar.tell)
+        generator = Generator(
+            loaded.model, positions=positions, arithmetic=receipt.arithmetic, is_as_read=True, tell=bar.tell
+        )
         expected = expected_seconds(receipt, generator, by_token=by_token)
         if expected > max_seconds:  # what was slow may have been the first time of its kind
             expected = min(expected, expected_seconds(receipt, generator, by_token=by_token))

@@ -355,10 +355,16 @@ _REWRITES = {
     "atanh": "write 0.5 * (x.log1p() - (-x).log1p())",
     **dict.fromkeys(("cummax", "cummin"), "take torch.maximum or torch.minimum of one slice after another"),
     "logcumsumexp": "write (x - top).exp().cumsum(dim).log() + top, top = x.amax(dim, keepdim=True).detach()",
-    **dict.fromkeys(("bucketize", "searchsorted"), "count what is smaller: (boundaries < x.unsqueeze(-1)).sum(-1)"),
-    "logaddexp": "write a + F.softplus(b - a)",
+    **dict.fromkeys(
+        ("bucketize", "searchsorted"),
+        "write (boundaries < x.unsqueeze(-1)).sum(-1), <= for right=True",
+    ),
+    "logaddexp": "write torch.maximum(a, b) + F.softplus(-(a - b).abs())",
     "exp2": "write 2.0**x",
-    "_cdist_backward": "write (x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1).sqrt()",
+    "_cdist_backward": (
+        "write z = x.unsqueeze(-2) - y.unsqueeze(-3), and z.abs().sum(-1) for order 1; for order 2, "
+        "d = z.square().sum(-1) and torch.where(d > 0, d, 1.0).sqrt() * (d > 0)"
+    ),
     "_pdist_forward": "take the pairs of torch.cdist(x, x) that torch.triu_indices names",
     "grid_sampler_2d": (
         "read the four pixels around each position by torch.gather, and add them up by their weights "

@@ -288,13 +288,13 @@ OWN: dict[str, Callable[[Arguments], torch.Tensor | None]] = {
 is nothing else, or where PyTorch says what is wrong with the arguments."""
 
 _NAMES = """
-    _local_scalar_dense _sparse_coo_tensor_with_dims_and_tensors _to_copy _to_dense _unsafe_view abs add all amax amin
-    any arange argmax argmin cat ceil clamp clamp_max clamp_min clone constant_pad_nd copy cumprod cumsum diagonal_copy
-    div embedding empty empty_like empty_strided eq equal eye fill flip floor floor_divide fmod frac full full_like
-    gather ge gt index index_copy index_fill index_put index_select isfinite isinf isnan le lt masked_fill masked_select
-    max maximum min minimum mul nan_to_num ne neg new_empty new_full new_ones new_zeros ones ones_like random reciprocal
-    relu remainder repeat repeat_interleave resize roll round rsqrt rsub scalar_tensor scatter searchsorted set sgn sign
-    sqrt square stack sub topk tril triu trunc where zero zeros zeros_like
+    _local_scalar_dense _sparse_coo_tensor_with_dims_and_tensors _to_copy _to_dense _unsafe_view abs add all
+    amax amin any arange argmax argmin cat ceil clamp clamp_max clamp_min clone constant_pad_nd copy cumprod cumsum
+    diagonal_copy div embedding empty empty_like empty_strided eq equal eye fill flip floor floor_divide fmod frac full
+    full_like gather ge gt index index_copy index_fill index_put index_select isfinite isinf isnan le lt masked_fill
+    masked_select max maximum min minimum mul nan_to_num ne neg new_empty new_full new_ones new_zeros ones ones_like
+    random reciprocal relu remainder repeat repeat_interleave resize roll round rsqrt rsub scalar_tensor scatter
+    searchsorted set sgn sign sqrt square stack sub topk tril triu trunc where zero zeros zeros_like
 """
 _EXACT = frozenset(_NAMES.split())
 """Names without overload, and without the underscore of what writes in place, of operators that move real numbers,

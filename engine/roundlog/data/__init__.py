@@ -32,7 +32,6 @@ from roundlog.data.sources import (
     field_of,
     fields_of,
     is_lazy_view,
-    lazy_copy,
     materialized,
     micro_batches,
     reach,

@@ -50,14 +50,6 @@ def materialized(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if is_lazy_view(tensor) else tensor
 
 
-def lazy_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that takes memory once either is written to, or read by something else than PyTorch."""
-    try:
-        return tensor.detach().clone() if is_lazy_view(tensor) else tensor.detach()._lazy_clone()
-    except (RuntimeError, NotImplementedError):  # of memory that is not PyTorch's, as numpy's and a file's
-        return tensor.detach().clone()
-
-
 def reach(tensor: torch.Tensor) -> int:
     """Places in memory from the first element of a plain tensor, which has some, to its last one."""
     return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

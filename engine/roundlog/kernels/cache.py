@@ -140,7 +140,7 @@ class CheckedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
             self._save_index({**self._load_index(), key: name})
 
     def _load_index(self) -> Any:
-        content = _checked(Path(self._index_path))
+        content = checked_content(Path(self._index_path))
         if content is None:
             return {}
         version, stamp, overloads = pickle.loads(content)  # noqa: S301 (the place is ours alone)
@@ -150,7 +150,7 @@ class CheckedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
         self._write(self._index_path, (self._version, self._source_stamp, overloads))
 
     def _load_data(self, name: str) -> Any:
-        content = _checked(Path(self._data_path(name)))
+        content = checked_content(Path(self._data_path(name)))
         return None if content is None else pickle.loads(content)  # noqa: S301 (as above)
 
     def _save_data(self, name: str, data: Any) -> None:
@@ -162,7 +162,7 @@ class CheckedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]
             file.write(sha256(content).digest() + content)
 
 
-def _checked(path: Path) -> bytes | None:
+def checked_content(path: Path) -> bytes | None:
     """Content of a file behind its checksum; None if there is none, or it is damaged."""
     try:
         data = path.read_bytes()

@@ -21,7 +21,6 @@ from roundlog.data import (
     RemoteFile,
     data_tree,
     is_unchanged,
-    lazy_copy,
     read_block_roots,
     read_fields,
     remote_fields,
@@ -211,7 +210,8 @@ class Job:
         return Job(
             program=program,
             spec=spec,
-            initial={name: lazy_copy(state) for name, state in captured.states.items()},
+            # Until here frozen states lie in the task's own memory.
+            initial={name: state.clone() for name, state in captured.states.items()},
             schedule=captured.schedule,
             dataset=dataset,
         )

@@ -12,7 +12,9 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch._ops import OpOverload
@@ -45,7 +47,7 @@ _SMALL = 1e-2
 
 _WHOLE, _ROWS = 2, 64
 """Calls of one kernel, of one format and shape, that are compared in all of their elements; rows of a product that are
-compared of later ones. A capture that is wrong is so in all rows, or nearly all."""
+compared of later ones, if their operands are PyTorch's in all elements."""
 
 _SIZES = 16
 """Most sizes of numbers that a kernel is compared on."""
@@ -60,13 +62,8 @@ def confirm_same_kernels(captured: Captured, trial: Trial) -> tuple[TrialRun, Tr
     """Runs the user's own steps, and compares the kernels that they call with the program. Gives the changes of trained
     parameters that the program makes of PyTorch's own gradients, PyTorch's steps, the results of both put aside, and
     how many were compared. Raises CaptureError, naming the first kernel that differs."""
-    states = list(trial.start.values())
-    for step in range(trial.steps):
-        drawn = captured.origin.observed()
-        values = evaluated(captured.program.nodes, drawn, trial.inputs(step, states))
-        trial.draw({index: values[index] for index in drawn})
     steps = _Steps(captured, trial)
-    theirs = trial.kept_by_pytorch(steps.finish, steps.watching)
+    theirs = trial.kept_by_pytorch(steps.finish, steps.watching, steps.drawn)
     return TrialRun(len(steps.updates), kept=steps.updates), theirs, steps.compared
 
 
@@ -95,6 +92,18 @@ class _Steps:
         self._calls, self._draws = Counter[object](), torch.Generator().manual_seed(captured.task.seed % 2**63)
         """How often kernels have been called, by their formats and shapes; what chooses rows of a product."""
 
+    def drawn(self, step: int, before: Tensors) -> Mapping[int, torch.Tensor]:
+        """The random numbers of a step, by operator. before: the states before it. Raises CaptureError."""
+        wanted, nodes = self._captured.origin.observed(), self._captured.program.nodes
+        try:
+            values = evaluated(nodes, wanted, self._inputs(step, before)) if wanted else {}
+        except StoppedError as error:
+            raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
+        return {index: values[index] for index in wanted}
+
+    def _inputs(self, step: int, before: Tensors) -> StepInputs:
+        return self._trial.inputs(step, list({**self._captured.states, **self._carried, **before}.values()))
+
     def watching(self, step: int, batch: Tensors, before: Tensors, own: OwnStates) -> AbstractContextManager[object]:
         """Compare the kernels that a step calls from now on."""
         if step != self._step or self._parts is None:
@@ -112,7 +121,7 @@ class _Steps:
 
     def _parts_of(self, step: int, before: Tensors) -> _Parts:
         captured = self._captured
-        given = self._trial.inputs(step, list({**captured.states, **self._carried, **before}.values()))
+        given = self._inputs(step, before)
         ends = {self._loss, *captured.origin.gradients.values(), *self._stores.values()}
         return _Parts(captured.program.nodes, captured.origin.trail, ends, given)
 
@@ -132,7 +141,7 @@ class _Steps:
             self.compared += parts.upcoming
             form = (call, *(x.shape for x in given))
             self._calls[form] += 1
-            found, read = parts.of_next(given, self._draws if self._calls[form] > _WHOLE else None)
+            found, read = parts.of_next(given, arguments.tensors, self._draws if self._calls[form] > _WHOLE else None)
             for result, ours in found:
                 theirs = arguments.given(given, result)
                 if agree(ours, theirs, arguments) or agrees_with_kernel(ours, theirs, result, arguments):
@@ -213,6 +222,7 @@ class _Steps:
         }
         self.updates.append(self._trial.put_aside(changes))
         self._carried = {name: parts.at_end(self._stores[name]) for name in self._stores if name not in self._before}
+        parts.let_go()
 
     def _differing_at_end(self, parts: _Parts, name: str, place: int, theirs: torch.Tensor) -> str | None:
         """The difference of a result of a step, in words; None if there is none. theirs: f64, a change for a
@@ -312,6 +322,8 @@ class _Parts:
         """Places of the results of kernels that have been called."""
         self._known: dict[int, torch.Tensor] = {}
         """PyTorch's values of those that are still read, in PyTorch's memory."""
+        self._sums: dict[int, int] = {}
+        """CRC-32 of each, as it was given: other code than PyTorch's may write into them, too."""
         self._last = self._last_reads(ends)
 
     def _last_reads(self, ends: Collection[int]) -> dict[int, int]:
@@ -336,16 +348,17 @@ class _Parts:
         return len(self._results[self.called])
 
     def of_next(
-        self, theirs: Sequence[torch.Tensor], draws: torch.Generator | None
+        self, theirs: Sequence[torch.Tensor], operands: Sequence[torch.Tensor], draws: torch.Generator | None
     ) -> tuple[list[tuple[int, torch.Tensor]], list[torch.Tensor]]:
         """(result, its value by the program) of the next call, by PyTorch's values of what came before, and the single
         numbers that the program reads there; PyTorch's own are what later calls read. theirs: results of the call.
-        draws: of a product with many rows, only some are computed, and it is left out if they agree; None: all."""
+        operands: the tensors that it is given. draws: of a product of these with many rows, only some are computed, and
+        it is left out if they agree; None: all."""
         results, number = self._results[self.called], self.called
         found: list[tuple[int, torch.Tensor]] = []
         read: list[torch.Tensor] = []
         for result, place in results:
-            if draws is not None and self._has_same_rows(place, theirs[result].detach(), draws):
+            if draws is not None and self._has_same_rows(place, theirs[result].detach(), operands, draws):
                 continue
             values = self._evaluated(place)
             found.append((result, values[place]))
@@ -357,9 +370,15 @@ class _Parts:
                 # What is read at the end may be changed when nobody watches, as gradients that are clipped are.
                 value = theirs[result].detach()
                 self._known[place] = value.clone() if last == len(self._results) else value
+                self._sums[place] = _sum(value)
         for place in [place for place in self._known if self._last[place] <= number]:
             del self._known[place]
         return found, read
+
+    def let_go(self) -> None:
+        """Drops all values, at the end of a step: the mode that watched it refers to itself, and to this."""
+        self._known.clear()
+        self._given = replace(self._given, states=(), data=())
 
     def before_write(self, tensors: Sequence[torch.Tensor]) -> None:
         """Copies the values whose memory a kernel is about to write into."""
@@ -385,7 +404,7 @@ class _Parts:
     def know(self, place: int, value: torch.Tensor) -> None:
         """Has later calls read a value that no call has given."""
         self._cut.add(place)
-        self._known[place], self._last[place] = value, len(self._results)
+        self._known[place], self._last[place], self._sums[place] = value, len(self._results), _sum(value)
 
     def at_end(self, place: int) -> torch.Tensor:
         """A value when all kernels have been called: PyTorch's own, if it is a result of one."""
@@ -396,14 +415,22 @@ class _Parts:
         stops."""
         return self._evaluated(place)[place]
 
-    def _has_same_rows(self, place: int, theirs: torch.Tensor, draws: torch.Generator) -> bool:
-        """Whether a value is a product of matrices with many rows, and some of them are PyTorch's."""
+    def _has_same_rows(
+        self, place: int, theirs: torch.Tensor, operands: Sequence[torch.Tensor], draws: torch.Generator
+    ) -> bool:
+        """Whether a value is a product of matrices with many rows, of the same operands as PyTorch's to the bit, and
+        some of its rows are PyTorch's."""
         node = self._nodes[place]
         if node.op != "matmul" or node.type.shape[-2] < 4 * _ROWS or theirs.shape != node.type.shape:
             return False
         rows = torch.randint(node.type.shape[-2], (_ROWS,), generator=draws)
         values = self._evaluated(place, node.inputs)
         a, b = (values[one] for one in node.inputs)
+        if not all(
+            x.shape == y.shape and x.dtype == y.dtype and torch.equal(x, y)
+            for x, y in zip((a, b), operands, strict=False)
+        ):
+            return False
         ours = _value(place, node, [a.index_select(-2, rows), b], self._given, Recorder(MIN_LOG_GUARD))
         return agree(ours, theirs.index_select(-2, rows))
 
@@ -411,10 +438,22 @@ class _Parts:
         """A value of the program, by PyTorch's values of what comes before, and the values that it is computed from.
         wanted: only these of them. Raises CaptureError where it stops."""
         known = {index: self._known[index] for index in self._read([place], self._cut) & self._known.keys()}
+        for index, value in known.items():
+            if _sum(value) != self._sums[index]:
+                raise CaptureError(
+                    f"the step writes, by other code than PyTorch's, into what {self._nodes[index].op} gives"
+                    f"{' at ' + source if (source := self._nodes[index].source) else ''}: write by PyTorch's functions"
+                )
         try:
             return evaluated(self._nodes, wanted or [place], self._given, known)
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
+
+
+def _sum(x: torch.Tensor) -> int:
+    """CRC-32 of a tensor's elements."""
+    plain = materialized(x).contiguous()
+    return crc32(plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().data) if x.numel() else 0
 
 
 def evaluated(

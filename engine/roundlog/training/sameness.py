@@ -121,7 +121,7 @@ def _compared(captured: Captured, tell: Callable[[float, str], None], *, by_kern
         found = max([found, *differences])
         in_fp64 &= comparison.in_fp64
         kernels += comparison.kernels
-    if kernels:
+    if kernels and has_short_numbers(captured.program):  # FP32 hides no constant of an update
         confirm_same_updates(captured)
     return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64, kernels=kernels, warning=warning)
 

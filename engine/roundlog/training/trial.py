@@ -49,6 +49,9 @@ all of its elements."""
 Look = Callable[[int, Results], None]
 """Is called after every step, with its number and its results, which stand until it returns."""
 
+Drawing = Callable[[int, Tensors], Mapping[int, torch.Tensor]]
+"""Gives the random numbers of a step, by operator, of the states before it."""
+
 Watching = Callable[[int, Tensors, Tensors, OwnStates], AbstractContextManager[object]]
 
 
@@ -114,10 +117,6 @@ class Trial:
             device=torch.device("cpu"),
         )
 
-    def draw(self, drawn: Mapping[int, torch.Tensor]) -> None:
-        """Has PyTorch draw these numbers in the next step of those that have none yet. drawn: by operator."""
-        self._drawn.append({index: self._aside.put(x) for index, x in drawn.items()})
-
     def by_engine(self) -> TrialRun:
         """The steps of the program. Its results, random numbers and gradients are put aside."""
         origin, executor, run = self._origin, Executor(self._captured.program), TrialRun()
@@ -151,7 +150,9 @@ class Trial:
             states = list(result.states)
         return run
 
-    def kept_by_pytorch(self, look: Look = lambda *_: None, watching: Watching | None = None) -> TrialRun:
+    def kept_by_pytorch(
+        self, look: Look = lambda *_: None, watching: Watching | None = None, drawing: Drawing | None = None
+    ) -> TrialRun:
         """`by_pytorch` in FP32. Its results are put aside."""
         kept: list[Results] = []
 
@@ -159,7 +160,7 @@ class Trial:
             look(step, results)
             kept.append(self.put_aside(results))
 
-        run = self.by_pytorch(torch.float32, keep, watching=watching)
+        run = self.by_pytorch(torch.float32, keep, watching=watching, drawing=drawing)
         run.kept = kept
         return run
 
@@ -170,12 +171,13 @@ class Trial:
         start: Tensors | None = None,
         *,
         watching: Watching | None = None,
+        drawing: Drawing | None = None,
     ) -> TrialRun:
         """The user's own steps, with the program's random numbers. After the user's own gradients are recorded, the
         optimizer gets the program's, because it may amplify small differences, as Adam does for gradients near zero.
         The run ends at a step that raises. start: another state to begin with. watching: is given the number of a step,
-        its rows, the states before it, and the user's own task; it is made around every loss and its gradients. Raises
-        CaptureError."""
+        its rows, the states before it, and the user's own task; it is made around every loss and its gradients.
+        drawing: gives the program's random numbers, if `by_engine` has drawn none. Raises CaptureError."""
         own, run = self._captured.begin(), TrialRun()
         with own.widened() if dtype == torch.float64 else nullcontext():
             first = self.start if start is None else start
@@ -198,6 +200,10 @@ class Trial:
                         name: tensor.detach() if name in shared else tensor.detach().clone()
                         for name, tensor in own.now().items()
                     }
+
+                    if drawing is not None:
+                        drawn = drawing(step, before)
+                        self._drawn.append({index: self._aside.put(x) for index, x in drawn.items()})
 
                     def around(
                         step: int = step, batch: Tensors = batch, before: Tensors = before

@@ -92,7 +92,9 @@ def test_a_webhook_that_hangs_keeps_neither_the_role_nor_other_targets(
         silent.bind(("127.0.0.1", 0))
         silent.listen()  # takes connections, and never says a word
         hanging = Webhook(f"http://127.0.0.1:{silent.getsockname()[1]}/")
-        messenger = Messenger([hanging, Command(["/bin/sh", "-c", f"cat > {file}"])], pauses=())
+        messenger = Messenger(
+            [hanging, Command(["/bin/sh", "-c", f"cat > {file}.$$ && mv {file}.$$ {file}"])], pauses=()
+        )
         began = time.monotonic()
         for _ in range(300):  # more than may wait
             messenger.send(ALERT)

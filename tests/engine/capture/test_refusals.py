@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor, Batch], torch.Tensor], str, str
     "a sorted list searched": (
         lambda y, b: y * torch.searchsorted(b["x"], b["x"]),
         "searchsorted",
-        "count what is smaller: (boundaries < x.unsqueeze(-1)).sum(-1)",
+        "write (boundaries < x.unsqueeze(-1)).sum(-1), <= for right=True",
     ),
     "a permutation of fractions": (
         lambda y, b: y * torch.randperm(4, dtype=torch.float32),
@@ -310,3 +310,22 @@ def test_decimals_are_rounded_by_what_the_refusal_says() -> None:
     for decimals in (0, 1, 2, 3):
         value = value_of(lambda x, n=decimals: torch.round(x * 10**n) / 10**n, x)
         assert torch.equal(value, x.round(decimals=decimals))
+
+
+def test_what_is_to_be_written_in_place_of_operators_without_a_rule_is_the_same() -> None:
+    infinite = torch.tensor([-torch.inf, -1e9, -3.0, 0.0, 2.0, torch.inf])
+    a, b = infinite[:, None], torch.tensor([1.0, -2.0])
+    torch.testing.assert_close(torch.maximum(a, b) + F.softplus(-(a - b).abs()), torch.logaddexp(a, b))
+    x = torch.randn(4, 3, requires_grad=True)
+    z = x.unsqueeze(-2) - x.unsqueeze(-3)
+    d = z.square().sum(-1)
+    for p, distances in ((1.0, z.abs().sum(-1)), (2.0, torch.where(d > 0, d, 1.0).sqrt() * (d > 0))):
+        theirs = torch.cdist(x, x, p=p)
+        torch.testing.assert_close(distances, theirs)
+        weights = torch.randn(4, 4)
+        grads = [torch.autograd.grad((one * weights).sum(), x, retain_graph=True)[0] for one in (distances, theirs)]
+        torch.testing.assert_close(*grads)
+    boundaries, values = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.5, 2.0, 5.0])
+    assert (boundaries < values.unsqueeze(-1)).sum(-1).tolist() == torch.bucketize(values, boundaries).tolist()
+    at = torch.searchsorted(boundaries, values, right=True)
+    assert (boundaries <= values.unsqueeze(-1)).sum(-1).tolist() == at.tolist()

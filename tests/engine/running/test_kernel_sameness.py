@@ -444,3 +444,55 @@ def test_a_cast_too_many_is_noticed() -> None:
 def test_of_a_hundred_casts_too_many_ninety_five_are_noticed() -> None:
     noticed, wrong = noticed_of_planted(100)
     assert wrong >= 30 and noticed >= 0.95 * wrong
+
+
+class Between(nn.Module):
+    """Two layers with a function of the model between them."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.first, self.second, self.function = nn.Linear(8, 32), nn.Linear(32, 3), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        result: Tensor = self.second(y + self.function(self, y))
+        return result
+
+
+def test_a_write_by_numpy_that_a_trace_does_not_see_is_noticed() -> None:
+    def zeroed(model: Between, y: Tensor) -> Tensor:
+        z = y.float().detach() * 1.5
+        if type(z) is Tensor:  # not in a trace
+            z.numpy()[:, :16] = 0
+        return z
+
+    with pytest.raises(CaptureError, match="writes, by other code than PyTorch's, into what mul gives at test_kernel_"):
+        compared(capture(lambda: task_of(Between(zeroed), under_autocast)))
+
+
+def test_draws_around_states_that_move_are_those_of_each_step() -> None:
+    def drawn(model: Between, y: Tensor) -> Tensor:
+        return F.linear(
+            torch.normal(model.second.weight.detach(), torch.full((3, 32), 0.1)).float().sum(0), torch.eye(32)
+        )
+
+    assert confirm_same(capture(lambda: task_of(Between(drawn), under_autocast))).kernels > 40
+
+
+def test_a_row_that_is_wrong_before_a_product_is_noticed_whatever_rows_are_compared() -> None:
+    def without_a_row(model: Between, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            z, unit = y.float().detach(), torch.eye(32)
+            for _ in range(3):
+                z = F.linear(z, unit)
+            if type(z) is Tensor:  # not in a trace
+                wrong = z.numpy().copy()
+                wrong[3] = 0
+                z = torch.from_numpy(wrong)
+            return F.linear(z, unit)
+
+    rows = torch.randn(600, 8, generator=torch.Generator().manual_seed(0))
+    data = {"x": rows, "y": torch.zeros(600, dtype=torch.int64)}
+    task = replace(task_of(Between(without_a_row), under_autocast), dataset=data, batch_size=600)
+    with pytest.raises(CaptureError, match=r"aten\.mm"):
+        compared(capture(lambda: task))

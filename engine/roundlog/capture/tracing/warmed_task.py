@@ -28,9 +28,14 @@ from roundlog.capture.optimizers import is_own
 from roundlog.capture.portable import portable
 from roundlog.capture.real_steps.eager_steps import LEFT_BEHIND, WatchedSteps, batch_of, share
 from roundlog.capture.real_steps.patched_torch import plain_model, plainly
-from roundlog.capture.real_steps.reachable_values import ReachableValues, TensorPlace, memory_of, reachable
+from roundlog.capture.real_steps.reachable_values import (
+    ReachableValues,
+    TensorPlace,
+    memory_of,
+    reachable,
+    tensor_digest,
+)
 from roundlog.capture.task import Source, Task
-from roundlog.data import lazy_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +56,34 @@ class WarmedTask:
 
 
 def warmed_task(
-    fresh: FreshTasks, watched: WatchedSteps, shared: Mapping[str, Tensor] = MappingProxyType({})
+    fresh: FreshTasks,
+    watched: WatchedSteps,
+    shared: Mapping[str, Tensor] = MappingProxyType({}),
+    *,
+    whole: bool = False,
 ) -> WarmedTask:
     """Take the first step of a fresh task, and undo it. shared: equal tensors, in whose memory states of the model lie
-    from now on, by name. Raises CaptureError for a state that an optimizer of the user's does not begin with zeros."""
+    from now on, by name. whole: whether copies are kept of large frozen parameters, too. Raises CaptureError for a
+    state that an optimizer of the user's does not begin with zeros."""
     task, fields = fresh()
-    for name, tensor in model_tensors(plain_model(task.model)).items() if shared else ():
+    digests: dict[int, str | None] = {}
+    for name, tensor in model_tensors(plain_model(task.model)).items():
         if name in shared and tensor.stride() == shared[name].stride():
             tensor.data = shared[name]
+        if not whole and isinstance(tensor, nn.Parameter) and not tensor.requires_grad and tensor.nbytes > _LARGE:
+            digests[id(tensor)] = fresh.digest(name)
     early = reachable(task, watched.calls, elements=False)
     for name, tensor in watched.held.items():
         if name in early.places and memory_of(early.places[name].tensor) == memory_of(tensor) != 0:
             raise CaptureError(f"steps change {name}, which all tasks have: make it in the function that makes a task")
-    held = [(place, lazy_copy(place.tensor), place.tensor._version) for place in early.places.values()]
+    held = [
+        (place, place.tensor if id(place.tensor) in digests else place.tensor.detach().clone(), place.tensor._version)
+        for place in early.places.values()
+    ]
     after = _losses_and_own_steps(task)
+    frozen = {id(place.tensor): place.tensor for place, *_ in held if id(place.tensor) in digests}
+    if any(tensor_digest(tensor) != digests[key] for key, tensor in frozen.items()):
+        return warmed_task(fresh, watched, whole=True)
     late = reachable(task, watched.calls, elements=False)
     made = [name for name in watched.states if name not in early.places]
     reached = (path for path, x in late.seen.values() if isinstance(x, torch.optim.Optimizer))  # also by the loss
@@ -98,6 +117,9 @@ def warmed_task(
 def _equal(x: Tensor, value: Tensor) -> bool:
     return x.layout != torch.strided or x.is_meta or torch.equal(x, value)
 
+
+_LARGE = 1 << 20
+"""Bytes of a frozen parameter from which on its digest is kept in place of a copy."""
 
 NONE_BEFORE = (
     "a step reads {}, where there is no tensor before the first step: begin with one of its final shape, "
