@@ -59,7 +59,7 @@ def decompositions() -> dict[Any, Any]:
     table: dict[Any, Any] = {**core_aten_decompositions(), **get_decompositions(_BEYOND_CORE)}
     table = {op: function for op, function in table.items() if _base(op) not in _KEPT_WHOLE}
     table[_aten.split_with_sizes.default] = _split_with_sizes
-    # By way of elu, whose exponential does not overflow.
+    # The exponential of elu does not overflow.
     table[_aten.celu.default] = lambda x, alpha=1.0: _aten.elu(x, alpha, 1.0, 1.0 / alpha)
     table[_aten._grouped_mm.default] = _grouped_mm
     # Forward-mode derivatives begin with tensors known to be zero, whose operators PyTorch computes on another device.

@@ -355,10 +355,7 @@ _REWRITES = {
     "atanh": "write 0.5 * (x.log1p() - (-x).log1p())",
     **dict.fromkeys(("cummax", "cummin"), "take torch.maximum or torch.minimum of one slice after another"),
     "logcumsumexp": "write (x - top).exp().cumsum(dim).log() + top, top = x.amax(dim, keepdim=True).detach()",
-    **dict.fromkeys(
-        ("bucketize", "searchsorted"),
-        "write (boundaries < x.unsqueeze(-1)).sum(-1), <= for right=True",
-    ),
+    **dict.fromkeys(("bucketize", "searchsorted"), "write (boundaries < x.unsqueeze(-1)).sum(-1), <= for right=True"),
     "logaddexp": "write torch.maximum(a, b) + F.softplus(-(a - b).abs())",
     "exp2": "write 2.0**x",
     "_cdist_backward": (

@@ -17,6 +17,7 @@ import torch
 from numba.core import config
 from torch import nn
 
+from roundlog.capture.real_steps.reachable_values import tensor_digest
 from roundlog.kernels.cache import checked_content, place_for
 from roundlog.program import Program, ProgramError, from_json, to_json
 from roundlog.storage import replace_file
@@ -26,7 +27,7 @@ MOST = 64
 
 
 def name_of(model: nn.Module, *more: object) -> str | None:
-    """The name of what is captured of a model of `transformers`, by all that it depends on: the configuration, the code
+    """The name of a program of a model of `transformers`, by all that its capture depends on: configuration, the code
     of its modules, names, shapes and dtypes of its weights, the numbers in its buffers, versions, and more. None where
     that cannot be told: of modules with hooks, with a forward of their own, or of other packages, whose code may call
     any other."""
@@ -46,7 +47,7 @@ def name_of(model: nn.Module, *more: object) -> str | None:
         repr(sorted(_settings(settings.to_dict()).items())).encode(),
         *(Path(file).read_bytes() for file in sorted(files)),
         *(repr((name, x.shape, x.dtype)).encode() for name, x in model.named_parameters(remove_duplicate=False)),
-        *(repr((name, x.shape, x.dtype, _bytes(x))).encode() for name, x in model.named_buffers()),
+        *(repr((name, x.shape, x.dtype, tensor_digest(x))).encode() for name, x in model.named_buffers()),
     ).hex()
 
 
@@ -90,10 +91,6 @@ def _place() -> Path:
     sources = sorted(package.rglob("*.py"))
     chosen: str = settings.CACHE_DIR  # type: ignore[attr-defined]
     return place_for(package, _digest(*(source.read_bytes() for source in sources)).hex(), chosen)
-
-
-def _bytes(x: torch.Tensor) -> bytes:
-    return x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
-from zlib import crc32
 
 import torch
 from torch._ops import OpOverload
@@ -24,7 +23,7 @@ from roundlog.capture import Captured, CaptureError
 from roundlog.capture.builder import needed
 from roundlog.capture.captured import OwnStates
 from roundlog.capture.kernel_calls import CallTrail, KernelCall
-from roundlog.capture.real_steps.reachable_values import memory_of
+from roundlog.capture.real_steps.reachable_values import memory_of, tensor_digest
 from roundlog.data import materialized, widened
 from roundlog.execution import StoppedError
 from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
@@ -322,8 +321,8 @@ class _Parts:
         """Places of the results of kernels that have been called."""
         self._known: dict[int, torch.Tensor] = {}
         """PyTorch's values of those that are still read, in PyTorch's memory."""
-        self._sums: dict[int, int] = {}
-        """CRC-32 of each, as it was given: other code than PyTorch's may write into them, too."""
+        self._digests: dict[int, str] = {}
+        """Digest of each, as it was given: other code than PyTorch's may write into them, too."""
         self._last = self._last_reads(ends)
 
     def _last_reads(self, ends: Collection[int]) -> dict[int, int]:
@@ -367,10 +366,10 @@ class _Parts:
         for result, place in results:
             self._cut.add(place)
             if (last := self._last.get(place, -1)) > number:
-                # What is read at the end may be changed when nobody watches, as gradients that are clipped are.
+                # Gradients are clipped in place behind the watched part, so values that are read at the end are copied.
                 value = theirs[result].detach()
                 self._known[place] = value.clone() if last == len(self._results) else value
-                self._sums[place] = _sum(value)
+                self._digests[place] = tensor_digest(value)
         for place in [place for place in self._known if self._last[place] <= number]:
             del self._known[place]
         return found, read
@@ -404,7 +403,7 @@ class _Parts:
     def know(self, place: int, value: torch.Tensor) -> None:
         """Has later calls read a value that no call has given."""
         self._cut.add(place)
-        self._known[place], self._last[place], self._sums[place] = value, len(self._results), _sum(value)
+        self._known[place], self._last[place], self._digests[place] = value, len(self._results), tensor_digest(value)
 
     def at_end(self, place: int) -> torch.Tensor:
         """A value when all kernels have been called: PyTorch's own, if it is a result of one."""
@@ -439,7 +438,7 @@ class _Parts:
         wanted: only these of them. Raises CaptureError where it stops."""
         known = {index: self._known[index] for index in self._read([place], self._cut) & self._known.keys()}
         for index, value in known.items():
-            if _sum(value) != self._sums[index]:
+            if tensor_digest(value) != self._digests[index]:
                 raise CaptureError(
                     f"the step writes, by other code than PyTorch's, into what {self._nodes[index].op} gives"
                     f"{' at ' + source if (source := self._nodes[index].source) else ''}: write by PyTorch's functions"
@@ -448,12 +447,6 @@ class _Parts:
             return evaluated(self._nodes, wanted or [place], self._given, known)
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
-
-
-def _sum(x: torch.Tensor) -> int:
-    """CRC-32 of a tensor's elements."""
-    plain = materialized(x).contiguous()
-    return crc32(plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().data) if x.numel() else 0
 
 
 def evaluated(

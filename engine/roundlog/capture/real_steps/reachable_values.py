@@ -465,7 +465,7 @@ class StepCalls:
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(self._before)
-        # What only this object still refers to has gone with the step, and holds its activations.
+        # Objects without another reference have ended with the step, and would keep its activations.
         self.objects = {key: pair for key, pair in self.objects.items() if sys.getrefcount(pair[1]) > 2}
 
     def _note(self, frame: types.FrameType, event: str, argument: Any) -> None:
