@@ -169,6 +169,7 @@ _OTHERS = (
     aten.heaviside.default,
     aten.gelu_backward.default,
     aten.logit_backward.default,
+    aten.logaddexp2.default,
     *(aten.div.Tensor_mode, aten.fmod.Tensor, aten.remainder.Tensor, aten.floor_divide.default),
 )
 """Kernels that give no tensor, take no two dtypes or no tensor without axes, or are refused."""

@@ -68,7 +68,7 @@ ADDING = ("add", "sub", "rsub")
 """Kernels whose loop over vectors adds a product as it is, and whose loop over the rest rounds it first."""
 
 ROUNDING_BETWEEN = (
-    *("huber_loss", "huber_loss_backward", "xlogy", "special_xlog1py", "lerp", "logaddexp", "logaddexp2"),
+    *("huber_loss", "huber_loss_backward", "xlogy", "special_xlog1py", "lerp"),
     *("sigmoid_backward", "tanh_backward"),
 )
 """Kernels that round between their operations, to the next number at most."""

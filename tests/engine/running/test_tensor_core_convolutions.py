@@ -1,5 +1,5 @@
-"""Jobs whose convolutions are products of tensor cores: over one, two and three axes, with biases and without,
-transposed ones, and their gradients."""
+"""Jobs whose convolutions are products of tensor cores: over one and two axes, with biases and without, transposed
+ones, and their gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.capture import Task
+from roundlog.capture import CaptureError, Task
 from roundlog.program import DType
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 CONVOLUTIONS = ("conv2d", "conv2d_grad_input", "conv2d_grad_weight")
-DIMENSIONS = {"lines": (9,), "images": (6, 7), "volumes": (4, 5, 4)}
+DIMENSIONS = {"lines": (9,), "images": (6, 7)}
 """Sizes of the input of a case."""
 
 
@@ -87,3 +87,8 @@ def test_all_convolutions_of_a_step_are_products_and_audits_agree(case: str, tmp
         options = RunOptions(micro_batches=micro_batches)
         found = Auditor(job, tmp_path / f"{micro_batches}", options, log_dir=result.log_dir).run()
         assert found.state_roots == result.state_roots and found.findings == []
+
+
+def test_volumes_of_short_numbers_are_refused_with_the_rewrite() -> None:
+    with pytest.raises(CaptureError, match=r"volumes of short numbers, .*: use \.float\(\) before"):
+        Job.from_task(lambda: task((4, 5, 4)), arithmetic="hopper")
