@@ -94,7 +94,7 @@ def create_generation(
             one.encode()
         except UnicodeEncodeError:  # of surrogates, by which Python keeps bytes that are no text
             raise CommandError("a prompt is no text in UTF-8: convert it.") from None
-    request = JobRequest(str(model), out, max_memory, arithmetic=arithmetic)
+    request = JobRequest(str(model), out, max_memory, arithmetic=arithmetic, quiet=json)
 
     def loaded_task() -> MakeTask:
         # Tables of positions are computed as the model is read: portably, so that the job is the same everywhere.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,15 @@ import typer
 
 from tiebreak.cli import job_files, option_groups, output
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage, sentence
-from tiebreak.cli.job_capture import JobOrigin, JobRequest, job_facts, plain_job, show_checked_job, show_made_job
+from tiebreak.cli.job_capture import (
+    JobCost,
+    JobOrigin,
+    JobRequest,
+    job_facts,
+    plain_job,
+    show_checked_job,
+    show_made_job,
+)
 from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.job_terms import PostedTerms
 from tiebreak.cli.network import ContractOptions, PartyOptions
@@ -149,7 +158,7 @@ def create(
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
     try:
         job, where, made = _capture(
-            source, out, setting or [], data, policy, bits, arithmetic, max_memory, torch_random, check
+            source, out, setting or [], data, policy, bits, arithmetic, max_memory, torch_random, check, json
         )
     except ValueError as error:
         from roundlog.capture import is_refusal
@@ -161,7 +170,9 @@ def create(
         else:
             output.show_line(f"Refused: {source} becomes no job: {sentence(error)}")
         raise typer.Exit(ANSWER_IS_NO) from error
-    plain = show_checked_job(source, job, quiet=json) if check else show_made_job(job, where, made, quiet=json)
+    plain = (
+        show_checked_job(source, job, max_memory, quiet=json) if check else show_made_job(job, where, made, quiet=json)
+    )
     if reward is not None:
         plain |= _post(posted, reward, setup, where, quiet=json)
     if json:
@@ -196,6 +207,7 @@ def _capture(
     max_memory: int,
     torch_random: bool,
     check: bool,
+    quiet: bool,
 ) -> tuple[Job, Path, JobOrigin | None]:
     """The job of a task, written to `out` unless it is only checked, and how it was made; or the job that is in a
     directory already."""
@@ -214,7 +226,14 @@ def _capture(
 
     given = settings if data is None else [*settings, f"data={data}"]
     request = JobRequest(
-        source, out, max_memory, policy=policy, bits=bits, arithmetic=arithmetic, torch_random=torch_random
+        source,
+        out,
+        max_memory,
+        policy=policy,
+        bits=bits,
+        arithmetic=arithmetic,
+        quiet=quiet,
+        torch_random=torch_random,
     )
     job, made = request.make(lambda: load_task(source, given), compare=not check)
     return job, out or Path(), made
@@ -236,10 +255,11 @@ def show(
         show_posted(chain.open_game(), int(job), with_games=False, as_json=json)
         return
     found = read_job(Path(job), max_memory)
+    cost = JobCost.of(found, max_memory)
     if json:
-        output.show_json(plain_job(found))
+        output.show_json(plain_job(found) | dataclasses.asdict(cost))
     else:
-        output.show_facts(f"Job in {job}", job_facts(found))
+        output.show_facts(f"Job in {job}", job_facts(found) | cost.facts(found))
 
 
 @app.command("list")
