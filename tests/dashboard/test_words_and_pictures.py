@@ -29,7 +29,7 @@ from tiebreak.contract.structs import (
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.game_history import GameHistory, verdict
 from tiebreak.dashboard.local_files import HEIGHT, POINTS, curve
-from tiebreak.dashboard.path import LEAST, WIDTH, depth, rungs
+from tiebreak.dashboard.path import LEAST, WIDTH, depth, draw_levels
 from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES, Names
 
 from tests.client.disputes import SPEC, TERMS
@@ -155,11 +155,11 @@ def test_a_search_is_drawn_where_it_is(leaves: int, at: float, left: int) -> Non
     moved = min(left, len(heights) - 1)
     height = heights[moved]
     index = index >> height << height
-    (rung,) = rungs(game((Level.CHECKPOINT, leaves, index), height=height), JOB, NAMES)
-    for box in rung.boxes:
+    (level,) = draw_levels(game((Level.CHECKPOINT, leaves, index), height=height), JOB, NAMES)
+    for box in level.boxes:
         assert -0.01 <= box.x <= box.x + box.width <= WIDTH + 0.01
-        assert box.y + box.height <= rung.height + 0.01
-    marks = [box for box in rung.boxes if box.kind in ("place", "found")]
+        assert box.y + box.height <= level.height + 0.01
+    marks = [box for box in level.boxes if box.kind in ("place", "found")]
     # Every place lies in the one above it, except where a mark is as narrow as marks get.
     for above, below in pairwise(marks[1:]):
         assert below.x >= above.x - LEAST and below.x + below.width <= above.x + above.width + LEAST
@@ -167,32 +167,32 @@ def test_a_search_is_drawn_where_it_is(leaves: int, at: float, left: int) -> Non
     last = marks[-1]
     middle = (index + min(index + (1 << height), leaves)) / 2 / leaves * WIDTH
     assert abs(last.x + last.width / 2 - middle) <= LEAST
-    assert rung.done == (height == 0) and (marks[0].kind == "found") == rung.done
-    agreed = [box for box in rung.boxes if box.kind == "agreed"]
+    assert level.done == (height == 0) and (marks[0].kind == "found") == level.done
+    agreed = [box for box in level.boxes if box.kind == "agreed"]
     assert all(box.x + box.width <= last.x + last.width for box in agreed), "what lies to the right was not looked at"
 
 
 def test_a_path_leads_from_the_run_to_a_chunk() -> None:
-    shown = rungs(
+    shown = draw_levels(
         game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9)), JOB, NAMES
     )
-    assert [(rung.found, rung.detail) for rung in shown] == [
+    assert [(one.found, one.detail) for one in shown] == [
         ("checkpoint 6", "the first that differs: after steps 30 to 34"),
         ("step 32", "the first whose state differs"),
         ("operator 99", "matmul of gpt.py line 54"),
         ("chunk 9", "elements 2,304 to 2,559 of its output"),
     ]
-    assert [bool(rung.funnel) for rung in shown] == [True, True, True, False]
+    assert [bool(one.funnel) for one in shown] == [True, True, True, False]
 
 
 def test_a_slot_of_the_state_is_told_by_its_name() -> None:
-    shown = rungs(game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 131)), JOB, NAMES)
+    shown = draw_levels(game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 131)), JOB, NAMES)
     assert (shown[-1].found, shown[-1].detail) == ("state slot 3", "weight 3")
 
 
 def test_a_leaf_of_the_padding_is_drawn_at_the_end() -> None:
-    (rung,) = rungs(game((Level.CHECKPOINT, 12, 15)), JOB, NAMES)
-    assert rung.boxes[2].x + rung.boxes[2].width == WIDTH
+    (level,) = draw_levels(game((Level.CHECKPOINT, 12, 15)), JOB, NAMES)
+    assert level.boxes[2].x + level.boxes[2].width == WIDTH
 
 
 # Verdicts.
@@ -265,26 +265,16 @@ def test_a_game_that_goes_on_has_no_verdict() -> None:
     assert verdict(game((Level.CHECKPOINT, 12, 0), height=3), JOB, GameHistory([], []), NAMES) is None
 
 
-@given(st.integers(-1, 200))
-def test_names_of_operators_that_are_not_there_are_empty(index: int) -> None:
-    assert bool(NAMES.operator(index)) == (0 <= index < 100)
-
-
 # The loss.
 
 
-@pytest.mark.parametrize("steps", [1, 2, 239, 240, 241, 100_000])
+@pytest.mark.parametrize("steps", [1, 240, 241, 100_000])
 def test_a_curve_has_few_points_within_its_picture(steps: int) -> None:
     source = random.Random(1)
     losses = [(step, source.random()) for step in range(steps)]
     drawn = curve(losses, steps)
-    assert drawn is not None
+    assert drawn is not None and curve([], 10) is None
     points = [tuple(map(float, point.split(","))) for point in drawn.points.split()]
     assert 1 <= len(points) <= POINTS and drawn.steps == steps
     assert all(0 <= x <= 1000 and 0 <= y <= HEIGHT for x, y in points)
     assert points == sorted(points, key=lambda point: point[0])
-    assert (drawn.lowest, drawn.highest) == (min(x for _, x in losses), max(x for _, x in losses))
-
-
-def test_no_losses_make_no_curve() -> None:
-    assert curve([], 10) is None

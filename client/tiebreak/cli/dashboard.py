@@ -44,15 +44,6 @@ def dashboard(
             "both sides. Repeatable.",
         ),
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TIEBREAK_STORE",
-            metavar="PLACE,...",
-            help="Content stores to fetch jobs from, for names and lines, and data for replays (default: none).",
-            show_default=False,
-        ),
-    ] = None,
     explorer: Annotated[
         str | None, typer.Option(metavar="URL", help="Block explorer that transactions are linked to.")
     ] = None,
@@ -75,13 +66,11 @@ def dashboard(
         raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
 
     from tiebreak.dashboard.site import Site
-    from tiebreak.store import locations, open_stores
 
     site = Site(
         chain.open_game(),
         files=files or (),
         follow=follow or (),
-        store=open_stores(locations(store), warn=output.warn) if store is not None else None,
         explorer=explorer or "",
     )
     with listen(host, port) as listening:

@@ -42,29 +42,27 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """One level of the path."""
+class LevelPicture:
+    """One level of the path. `count`: number of its leaves, in words; `found`: the leaf that was found, or the range
+    that is left; `funnel`: points of the polygon into the next level, empty for the last."""
 
     title: str
     count: str
-    """Number of its leaves, in words."""
     found: str
-    """The leaf that was found, or the range that is left."""
     detail: str
     done: bool
     boxes: list[Box]
     height: float
     funnel: str
-    """Points of the polygon into the next level; empty for the last."""
 
 
-def rungs(game: GameView, job: JobView, names: Names) -> list[Rung]:
-    """The levels that a game has reached, from the top."""
+def draw_levels(game: GameView, job: JobView, names: Names) -> list[LevelPicture]:
+    """Return the levels that a game has reached, from the top."""
     found = []
     for place, level in enumerate(game.levels):
         is_last = place == len(game.levels) - 1
         height = left_to_search(game) if is_last else 0
-        found.append(_rung(game, job, names, level, height, leads_on=not is_last))
+        found.append(_draw_level(game, job, names, level, height, leads_on=not is_last))
     return found
 
 
@@ -98,7 +96,9 @@ def step_of(game: GameView, job: JobView) -> int | None:
     return first_step(game, job) + game.levels[1].index
 
 
-def _rung(game: GameView, job: JobView, names: Names, level: LevelView, height: int, *, leads_on: bool) -> Rung:
+def _draw_level(
+    game: GameView, job: JobView, names: Names, level: LevelView, height: int, *, leads_on: bool
+) -> LevelPicture:
     unit, title = LEVELS.get(level.level, (name_words(level.level), name_words(level.level)))
     leaves = max(1, level.leaf_count)
     first = min(level.index, leaves - 1)
@@ -117,12 +117,11 @@ def _rung(game: GameView, job: JobView, names: Names, level: LevelView, height: 
         tall += _FUNNEL
     if height:
         said = f"{unit}s {first:,} to {last:,}" if last > first else f"{unit} {first:,}"
-        detail = "the first difference is among these"
-        if last - first + 1 == leaves:
-            detail = "nothing is ruled out yet"
+        is_whole = last - first + 1 == leaves
+        detail = "nothing is ruled out yet" if is_whole else "the first difference is among these"
     else:
         said, detail = _leaf(game, job, names, level, unit)
-    return Rung(title, count, said, detail, not height, boxes, tall, funnel)
+    return LevelPicture(title, count, said, detail, not height, boxes, tall, funnel)
 
 
 def _leaf(game: GameView, job: JobView, names: Names, level: LevelView, unit: str) -> tuple[str, str]:

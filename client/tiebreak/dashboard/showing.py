@@ -20,6 +20,7 @@ from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import Event
 from tiebreak.contract.struct_bases import ANYONE
+from tiebreak.contract.structs import GameView
 from tiebreak.quantities import by_unit, exact_ether, in_utc
 from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.dagpb import Cid
@@ -157,9 +158,26 @@ def tone(status: Enum) -> str:
     return TONES.get(status.name, "busy")
 
 
+def game_tone(game: GameView) -> str:
+    """Return the colour of a game, as `tone`."""
+    return {Outcome.TRAINER_WON: "good", Outcome.CHALLENGER_WON: "bad"}.get(
+        game.outcome, "quiet" if game.outcome else "busy"
+    )
+
+
 def is_settled(status: Enum) -> bool:
     """Whether a job of this status is over. One that this version does not know is not."""
     return status.name in SETTLED
+
+
+def outcome_words(outcome: Outcome) -> str:
+    """Return the outcome of a game in a clause."""
+    return OUTCOMES.get(outcome, name_words(outcome).capitalize())
+
+
+def end_words(reason: Reason) -> str:
+    """Return why a game has ended, to follow its outcome."""
+    return ENDS.get(reason, name_words(reason))
 
 
 def due_words(phase: Phase, level: Level) -> str:
@@ -284,12 +302,10 @@ def facts(record: Any, *without: str) -> list[Fact]:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a tensor by its bits."""
+    """A number of a tensor: its bits in hex, as many digits as the element has, and its value as people read it."""
 
     bits: str
-    """Bits in hex, as many digits as the element has."""
     value: str
-    """The number as people read it."""
 
 
 def number(bits: int, width: int) -> Number:
@@ -319,10 +335,10 @@ def repr_of_f32(bits: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The operators and slots of one program, as people know them. A stranger's text, bounded."""
+    """The operators of one program, by kind and source line ("matmul", "gpt.py:54"), and its slots, by name. A
+    stranger's text, shown bounded."""
 
     operators: Sequence[tuple[str, str]]
-    """Kind and source line of each: ("matmul", "gpt.py:54")."""
     slots: Sequence[str]
 
     def operator(self, index: int) -> str:
