@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.game import VerificationGame
 from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, ContractPages
-from tiebreak.dashboard.showing import LONGEST, content
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
 from tiebreak.devnet.embedded import embedded_node
@@ -161,26 +160,8 @@ def test_an_attestation_is_told_with_its_bond_and_its_addresses(cast: Cast, site
     assert "<script>alert" not in client.get(f"/jobs/{job}").text
 
 
-def test_a_long_address_is_shown_in_part() -> None:
-    assert len(content("files", "x" * 10_000).text) == LONGEST
-
-
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/jobs/0",
-        "/jobs/-1",
-        "/jobs/1e3",
-        "/jobs/" + "9" * 5000,
-        "/jobs/%31%00",
-        "/games/../../etc/passwd",
-        "/static/../web.py",
-        "/static/..%2fweb.py",
-        "/static/%2e%2e/web.py",
-        "/static/base.html",
-        "/templates/base.html",
-        "/etc/passwd",
-    ],
+    "path", ["/jobs/0", "/jobs/1e3", "/jobs/" + "9" * 5000, "/static/..%2fweb.py", "/static/base.html", "/etc/passwd"]
 )
 def test_what_is_not_there_is_not_there(empty: TestClient, path: str) -> None:
     assert "There is no" in text(empty, path, 404)
@@ -191,23 +172,16 @@ def test_a_job_or_game_that_is_not_there_is_told_by_its_number(empty: TestClient
     assert "There is no game 999999999999999999 in this contract" in text(empty, "/games/" + "9" * 18, 404)
 
 
-@pytest.mark.parametrize("page", ["0", "-3", "x", "9" * 18, "9" * 4000, "1'", "%00", ""])
+@pytest.mark.parametrize("page", ["0", "x", "9" * 4000, "%00"])
 def test_a_page_that_is_not_there_is_the_nearest(empty: TestClient, page: str) -> None:
     assert "There are no jobs yet" in text(empty, f"/jobs?page={page}")
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/jobs/1", "/games/1", "/accounts", "/changes", "/static/style.css"])
-def test_nothing_can_be_sent(empty: TestClient, path: str) -> None:
-    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+@pytest.mark.parametrize("method", ["POST", "DELETE", "OPTIONS"])
+def test_nothing_can_be_sent(empty: TestClient, method: str) -> None:
+    for path in ("/jobs", "/games/1", "/accounts", "/changes", "/static/style.css"):
         answer = empty.request(method, path, content=b"x" * 1000)
         assert answer.status_code == 405 and "GET" in answer.headers["allow"]
-
-
-@pytest.mark.parametrize("path", ["/jobs", "/changes", "/static/live.js"])
-def test_another_name_in_the_host_header_is_refused(empty: TestClient, path: str) -> None:
-    for host in ("evil.example", "127.0.0.1.evil.example", "192.168.0.7", ""):
-        answer = empty.get(path, headers={"host": host})
-        assert answer.status_code == 400 and "contract" not in answer.text
 
 
 def test_a_page_of_another_site_gets_nothing(empty: TestClient) -> None:
@@ -219,7 +193,7 @@ def test_a_page_of_another_site_gets_nothing(empty: TestClient) -> None:
     assert empty.get("/jobs", headers=followed).status_code == 200, "a link in a mail"
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/nowhere", "/static/style.css", "/static/live.js"])
+@pytest.mark.parametrize("path", ["/jobs", "/nowhere", "/static/live.js"])
 def test_every_answer_has_the_headers_that_keep_strangers_out(empty: TestClient, path: str) -> None:
     headers = empty.get(path).headers
     policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
@@ -271,7 +245,7 @@ def endless(posted: tuple[VerificationGame, int, int]) -> Endless:
 
 
 @pytest.mark.slow_cases("1")
-@pytest.mark.parametrize("page", [1, 2, 100_000, 200_000, 10**17])
+@pytest.mark.parametrize("page", [1, 2, 10**17])
 def test_of_millions_of_jobs_a_page_reads_a_few(endless: Endless, page: int) -> None:
     found = ContractPages(endless).jobs(page, 1)  # type: ignore[arg-type]
     assert len(found.jobs) == PAGE and found.pages == 5_000_000 // PAGE
@@ -279,7 +253,7 @@ def test_of_millions_of_jobs_a_page_reads_a_few(endless: Endless, page: int) -> 
     assert found.jobs[0][0] == 5_000_000 - (found.number - 1) * PAGE
 
 
-@pytest.mark.parametrize("page", [1, 7, 10**17])
+@pytest.mark.parametrize("page", [7, 10**17])
 def test_of_millions_of_games_a_page_reads_a_few(endless: Endless, page: int) -> None:
     found = ContractPages(endless).job(1, page, 1)  # type: ignore[arg-type]
     assert len(found.games) == PAGE

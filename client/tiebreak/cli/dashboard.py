@@ -61,7 +61,8 @@ def dashboard(
     if explorer is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?", explorer):
         raise WrongUsage(f"{explorer} is not the address of a block explorer: use the form https://etherscan.io.")
     try:
-        from tiebreak.dashboard.web import Server, listen
+        from tiebreak.bounded_connections import url_of
+        from tiebreak.dashboard.web import listen, serve
     except ModuleNotFoundError as error:
         raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
 
@@ -74,8 +75,7 @@ def dashboard(
         explorer=explorer or "",
     )
     with listen(host, port) as listening:
-        server = Server(site, listening)
-        output.show_line(f"The page is at {server.url} (Ctrl-C ends it)")
+        output.show_line(f"The page is at {url_of(listening)} (Ctrl-C ends it)")
         output.flush()
         with suppress(KeyboardInterrupt):  # how it is meant to end
-            server.run()
+            serve(site, listening)

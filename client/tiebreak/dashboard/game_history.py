@@ -16,7 +16,7 @@ from tiebreak.contract.events import Event
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard import showing
-from tiebreak.dashboard.path import half_of, left_to_search, step_of
+from tiebreak.dashboard.path import left_to_search, operator_words, step_of
 from tiebreak.dashboard.showing import EVENTS, FINDINGS, LEVELS, OUTCOMES, Names, Number, mover, name_words
 from tiebreak.game.moves import stride
 from tiebreak.rpc.answers import TransactionReceipt
@@ -220,13 +220,7 @@ def subject(game: GameView, job: JobView, names: Names) -> str:
         return ""
     parts = [f"step {step:,}"]
     if len(game.levels) > 2 and not (len(game.levels) == 3 and left_to_search(game)):
-        level = game.levels[Level.OPERATOR]
-        half = half_of(level.leaf_count, job.spec.training.state_count)
-        if level.index >= half:
-            slot = level.index - half
-            parts.append(f"state slot {slot:,}" + (f", {names.slot(slot)}" if names.slot(slot) else ""))
-        else:
-            parts.append(f"operator {level.index:,}" + (f", {name}" if (name := names.operator(level.index)) else ""))
+        parts += [words for words in operator_words(game.levels[Level.OPERATOR], job, names) if words]
     if game.disputed.known:
         parts.append(f"element {game.disputed.element:,}")
     return ", ".join(parts)

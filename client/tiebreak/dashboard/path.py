@@ -84,6 +84,14 @@ def half_of(leaves: int, states: int) -> int:
     return max(1, leaves - states)
 
 
+def operator_words(level: LevelView, job: JobView, names: Names) -> tuple[str, str]:
+    """Return the operator or slot that a level has found, and its name, if that is known."""
+    half = half_of(level.leaf_count, job.spec.training.state_count)
+    if level.index >= half:
+        return f"state slot {level.index - half:,}", names.slot(level.index - half)
+    return f"operator {level.index:,}", names.operator(level.index)
+
+
 def first_step(game: GameView, job: JobView) -> int:
     """The first step of the disputed interval, counted from 0."""
     return game.levels[0].index * job.spec.training.interval
@@ -136,11 +144,10 @@ def _leaf(game: GameView, job: JobView, names: Names, level: LevelView, unit: st
         case Level.STEP:
             return f"step {first_step(game, job) + index:,}", "the first whose state differs"
         case Level.OPERATOR:
-            half = half_of(level.leaf_count, spec.state_count)
-            if index >= half:
-                slot = names.slot(index - half)
-                return f"state slot {index - half:,}", slot or "the operators agree; what is stored differs"
-            return f"operator {index:,}", names.operator(index) or "the first whose output differs"
+            found, name = operator_words(level, job, names)
+            is_slot = index >= half_of(level.leaf_count, spec.state_count)
+            differs = "the operators agree; what is stored differs" if is_slot else "the first whose output differs"
+            return found, name or differs
         case Level.CHUNK:
             width = max(1, game.operator.width)
             each = spec.chunk_size // width

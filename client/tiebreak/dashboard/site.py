@@ -28,15 +28,6 @@ _HISTORY_PATIENCE = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class Attestation:
-    """An attestation as it is shown: its auditor, the number of its block, and its bond, fee and addresses."""
-
-    auditor: str
-    block: int
-    facts: list[showing.Fact]
-
-
-@dataclass(frozen=True, slots=True)
 class SideClock:
     """One side's clock as it is shown. Seconds; `deadline` 0: it stands. `spent`: wei that its moves have cost, as the
     contract counts."""
@@ -180,7 +171,10 @@ class Site:
             return None, f"The {what} cannot be read: {showing.bounded(str(error), 300)}"
         return found.value, found.trouble
 
-    def _attestations(self, head: HeadSnapshot, number: int, job: JobView) -> tuple[list[Attestation], str]:
+    def _attestations(
+        self, head: HeadSnapshot, number: int, job: JobView
+    ) -> tuple[list[tuple[Attested, list[showing.Fact]]], str]:
+        """Return attestations, each with its facts, and a note where they are not all."""
         if not job.attestations:
             return [], ""
 
@@ -193,20 +187,20 @@ class Site:
         found, note = self._searched("attestations", ("attested", number), head, read)
         events, audits = found or ([], [])
         left = len(events) - ATTESTATIONS
-        attested = [_attestation(event, job, audits) for event in events[:ATTESTATIONS]]
-        return attested, f"and {left:,} more" if left > 0 else note
+        shown = [(event, _attested(event, job, audits)) for event in events[:ATTESTATIONS]]
+        return shown, f"and {left:,} more" if left > 0 else note
 
 
-def _attestation(event: Attested, job: JobView, audits: Sequence[AuditView]) -> Attestation:
-    """Return it with its place, its share of the fee, its bond, and the addresses by which its auditor serves log and
-    model, where the job asks for them."""
+def _attested(event: Attested, job: JobView, audits: Sequence[AuditView]) -> list[showing.Fact]:
+    """Return an attestation's place, its share of the fee, its bond, and the addresses by which its auditor serves log
+    and model, where the job asks for them."""
     facts = []
     if (place := place_of(audits, event.auditor)) is not None:
         facts.append(showing.fact("place", place + 1))
         facts.append(showing.fact("audit_fee", fee_at(job, audits, place), words="share of the fee"))
     if job.terms.attestations_needed:
         facts.append(showing.fact("attestation_bond", job.terms.attestation_bond, words="bond"))
-    return Attestation(event.auditor, event.block, [*facts, *(one for one in _served(event) if one.text)])
+    return [*facts, *(one for one in _served(event) if one.text)]
 
 
 def _served(record: Attested | ClaimView) -> list[showing.Fact]:

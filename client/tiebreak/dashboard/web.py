@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, url_of
+from tiebreak.bounded_connections import bound_socket, bounded_server
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.chain_reader import Busy, HeadSnapshot, Missing
 from tiebreak.dashboard.site import Site
@@ -230,34 +230,10 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-class Server:
-    """A site on a socket. Used in a `with` block, it serves beside; `run` serves in this thread, until a signal."""
-
-    def __init__(self, site: Site, listening: socket.socket) -> None:
-        self._site = site
-        self._socket = listening
-        self._server = bounded_server(make_app(site))
-        self._beside = BackgroundServer(self._server, listening, "dashboard")
-
-    @property
-    def url(self) -> str:
-        """The address of the page."""
-        return url_of(self._socket)
-
-    def run(self) -> None:
-        """Serves until SIGINT or SIGTERM."""
-        self._site.start()
-        try:
-            self._server.run(sockets=[self._socket])
-        finally:
-            self._site.close()
-
-    def __enter__(self) -> Server:
-        self._site.start()
-        if not self._beside.start():
-            raise ServerError("the page's server did not start: choose another port with --port.")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._beside.stop()
-        self._site.close()
+def serve(site: Site, listening: socket.socket) -> None:
+    """Serve a site on a socket until SIGINT or SIGTERM."""
+    site.start()
+    try:
+        bounded_server(make_app(site)).run(sockets=[listening])
+    finally:
+        site.close()
