@@ -65,7 +65,7 @@ class GameHistory:
         return sum(move.fee for move in self.moves)
 
     def last(self, kind: type[E]) -> E | None:
-        """The last event of a kind."""
+        """Return the last event of a kind."""
         return next((event for event in reversed(self.events) if isinstance(event, kind)), None)
 
 
@@ -103,12 +103,12 @@ class Receipts:
 
 
 def first_block(contract: VerificationGame, job: JobView, newest: int) -> int:
-    """A block before everything that happened to a job. Raises ChainError."""
+    """Return a block before everything that happened to a job. Raises ChainError."""
     return max(contract.first_block, last_block_before(contract.node, job.posted_at, newest))
 
 
 def read_history(contract: VerificationGame, receipts: Receipts, number: int, job: JobView, newest: int) -> GameHistory:
-    """The history of a game up to block `newest`. Raises ChainError."""
+    """Return the history of a game up to block `newest`. Raises ChainError."""
     found = contract.events(game=number, from_block=first_block(contract, job, newest), to_block=newest)
     return history_of(found, job, receipts)
 
@@ -142,14 +142,14 @@ def history_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> Game
 
 
 def _range(unit: str, skipped: int, index: int, height: int, leaves: int) -> str:
-    """The leaves below a place in words."""
+    """Return the leaves below a place in words."""
     first, last = skipped + index, skipped + min(index + (1 << height), leaves) - 1
     return f"{unit}s {first:,} to {last:,}" if last > first else f"{unit} {first:,}"
 
 
 def event_words(event: Event, first_step: int = 0, leaves: int = MANY) -> str:
-    """An event in a clause; empty for one that only repeats another. An event that this version has no words for is
-    told by its name.
+    """Return an event in a clause; empty for one that only repeats another. An event that this version has no words
+    for is told by its name.
 
     first_step: of the disputed interval, where the leaves of level STEP begin. leaves: of the event's level."""
     skipped = first_step if getattr(event, "level", None) is Level.STEP else 0
@@ -214,7 +214,7 @@ class DisputedNumber:
 
 
 def subject(game: GameView, job: JobView, names: Names) -> str:
-    """The thing that a game is about, as exactly as it is known."""
+    """Return the disputed step, operator and element, as far as they are known."""
     step = step_of(game, job)
     if step is None:
         return ""
@@ -227,7 +227,7 @@ def subject(game: GameView, job: JobView, names: Names) -> str:
 
 
 def verdict(game: GameView, job: JobView, history: GameHistory, names: Names) -> DisputedNumber | None:
-    """Finding of the contract, or another end of the game; None as long as there is nothing to tell."""
+    """Return the contract's finding, or another end of the game; None as long as there is nothing to tell."""
     about, width = subject(game, job, names), game.operator.width
     if (proof := history.last(events.ElementProven)) is not None:
         return _element(game, proof, about, width, history)

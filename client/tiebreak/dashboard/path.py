@@ -67,7 +67,7 @@ def draw_levels(game: GameView, job: JobView, names: Names) -> list[LevelPicture
 
 
 def left_to_search(game: GameView) -> int:
-    """Height of the place that the search of the present level has reached; 0 once a leaf is found."""
+    """Return the height of the node that the search of the present level has reached; 0 once a leaf is found."""
     current = game.current
     if game.phase is Phase.QUEUED or (current.level is Level.PARTIAL and bytes(32) in current.roots):
         return depth(current.leaf_count)
@@ -75,12 +75,12 @@ def left_to_search(game: GameView) -> int:
 
 
 def depth(leaves: int) -> int:
-    """Depth of a tree: ceil(log2(leaves)), 0 for a single leaf."""
+    """Return the depth of a tree: ceil(log2(leaves)), 0 for a single leaf."""
     return max(0, leaves - 1).bit_length()
 
 
 def half_of(leaves: int, states: int) -> int:
-    """Leaves of the operators' half at level OPERATOR, whose tree has these leaves in all."""
+    """Return the leaves of the operators' half at level OPERATOR, whose tree has these leaves in all."""
     return max(1, leaves - states)
 
 
@@ -93,12 +93,12 @@ def operator_words(level: LevelView, job: JobView, names: Names) -> tuple[str, s
 
 
 def first_step(game: GameView, job: JobView) -> int:
-    """The first step of the disputed interval, counted from 0."""
+    """Return the first step of the disputed interval, counted from 0."""
     return game.levels[0].index * job.spec.training.interval
 
 
 def step_of(game: GameView, job: JobView) -> int | None:
-    """The disputed step, counted from 0; None while it is searched for."""
+    """Return the disputed step, counted from 0; None while it is searched for."""
     if len(game.levels) < 2 or (len(game.levels) == 2 and left_to_search(game)):
         return None
     return first_step(game, job) + game.levels[1].index
@@ -157,7 +157,7 @@ def _leaf(game: GameView, job: JobView, names: Names, level: LevelView, unit: st
 
 
 def _search(leaves: int, first: int, height: int) -> tuple[list[Box], float]:
-    """The ruler and the rows of the search, and how tall they are."""
+    """Return the ruler and the rows of the search, and their height."""
     boxes = [Box(0, 0, WIDTH, _RULER, "whole")]
     if first:
         boxes.append(Box(0, 0, first / leaves * WIDTH, _RULER, "agreed"))
@@ -184,7 +184,7 @@ def _search(leaves: int, first: int, height: int) -> tuple[list[Box], float]:
 
 
 def _extent(leaves: int, first: int, last: int) -> tuple[float, float]:
-    """The two ends of leaves on the ruler, never closer than `LEAST`."""
+    """Return both ends of a range of leaves on the ruler, at least `LEAST` apart."""
     left, right = first / leaves * WIDTH, (last + 1) / leaves * WIDTH
     if right - left < LEAST:
         middle = min(max((left + right) / 2, LEAST / 2), WIDTH - LEAST / 2)

@@ -193,7 +193,7 @@ class _Pages:
 
 
 def _number(request: Request) -> int:
-    """The number in a path. Raises HTTPException for anything else than a number from 1."""
+    """Return the number in a path. Raises HTTPException for anything else than a number from 1."""
     text = request.path_params["number"]
     if not _NUMBER.fullmatch(text):
         raise HTTPException(404)
@@ -201,7 +201,7 @@ def _number(request: Request) -> int:
 
 
 def _page(request: Request) -> int:
-    """The page that was asked for; the first one for anything else than a number."""
+    """Return the page that was asked for; the first one for anything else than a number."""
     text = request.query_params.get("page", "1")
     return int(text) if _NUMBER.fullmatch(text) else 1
 
@@ -211,8 +211,8 @@ class ServerError(Exception):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on the loopback interface. `port` 0: any free one. Raises ServerError for any other interface, or a
-    port that is taken."""
+    """Return a socket on the loopback interface. `port` 0: any free one. Raises ServerError for any other interface, or
+    a port that is taken."""
     try:
         where = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
