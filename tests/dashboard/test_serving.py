@@ -45,18 +45,6 @@ def test_the_room_imports_nothing_that_signs() -> None:
     assert not {name for name in found if name.split(".")[0] in ("eth_account", "eth_keys")}
 
 
-@pytest.mark.slow
-def test_a_process_with_the_page_has_loaded_nothing_that_holds_a_key() -> None:
-    code = (
-        "import sys, pkgutil, importlib, tiebreak.dashboard as room\n"
-        "for one in pkgutil.iter_modules(room.__path__): importlib.import_module(f'tiebreak.dashboard.{one.name}')\n"
-        "import tiebreak.roles.engine, roundlog.training.run_files\n"
-        "print([name for name in sys.modules if name.startswith(('eth_account', 'tiebreak.transactions.keys'))])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_nothing_of_the_page_is_elsewhere() -> None:
     for file in [*ROOM.glob("templates/*"), *ROOM.glob("static/*")]:
         content = file.read_text().replace("http://www.w3.org/2000/svg", "")

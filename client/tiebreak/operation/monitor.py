@@ -126,8 +126,10 @@ class RoleMonitor:
             self._metrics.looked(reached=not found["chain_error"])
 
     def unreachable(self, error: Exception) -> None:
-        """Take in that the role could not begin, because something could not be reached."""
-        self.look(Look(progress=Progress(state="not started"), outage=error))
+        """Take in that the role could not begin, because something could not be reached. A disk that cannot be used is
+        no outage: the role counts as stuck."""
+        if isinstance(error, ChainError | StoreError):
+            self.look(Look(progress=Progress(state="not started"), outage=error))
 
     def ended(self, why: str) -> None:
         """Call a person because the role has ended by an error. why: a sentence."""

@@ -16,6 +16,8 @@ from tiebreak.operation.alarms import (
     Situation,
     due_of,
 )
+from tiebreak.operation.monitor import RoleMonitor
+from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.transport import NodeAgreement
 
 QUIET = Situation(
@@ -135,6 +137,16 @@ def test_a_role_that_does_not_look_any_more_is_stuck() -> None:
     stuck = replace(QUIET, at=QUIET.at + STUCK_SECONDS + 1)
     assert said(alarms.judge(stuck)) == [(Cause.ROLE_STUCK, True)]
     assert said(alarms.judge(replace(stuck, looked_at=stuck.at))) == [(Cause.ROLE_STUCK, False)]
+
+
+def test_a_role_that_cannot_begin_because_of_its_disk_counts_as_stuck() -> None:
+    seconds = [0.0]
+    monitor = RoleMonitor("auditor", clock=lambda: seconds[0])
+    for seconds[0] in (100.0, STUCK_SECONDS + 1):
+        monitor.unreachable(PermissionError("role"))
+    assert said(monitor.tick()) == [(Cause.ROLE_STUCK, True)] and not monitor.health()[0]
+    monitor.unreachable(ChainUnavailable("no answer."))
+    assert said(monitor.tick()) == [(Cause.ROLE_STUCK, False)] and monitor.health()[0]
 
 
 def due(left: int, at: int = 5000) -> Situation:
