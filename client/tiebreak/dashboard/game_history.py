@@ -157,8 +157,6 @@ def event_words(event: Event, first_step: int = 0, leaves: int = MANY) -> str:
     match event:
         case events.Challenged():
             return f"challenges the claim with root {showing.short(showing.hexed(event.checkpoint_root))}"
-        case events.GameStarted():
-            return "the clocks start"
         case events.Bisected():
             left = max(0, event.height - stride(event.height))
             place = _range(unit, skipped, event.leaf_index, event.height, leaves)
@@ -189,12 +187,8 @@ def event_words(event: Event, first_step: int = 0, leaves: int = MANY) -> str:
             return f"says that the right bits are {showing.number(event.bits, 4).bits}"
         case events.GameOver():
             return f"{showing.outcome_words(event.outcome).lower()} {showing.end_words(event.reason)}"
-        case events.ClaimRejected():
-            return "the claim is rejected"
         case events.Burnt():
             return f"{showing.ether(event.amount)} of lost bonds are burnt"
-        case events.LevelStarted() | events.Credited():
-            return ""
     name = type(event).__name__
     if name in EVENTS:
         return EVENTS[name]

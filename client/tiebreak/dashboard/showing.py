@@ -74,12 +74,16 @@ WINDOWS = {
 """Actions that are possible until a deadline, by the name of its field."""
 
 EVENTS = {
+    "GameStarted": "the clocks start",
+    "LevelStarted": "",
+    "ClaimRejected": "the claim is rejected",
+    "Credited": "",
     "Appealed": "an auditor appeals, and defends the claim",
     "VerdictAppealable": "the auditors that attested may appeal",
     "VerdictUpheld": "the verdict is upheld",
     "VerdictOverturned": "the verdict is overturned",
 }
-"""Events without numbers to tell, by their names."""
+"""Words for events without numbers to tell, by their names; empty for those that only repeat another."""
 
 SETTLED = {"NONE", "FINAL", "REJECTED", "EXPIRED", "LAPSED"}
 """Names of the statuses in which a job holds no reward and no trainer's bond any more."""

@@ -19,10 +19,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiebreak.bounded_connections import bound_socket, bounded_server
 from tiebreak.dashboard import showing
@@ -68,35 +68,23 @@ def make_app(site: Site) -> Starlette:
         "/static/{name}": pages.static,
     }
     routes = [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
-    return Starlette(routes=routes, middleware=[Middleware(_Guard)], exception_handlers={HTTPException: pages.refused})
+    guard = Middleware(BaseHTTPMiddleware, dispatch=_guard)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: pages.refused})
 
 
-class _Guard:
-    """Adds the headers to every answer, and refuses what a page of another site asks for, or asks of another host."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return  # the lifespan needs nothing, and websockets are not spoken
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                kept = [pair for pair in message["headers"] if pair[0].lower() not in dict(self._headers)]
-                message["headers"] = [*kept, *self._headers]
-            await send(message)
-
-        if not names_this_machine([value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]):
-            await PlainTextResponse("This page is at 127.0.0.1 only.", 400)(scope, receive, guarded)
-            return
-        given = dict(scope["headers"])
-        foreign = given.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
-        if foreign and given.get(b"sec-fetch-mode") != b"navigate":
-            await PlainTextResponse("This page answers to itself only.", 403)(scope, receive, guarded)
-            return
-        await self._app(scope, receive, guarded)
+async def _guard(request: Request, answer: RequestResponseEndpoint) -> Response:
+    """Add the headers to every answer, and refuse what a page of another site asks for, or asks of another host."""
+    given = request.headers
+    is_foreign = given.get("sec-fetch-site") in ("cross-site", "same-site")
+    found: Response
+    if not names_this_machine(given.getlist("host")):
+        found = PlainTextResponse("This page is at 127.0.0.1 only.", 400)
+    elif is_foreign and given.get("sec-fetch-mode") != "navigate":
+        found = PlainTextResponse("This page answers to itself only.", 403)
+    else:
+        found = await answer(request)
+    found.headers.update(_HEADERS)
+    return found
 
 
 class _Pages:
