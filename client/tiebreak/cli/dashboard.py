@@ -44,15 +44,6 @@ def dashboard(
             "both sides. Repeatable.",
         ),
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TIEBREAK_STORE",
-            metavar="PLACE,...",
-            help="Content stores to fetch jobs from, for names and lines, and data for replays (default: none).",
-            show_default=False,
-        ),
-    ] = None,
     explorer: Annotated[
         str | None, typer.Option(metavar="URL", help="Block explorer that transactions are linked to.")
     ] = None,
@@ -70,23 +61,21 @@ def dashboard(
     if explorer is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?", explorer):
         raise WrongUsage(f"{explorer} is not the address of a block explorer: use the form https://etherscan.io.")
     try:
-        from tiebreak.dashboard.web import Server, listen
+        from tiebreak.bounded_connections import url_of
+        from tiebreak.dashboard.web import listen, serve
     except ModuleNotFoundError as error:
         raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
 
     from tiebreak.dashboard.site import Site
-    from tiebreak.store import locations, open_stores
 
     site = Site(
         chain.open_game(),
         files=files or (),
         follow=follow or (),
-        store=open_stores(locations(store), warn=output.warn) if store is not None else None,
         explorer=explorer or "",
     )
     with listen(host, port) as listening:
-        server = Server(site, listening)
-        output.show_line(f"The page is at {server.url} (Ctrl-C ends it)")
+        output.show_line(f"The page is at {url_of(listening)} (Ctrl-C ends it)")
         output.flush()
         with suppress(KeyboardInterrupt):  # how it is meant to end
-            server.run()
+            serve(site, listening)
