@@ -139,18 +139,6 @@ def test_a_store_that_was_set_aside_is_still_the_last_resort(tmp_path: Path) -> 
         assert both.read(cid, max_bytes=10) == b"x" and len(calls) == 2
 
 
-def test_a_fetch_from_several_ends_at_once_when_told_to_stop() -> None:
-    stop, over = threading.Event(), threading.Event()
-    with serving(lambda request: (over.wait(10), None)[1]) as url:
-        both = open_stores([f"gateway+{url}", f"gateway+{url}"], warn=pytest.fail, stop=stop)
-        threading.Timer(0.1, stop.set).start()
-        started = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="stopped"):
-            both.read(str(Cid.of(b"x", RAW)), max_bytes=10)
-        assert time.monotonic() - started < 1.0
-        over.set()
-
-
 def test_one_store_that_takes_the_content_is_enough_and_the_other_is_told(tmp_path: Path) -> None:
     folder, warnings = FolderStore(tmp_path / "a"), list[str]()
     both = ReplicatedStore([KuboStore(GONE, attempts=1), folder], warn=warnings.append)

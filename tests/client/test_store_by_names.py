@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dag_reader import Plan
@@ -157,6 +157,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.samp
 )
 
 
+@settings(max_examples=30)
 @given(st.sets(NAMES, max_size=8))
 def test_of_any_listing_only_the_wanted_files_come_to_the_disk(names: set[str]) -> None:
     with tempfile.TemporaryDirectory() as name:

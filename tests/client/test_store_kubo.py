@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from tiebreak.store import FolderStore, open_store
+from tiebreak.store import FolderStore
 from tiebreak.store.dag_builder import CHUNK, LINKS
 from tiebreak.store.dagpb import DAG_PB, RAW, Cid
 from tiebreak.store.kubo import KuboStore
@@ -242,7 +242,7 @@ def test_a_daemon_that_stores_something_else_is_noticed(key: object) -> None:
         KuboStore(url, attempts=1).add_bytes(b"x")
 
 
-@pytest.mark.parametrize("answer", [{}, {"Pins": []}, {"Pins": [ABSENT]}, {"Pins": X}, {"Pins": [X, X]}, b"[]"])
+@pytest.mark.parametrize("answer", [{}, {"Pins": [ABSENT]}, {"Pins": X}, {"Pins": [X, X]}, b"[]"])
 def test_a_pin_that_is_not_confirmed_is_none(answer: object) -> None:
     with (
         serving(lambda request: kubo_answers(request, pin_add=answer)) as url,
@@ -253,16 +253,11 @@ def test_a_pin_that_is_not_confirmed_is_none(answer: object) -> None:
 
 @pytest.mark.parametrize("status", [200, 500])
 @pytest.mark.parametrize(
-    "body", [b"<html>", b"[]", b'{"Hash": 7}', b"", b"\xff\xfe", b"1", b'{"Key": "Qm"}' * 3, b'{"Message": {"a": 1}}']
+    "body", [b"<html>", b"[]", b"", b"\xff\xfe", b'{"Key": "Qm"}' * 3, b'{"Message": {"a": 1}}', b"[" * 1_000_000]
 )
 def test_a_server_that_is_not_kubo_is_one_clear_error(body: bytes, status: int) -> None:
     with serving(lambda request: request.send(status, body)) as url, pytest.raises(StoreError):
         KuboStore(url, attempts=1).add_bytes(b"x")
-
-
-def test_json_that_nests_for_ever_is_an_error_like_any_other() -> None:
-    with serving(lambda request: request.send(500, b"[" * 1_000_000)) as url, pytest.raises(StoreError):
-        KuboStore(url, attempts=1).read(ABSENT, max_bytes=100)
 
 
 def test_a_connection_that_breaks_is_tried_again() -> None:
@@ -321,9 +316,3 @@ def test_an_addition_ends_at_once_when_told_to_stop() -> None:
             KuboStore(url, stop=stop).add_bytes(random.Random(1).randbytes(30 * CHUNK))
         assert time.monotonic() - started < 1.0
         over.set()
-
-
-def test_the_location_decides_which_store_is_opened(tmp_path: Path) -> None:
-    assert isinstance(open_store(tmp_path / "s"), FolderStore)
-    assert isinstance(open_store("http://127.0.0.1:5001"), KuboStore)
-    assert isinstance(open_store("/ip4/127.0.0.1/tcp/5001"), KuboStore)

@@ -28,7 +28,7 @@ _OURS = re.compile(rf"[0-9a-f]{{64}}|{BESIDE}.*")
 
 
 class FolderStore(Store):
-    """A `ContentStore` in the folder `root`, made if it is not there. `stop`: ends every fetch at once. Raises
+    """A `Store` in the folder `root`, made if it is not there. `stop`: ends every fetch at once. Raises
     StoreUnavailable when it cannot be used.
     """
 

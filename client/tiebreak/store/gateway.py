@@ -21,7 +21,7 @@ _EMPTY = "bafkqaaa"
 
 
 class GatewayStore(Store):
-    """A `ContentStore` of what a trustless gateway serves; nothing can be added or pinned.
+    """A `Store` of what a trustless gateway serves; nothing can be added or pinned.
 
     `address`: the gateway's URL (``https://trustless-gateway.example``). `timeout`: seconds that one attempt at a
     request may take in all. `attempts`: how often a request is tried when the network fails, when the gateway asks for
@@ -49,13 +49,8 @@ class GatewayStore(Store):
             attempts=attempts,
             stop=stop,
         )
-        try:
-            self._server = HttpServer(base_url(address, path=True), {"Accept": "application/vnd.ipld.raw"})
-        except ValueError as error:
-            raise StoreUnavailable(
-                f"{shown_location(address)!r} is not the address of a gateway: use the form "
-                "gateway+https://example.org, without a user name or a query."
-            ) from error
+        url = base_url(address, "a gateway", "gateway+https://example.org, without a user name or a query")
+        self._server = HttpServer(url, {"Accept": "application/vnd.ipld.raw"})
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
         def fetch(left: float) -> bytes:

@@ -141,23 +141,21 @@ class HttpServer:
         return short(text.replace(self._secret, "[token]") if self._secret else text)
 
 
-def base_url(text: str, *, path: bool) -> str:
-    """Return the URL of a server without a slash at its end. `path`: whether it may have a path.
+def base_url(text: str, server: str, form: str, *, path: bool = True) -> str:
+    """Return the URL of a server without a slash at its end. `server`, `form`: what it is and how its address is
+    written, for messages. `path`: whether the URL may have a path.
 
-    Raises ValueError, also for a URL with a user name, a query or a fragment, and for one with an @ in its path, which
-    may be the end of a user name with a slash in it."""
-    url = urllib.parse.urlsplit(text)
-    if (
-        url.scheme not in ("http", "https")
-        or not url.hostname
-        or "@" in text
-        or url.query
-        or url.fragment
-        or (url.path not in ("", "/") and not path)
-        or not re.fullmatch(r"[!-~]+", text)
-    ):
-        raise ValueError(text)
-    url.port  # noqa: B018 (raises ValueError for a port that is none)
+    Raises StoreUnavailable, also for a URL with a user name, a query or a fragment, and for one with an @ in its path,
+    which may be the end of a user name with a slash in it."""
+    try:
+        url = urllib.parse.urlsplit(text)
+        is_right = url.scheme in ("http", "https") and url.hostname and re.fullmatch(r"[!-~]+", text)
+        is_bare = "@" not in text and not url.query and not url.fragment and (path or url.path in ("", "/"))
+        url.port  # noqa: B018 (raises ValueError for a port that is none)
+    except ValueError:
+        is_right = None
+    if not is_right or not is_bare:
+        raise StoreUnavailable(f"{shown_location(text)!r} is not the address of {server}: use the form {form}.")
     return f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
 
 

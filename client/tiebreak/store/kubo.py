@@ -43,6 +43,7 @@ _CONNECT_SECONDS = 10.0
 _MOST_ANSWER = MAX_BLOCK + (1 << 16)
 """Bytes of an answer, with its head."""
 
+_RPC, _FORM = "a Kubo RPC", "http://127.0.0.1:5001, without a user name, a path or a query"
 _NO_ANSWER = (
     ipfs_errors.ConnectionError,
     ipfs_errors.TimeoutError,
@@ -56,7 +57,7 @@ _MISSING = re.compile(r"not found|could not find|no such|not pinned|deadline exc
 
 
 class KuboStore(Store):
-    """A `ContentStore` in a Kubo daemon (tested with 0.22).
+    """A `Store` in a Kubo daemon (tested with 0.22).
 
     `address`: the daemon's RPC address, a URL (``http://127.0.0.1:5001``) or a multiaddr
     (``/ip4/127.0.0.1/tcp/5001``). `timeout`: seconds that one attempt at a request may take in all. `attempts`: how
@@ -84,14 +85,14 @@ class KuboStore(Store):
             attempts=attempts,
             stop=stop,
         )
+        where = _multiaddr(address)
         try:
             # Client, not connect(): connect() refuses every daemon newer than 0.7 although this part of the RPC is
             # unchanged.
-            self._client: Any = ipfshttpclient.Client(_multiaddr(address), session=True, chunk_size=MAX_BLOCK)
+            self._client: Any = ipfshttpclient.Client(where, session=True, chunk_size=MAX_BLOCK)
         except (ipfs_errors.AddressError, ValueError) as error:
             raise StoreUnavailable(
-                f"{shown_location(address)!r} is not the address of a Kubo RPC: use the form "
-                "http://127.0.0.1:5001, without a user name, a path or a query."
+                f"{shown_location(address)!r} is not the address of {_RPC}: use the form {_FORM}."
             ) from error
         session = self._client._client._session
         session.trust_env = False
@@ -228,10 +229,11 @@ def _require_plain(answer: requests.Response, **_: object) -> None:
 
 
 def _multiaddr(address: str) -> str:
-    """Return the address of an RPC as the client library wants it, from a URL or a multiaddr. Raises ValueError."""
-    if address.startswith("/"):
+    """Return the address of an RPC as the client library wants it, from a URL or a multiaddr. Raises
+    StoreUnavailable."""
+    if re.match(r"/(ip4|ip6|dns|dns4|dns6)/", address):
         return address
-    parts = urllib.parse.urlsplit(base_url(address, path=False))
+    parts = urllib.parse.urlsplit(base_url(address, _RPC, _FORM, path=False))
     host = parts.hostname or ""
     kind = "ip6" if ":" in host else "ip4" if re.fullmatch(r"[0-9.]+", host) else "dns"
     return f"/{kind}/{host}/tcp/{parts.port or (443 if parts.scheme == 'https' else 5001)}/{parts.scheme}"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from roundlog.storage import open_regular
 
 from tiebreak.store.dagpb import Cid
-from tiebreak.store.http import HttpServer, NoResponse, Retries, base_url, shown_location
+from tiebreak.store.http import HttpServer, NoResponse, Retries, base_url
 from tiebreak.store.store_errors import InvalidCid, StoreError, StoreUnavailable
 from tiebreak.timed_http import HttpAnswer
 
@@ -76,13 +76,7 @@ class PinningService:
         stop: threading.Event | None = None,
     ) -> None:
         self._patience, self._pace = patience, pace
-        try:
-            url = base_url(address, path=True)
-        except ValueError as error:
-            raise StoreUnavailable(
-                f"{shown_location(address)!r} is not the address of a pinning service: use the form "
-                "https://example.org/psa, without a user name or a query."
-            ) from error
+        url = base_url(address, "a pinning service", "https://example.org/psa, without a user name or a query")
         place = urllib.parse.urlsplit(url)
         self.name = f"the pinning service {place.netloc}"
         if place.scheme != "https" and place.hostname not in _LOOPBACK:

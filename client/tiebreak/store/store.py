@@ -13,7 +13,7 @@ from pathlib import Path
 from tiebreak.store.dag_builder import Sink, build_directory, build_file, open_published
 from tiebreak.store.dag_reader import DagReader, Fetch, Plan, as_file, entries, read_part
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid, UnixFsNode, decode
-from tiebreak.store.store_errors import CorruptBlock, FetchTooSlow, StoreUnavailable
+from tiebreak.store.store_errors import CorruptBlock, FetchTooSlow, MalformedContent, StoreUnavailable
 from tiebreak.store.transfers import Meter, OnTransfer
 
 _MOST_NODES = 256
@@ -150,9 +150,11 @@ class Store(ABC):
             return node
 
         data = read_part(node_of, self._within(within, cid, self._leaf), root, first, size)
-        if not is_right(data):
+        if len(data) != size or not is_right(data):
             # The hash of a raw block says nothing about a part of it, but finds the store that sends a wrong block.
             data = read_part(node_of, lambda leaf, at, count: fetch(leaf)[at : at + count], root, first, size)
+        if len(data) != size:
+            raise MalformedContent(f"the file {root} has no {first + size} bytes: check the identifier.")
         if not is_right(data):
             raise CorruptBlock(
                 f"{self.name} returned other bytes than those from byte {first} of {cid} on: use another store."
