@@ -7,35 +7,18 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tiebreak.store import FolderStore, open_store
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
 from tiebreak.store.gateway import GatewayStore
-from tiebreak.store.kubo import KuboStore
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
 
 from tests.client.crafted_blocks import everything
-from tests.client.http_stand_in import Request, serving
+from tests.client.http_stand_in import Request, giving_blocks, serving
 
 X = str(Cid.of(b"x", RAW))
-
-
-def answering(folder: FolderStore, seen: list[Request] | None = None) -> Callable[[Request], None]:
-    """A gateway to the blocks of a folder."""
-
-    def answer(request: Request) -> None:
-        if seen is not None:
-            seen.append(request)
-        cid = Cid.parse(request.path.split("?")[0].removeprefix("/ipfs/"))
-        try:
-            request.send(200, folder.block(cid))
-        except ContentMissing:
-            request.send(412 if "only-if-cached" in request.headers.get("Cache-Control", "") else 404)
-
-    return answer
 
 
 def test_a_tree_comes_whole_through_a_gateway(tmp_path: Path) -> None:
@@ -44,7 +27,8 @@ def test_a_tree_comes_whole_through_a_gateway(tmp_path: Path) -> None:
     (tree / "big").write_bytes(random.Random(3).randbytes(700_000))
     (tree / "a").write_bytes(b"x")
     cid, seen = folder.add_directory(tree), list[Request]()
-    with serving(answering(folder, seen)) as url:
+    give = giving_blocks(folder)
+    with serving(lambda request: (seen.append(request), give(request))[1]) as url:
         store = open_store(f"gateway+{url}")
         store.get_directory(cid, tmp_path / "back", everything, max_bytes=10**6)
         assert store.has(cid) and not store.has(str(Cid.of(b"absent", RAW)))
@@ -55,15 +39,6 @@ def test_a_tree_comes_whole_through_a_gateway(tmp_path: Path) -> None:
     for request in seen:
         assert request.path.endswith("?format=raw") and request.headers["Accept"] == "application/vnd.ipld.raw"
         assert request.headers["Accept-Encoding"] == "identity" and "Authorization" not in request.headers
-
-
-def test_the_blocks_of_a_real_kubo_come_through_a_gateway(kubo_url: str) -> None:
-    data = random.Random(4).randbytes(600_000)
-    cid = KuboStore(kubo_url).add_bytes(data)
-    store = GatewayStore(kubo_url)
-    assert store.read(cid, max_bytes=len(data)) == data and store.has(cid)
-    with pytest.raises(ContentMissing):
-        store.read(str(Cid.of(b"no such block", RAW)), max_bytes=10)
 
 
 def test_other_bytes_are_refused() -> None:
@@ -197,7 +172,7 @@ def test_an_error_is_that_of_the_first_block_that_fails(tmp_path: Path) -> None:
         elif asked.codec == RAW and data.find(folder.block(asked)) > 5 * 262_144:
             request.send(404)
         else:
-            answering(folder)(request)
+            giving_blocks(folder)(request)
 
     with serving(fail) as url, pytest.raises(ContentMissing, match=f"{third}.*410"):
         GatewayStore(url).read(cid, max_bytes=len(data))

@@ -24,7 +24,6 @@ from tiebreak.store.store_errors import (
     CorruptBlock,
     StoreError,
     StoreUnavailable,
-    UnsupportedFile,
 )
 
 from tests.client.crafted_blocks import everything
@@ -144,13 +143,6 @@ def test_pins_are_kept_by_kubo(kubo: KuboStore) -> None:
         kubo.pin(ABSENT)
     with pytest.raises(ContentMissing, match=ABSENT):
         kubo.read(ABSENT, max_bytes=10)
-
-
-def test_a_symbolic_link_is_refused_before_anything_is_sent(kubo: KuboStore, tmp_path: Path) -> None:
-    tree = make_tree(tmp_path / "tree")
-    (tree / "link").symlink_to("/etc/passwd")
-    with pytest.raises(UnsupportedFile, match="link"):
-        kubo.add_directory(tree)
 
 
 def test_no_daemon_is_one_clear_error(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_place_that_others_work_on_or_could_have_made_is_not_used(store: Count
     left = interrupt(store, cid, tmp_path / "out")
     with (left / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(StoreUnavailable, match="another process fetches the same"):
+        with pytest.raises(StoreUnavailable, match="another process fetches to"):
             store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
     left.chmod(0o777)
     with pytest.raises(StoreUnavailable, match="may be somebody else's: remove it"):

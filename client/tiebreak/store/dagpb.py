@@ -79,7 +79,7 @@ class Cid:
         )
 
     def to_bytes(self) -> bytes:
-        """The binary form: a bare multihash for version 0, with version and codec before it for version 1."""
+        """Return the binary form: a bare multihash for version 0, with version and codec before it for version 1."""
         multihash = _MULTIHASH_PREFIX + self.digest
         return multihash if self.version == 0 else bytes((1, self.codec)) + multihash
 
@@ -93,7 +93,7 @@ class Cid:
 
 
 def _base32(data: bytes) -> str:
-    """Multibase base32: lower case, no padding."""
+    """Return the multibase base32: lower case, no padding."""
     return "b" + base64.b32encode(data).decode("ascii").lower().rstrip("=")
 
 
@@ -248,7 +248,7 @@ def _encode_varint(value: int) -> bytes:
 
 
 def check_name(name: str) -> None:
-    """Raises UnsafeName unless `name` is one plain path component on every common file system."""
+    """Raise UnsafeName unless `name` is one plain path component on every common file system."""
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError as error:

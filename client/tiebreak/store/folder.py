@@ -119,10 +119,10 @@ class FolderStore(Store):
         return len(garbage)
 
     def _files(self) -> Iterator[Path]:
-        """Blocks, and what additions have left of them."""
-        for room in self._blocks.glob("*/*"):
-            if not room.is_symlink() and not room.parent.is_symlink() and room.is_dir():
-                yield from (path for path in room.iterdir() if _OURS.fullmatch(path.name) and not path.is_dir())
+        """Yield the files of blocks, and what additions have left of them."""
+        for directory in self._blocks.glob("*/*"):
+            if not directory.is_symlink() and not directory.parent.is_symlink() and directory.is_dir():
+                yield from (path for path in directory.iterdir() if _OURS.fullmatch(path.name) and not path.is_dir())
 
     def _record_pin(self, root: Cid) -> None:
         (self._pins / str(root)).touch()

@@ -46,7 +46,7 @@ def disk_bytes(file: Path | int) -> int:
 def size_of(directory: Path) -> int:
     """Return the bytes of the disk that all files below a directory take. Files that vanish meanwhile are not
     counted."""
-    return sum(disk_bytes(Path(room) / name) for room, _, names in os.walk(directory) for name in names)
+    return sum(disk_bytes(Path(parent) / name) for parent, _, names in os.walk(directory) for name in names)
 
 
 def require_space(place: Path | int, need: int) -> None:
@@ -64,7 +64,7 @@ def require_space(place: Path | int, need: int) -> None:
 
 @contextmanager
 def staged(dest: Path, cid: Cid) -> Iterator[Path]:
-    """A path beside `dest` for the content `cid`, which becomes `dest` when the `with` block ends well.
+    """Give a path beside `dest` for the content `cid`, which becomes `dest` when the `with` block ends well.
 
     When it ends by an error that may pass, or the process is killed, what is there stays for the next attempt, which
     must check it: it may have been cut off or damaged. Another error removes it. One process at a time fetches the same
@@ -72,24 +72,24 @@ def staged(dest: Path, cid: Cid) -> Iterator[Path]:
     """
     if os.path.lexists(dest):
         raise DestinationExists(f"{dest} exists already: choose another place or remove it.")
-    room = _room(dest, cid)
+    partial = _partial(dest, cid)
     try:
         dest.parent.mkdir(parents=True, exist_ok=True)
-        lock = _claim(room)
+        lock = _claim(partial)
     except OSError as error:
         raise unusable(f"nothing can be written to {dest.parent}", error) from error
     stays = False
     try:
-        yield room / "content"
-        _publish(room / "content", dest)
+        yield partial / "content"
+        _publish(partial / "content", dest)
     except BaseException as error:
         stays = isinstance(error, _MAY_PASS) or not isinstance(error, Exception)
         if isinstance(error, OSError):
             raise unusable(f"the content cannot be written beside {dest}", error) from error
         raise
     finally:
-        if not (stays and any(path.is_file() and path.stat().st_size for path in room.rglob("*"))):
-            shutil.rmtree(room, ignore_errors=True)
+        if not (stays and any(path.is_file() and path.stat().st_size for path in partial.rglob("*"))):
+            shutil.rmtree(partial, ignore_errors=True)
         lock.close()
 
 
@@ -108,34 +108,38 @@ def _publish(content: Path, dest: Path) -> None:
         ) from error
 
 
-def _claim(room: Path) -> BinaryIO:
-    """Make or take over the room of an earlier attempt, and lock it. A directory that somebody else could have made or
-    filled is not taken: its name can be foretold. Raises StoreUnavailable, OSError."""
+def _claim(partial: Path) -> BinaryIO:
+    """Lock the directory of an unfinished fetch, made if it is not there.
+
+    A directory that somebody else could have made or filled is not taken: its name can be foretold. Raises
+    StoreUnavailable, OSError."""
     with suppress(FileExistsError):
-        room.mkdir(mode=0o700)
+        partial.mkdir(mode=0o700)
     try:
-        found = room.lstat()
+        found = partial.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise StoreUnavailable(f"{room}, where content is put together, may be somebody else's: remove it.")
-        return lock_file(room / "lock")
+            raise StoreUnavailable(f"{partial}, where content is put together, may be somebody else's: remove it.")
+        return lock_file(partial / "lock")
     except (BlockingIOError, FileNotFoundError) as error:  # FileNotFoundError: it has just ended
-        raise StoreUnavailable(f"another process fetches the same to {room}: try again when it has ended.") from error
+        raise StoreUnavailable(
+            f"another process fetches to {partial}: try again when it has ended."
+        ) from error
 
 
 def set_back(dest: Path, cid: str) -> None:
     """Make the damaged directory at `dest` the beginning of the next fetch of `cid` to there, which checks all of it
     and fetches what is wrong. What cannot be moved is removed. Raises InvalidCid, OSError."""
-    room = _room(dest, Cid.parse(cid))
+    partial = _partial(dest, Cid.parse(cid))
     if dest.is_symlink() or not dest.is_dir():
         dest.unlink()
         return
     try:
-        room.mkdir(mode=0o700)
-        dest.rename(room / "content")
+        partial.mkdir(mode=0o700)
+        dest.rename(partial / "content")
     except OSError:
         shutil.rmtree(dest)
 
 
-def _room(dest: Path, cid: Cid) -> Path:
+def _partial(dest: Path, cid: Cid) -> Path:
     """Return the directory beside `dest` in which `cid` is put together."""
     return dest.with_name(f".{dest.name[:40]}.{cid.digest.hex()[:16]}.partial")

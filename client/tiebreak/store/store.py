@@ -97,7 +97,7 @@ class Store(ABC):
 
         Raises UnsupportedFile (symbolic links, devices), UnsafeName, ContentTooLarge (more entries in one directory
         than fit a block)."""
-        size = sum((Path(room) / name).lstat().st_size for room, _, names in os.walk(path) for name in names)
+        size = sum((Path(parent) / name).lstat().st_size for parent, _, names in os.walk(path) for name in names)
         return self._add(lambda sink: build_directory(path, sink).cid, path.name, size)
 
     def address_of_file(self, path: Path) -> str:

@@ -66,7 +66,7 @@ fetch, when it is that block's turn."""
 
 @contextmanager
 def prefetching(fetch: Callable[[Cid], bytes], width: int) -> Iterator[Prefetch]:
-    """A `Prefetch` with up to `width` blocks on their way at a time; at 1 the caller's own thread fetches."""
+    """Give a `Prefetch` with up to `width` blocks on their way at a time; at 1 the caller's own thread fetches."""
     if width == 1:
         yield lambda cids: (None if cid is None else fetch(cid) for cid in cids)
         return
