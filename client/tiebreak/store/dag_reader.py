@@ -95,7 +95,7 @@ class DagReader:
         Raises DestinationExists, UnsafeName and NoSpace, too, and what the plan raises.
         """
         with staged(dest, self._root) as path, prefetching(self._fetch, self._width) as self._prefetch:
-            links = {link.name: link for link in _as_directory(self._root, self._fetch(self._root)).links}
+            links = {link.name: link for link in as_directory(self._root, self._fetch(self._root)).links}
             if len(links) > MAX_ENTRIES:
                 raise ContentTooLarge(
                     f"{self._root} has {len(links)} entries, more than the {MAX_ENTRIES} allowed: ask its publisher "
@@ -274,13 +274,9 @@ def _has_leaf(file: BinaryIO, cid: Cid, part: _Part) -> bool:
     return cid.matches(data if cid.codec == RAW else encode(UnixFsNode(FILE, data, part.size)))
 
 
-def entries(cid: Cid, block: bytes) -> dict[str, Cid]:
-    """Return names and identifiers of the entries of a directory's block. Raises MalformedContent, UnsafeName."""
-    return {link.name: link.cid for link in _as_directory(cid, block).links}
-
-
-def _as_directory(cid: Cid, block: bytes) -> UnixFsNode:
-    """Return the node of a directory's block, its names sorted and each there once."""
+def as_directory(cid: Cid, block: bytes) -> UnixFsNode:
+    """Return the node of a directory's block, its names sorted and each there once. Raises MalformedContent,
+    UnsafeName."""
     node = decode(block, str(cid)) if cid.codec != RAW else None
     if node is not None and node.kind == SHARDED_DIRECTORY:
         raise MalformedContent(f"{cid} is a sharded directory: publish it with fewer entries a directory.")

@@ -90,7 +90,7 @@ class ReplicatedStore(Store):
             rest = None if ends is None else max(0.0, ends - began)
             share = rest if left == 1 else min(_PATIENCE, _PATIENCE if rest is None else rest / left)
             try:
-                found = self._ask(store, fetch, f"give {what}", share)
+                found = fetch(store, None) if share is None else self._timed(store, fetch, f"give {what}", share)
             except StoreError as error:
                 if self.stop is not None and self.stop.is_set():
                     raise
@@ -103,11 +103,7 @@ class ReplicatedStore(Store):
                 return found
         raise _together(f"no store has given {what}", failures)
 
-    def _ask(
-        self, store: Store, fetch: Callable[[Store, float | None], bytes], what: str, share: float | None
-    ) -> bytes:
-        if share is None:
-            return fetch(store, None)
+    def _timed(self, store: Store, fetch: Callable[[Store, float], bytes], what: str, share: float) -> bytes:
         # Stores keep to their share, but for a folder on a disk that hangs.
         once = Retries(name=store.name, remedy="try again later", timeout=share, attempts=1, stop=self.stop)
         return once.run(what, lambda left: fetch(store, left))

@@ -34,13 +34,12 @@ _MAY_PASS = (StoreUnavailable, FetchTooSlow, ContentMissing, CorruptBlock)
 """Errors after which the next attempt may find what is missing, and so what has come is left for it."""
 
 
-def disk_bytes(file: Path | int) -> int:
-    """Return the bytes of the disk that a file takes, or an open one; 0 if there is none."""
+def disk_bytes(file: Path) -> int:
+    """Return the bytes of the disk that a file takes; 0 if there is none."""
     try:
-        found = os.fstat(file) if isinstance(file, int) else os.lstat(file)
+        return file.lstat().st_blocks * 512
     except FileNotFoundError:
         return 0
-    return found.st_blocks * 512
 
 
 def size_of(directory: Path) -> int:
@@ -121,9 +120,7 @@ def _claim(partial: Path) -> BinaryIO:
             raise StoreUnavailable(f"{partial}, where content is put together, may be somebody else's: remove it.")
         return lock_file(partial / "lock")
     except (BlockingIOError, FileNotFoundError) as error:  # FileNotFoundError: it has just ended
-        raise StoreUnavailable(
-            f"another process fetches to {partial}: try again when it has ended."
-        ) from error
+        raise StoreUnavailable(f"another process fetches to {partial}: try again when it has ended.") from error
 
 
 def set_back(dest: Path, cid: str) -> None:

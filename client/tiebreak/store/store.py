@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tiebreak.store.dag_builder import Sink, build_directory, build_file, open_published
-from tiebreak.store.dag_reader import DagReader, Fetch, Plan, as_file, entries, read_part
+from tiebreak.store.dag_reader import DagReader, Fetch, Plan, as_directory, as_file, read_part
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid, UnixFsNode, decode
 from tiebreak.store.store_errors import CorruptBlock, FetchTooSlow, MalformedContent, StoreUnavailable
 from tiebreak.store.transfers import Meter, OnTransfer
@@ -129,8 +129,8 @@ class Store(ABC):
     def entries(self, cid: str, *, within: float | None = None) -> dict[str, str]:
         """Return names and CIDs of the entries of a directory. Raises MalformedContent, UnsafeName and as `block`."""
         root = Cid.parse(cid)
-        block = self._within(within, cid, self.block)(root)
-        return {name: str(one) for name, one in entries(root, block).items()}
+        node = as_directory(root, self._within(within, cid, self.block)(root))
+        return {link.name: str(link.cid) for link in node.links}
 
     def part(self, cid: str, first: int, size: int, *, is_right: IsRight, within: float | None = None) -> bytes:
         """Return `size` bytes of a file from byte `first` on, of which `is_right` is true. Only the blocks that they

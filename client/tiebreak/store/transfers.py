@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -73,19 +73,15 @@ def prefetching(fetch: Callable[[Cid], bytes], width: int) -> Iterator[Prefetch]
     pool = ThreadPoolExecutor(width, thread_name_prefix="prefetch")
 
     def each(cids: Iterable[Cid | None]) -> Iterator[bytes | None]:
-        waiting: deque[Future[bytes] | None] = deque()
+        waiting: deque[Callable[[], bytes | None]] = deque()
         for cid in cids:
-            waiting.append(None if cid is None else pool.submit(fetch, cid))
+            waiting.append((lambda: None) if cid is None else pool.submit(fetch, cid).result)
             if len(waiting) >= width:
-                yield _result(waiting.popleft())
+                yield waiting.popleft()()
         while waiting:
-            yield _result(waiting.popleft())
+            yield waiting.popleft()()
 
     try:
         yield each
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _result(future: Future[bytes] | None) -> bytes | None:
-    return None if future is None else future.result()
