@@ -218,7 +218,7 @@ def test_a_gateway_has_every_flaw_and_gives_right_blocks_between_them(tmp_path: 
         assert set(outcomes) == {"right", "StoreUnavailable", "CorruptBlock", "ContentMissing"}
         assert set(gateway.flaws) == set(Flaw)
         gateway.rate = 0.0
-        assert store.part(cid, 5, 7) == bytes(range(5, 12))
+        assert store.part(cid, 5, 7, is_right=bool) == bytes(range(5, 12))
     finally:
         gateway.close()
 

@@ -33,7 +33,7 @@ DRIPS = {
 
 READERS: dict[str, Callable[[str], object]] = {
     "a gateway": lambda url: GatewayStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10),
-    "a part of a block": lambda url: GatewayStore(url, timeout=0.2, attempts=1).part(X, 0, 1),
+    "a part of a block": lambda url: GatewayStore(url, timeout=0.2, attempts=1).part(X, 0, 1, is_right=bool),
     "Kubo's blocks": lambda url: KuboStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10),
     "Kubo's addresses": lambda url: KuboStore(url, timeout=0.2, attempts=1).addresses(),
     "a pinning service": lambda url: PinningService(url, "token", timeout=0.2, attempts=1).pin(X),

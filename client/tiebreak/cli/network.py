@@ -109,11 +109,8 @@ class ContentOptions:
     ) -> Store:
         """The content stores as one. Raises StoreError."""
         from tiebreak.store import open_stores
-        from tiebreak.store.transfers import untold
 
-        return open_stores(
-            self.places(), services=self.services(stop), warn=warn, stop=stop, on_transfer=on_transfer or untold
-        )
+        return open_stores(self.places(), services=self.services(stop), warn=warn, stop=stop, on_transfer=on_transfer)
 
     def places(self) -> tuple[str, ...]:
         """The locations of the stores, from anywhere on this machine. Raises StoreError."""

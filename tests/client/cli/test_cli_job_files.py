@@ -22,8 +22,7 @@ from tiebreak.transactions.keys import devnet_account
 
 from tests.client.cli.cli_world import Chain, Run, Trained, refused
 from tests.client.cli.test_cli_ranks import by_hand, ended
-from tests.client.http_stand_in import serving
-from tests.client.test_store_ranges import with_ranges
+from tests.client.http_stand_in import giving_blocks, serving
 from tests.engine.segment_audits.audit_workers import honest
 from tests.engine.tasks import linear_task
 
@@ -101,15 +100,15 @@ def test_a_job_comes_whole_or_without_its_data(run: Run, world: World, tmp_path:
 
 
 def test_an_audit_of_one_interval_fetches_the_blocks_of_its_batches(run: Run, world: World, tmp_path: Path) -> None:
-    job, sent = far(run, world, tmp_path), list[tuple[str, int]]()
-    with serving(with_ranges(FolderStore(world.store), sent)) as url:
+    job, sent = far(run, world, tmp_path), list[int]()
+    with serving(giving_blocks(FolderStore(world.store), sent=sent)) as url:
         words = ("audit", job, "--run", tmp_path / "a", "--claim", world.log, "--workers", 1, "--share", 0.25)
         found = told(run(*words, "--store", f"gateway+{url}", "--json"))
         assert found["right_intervals"] == 1
         # Two steps of three rows, each with a float row and a label, in blocks of 16 KiB (the last may be shorter).
         count = found["fetched_data_bytes"]
         assert 0 < count <= 2 * 3 * 2 * 2 * 16384 and count < ROWS * 104 / 4
-        assert not any(size >= CHUNK for _, size in sent), "no leaf of the data came whole"
+        assert not any(size >= CHUNK for size in sent), "no leaf of the data came whole"
         sent.clear()
         again = told(run(*words[:3], tmp_path / "b", *words[4:-2], "--share", 1, "--store", f"gateway+{url}", "--json"))
         assert again["agrees"] is True and again["checkpoint_root"] == world.root
@@ -199,16 +198,16 @@ def test_workers_that_are_processes_say_what_they_lack_and_share_a_cache(
 
 
 def test_a_worker_elsewhere_fetches_no_more_than_a_job_without_data(world: World, tmp_path: Path) -> None:
-    sent: list[tuple[str, int]] = []
-    with serving(with_ranges(FolderStore(world.store), sent)) as url:
+    sent: list[int] = []
+    with serving(giving_blocks(FolderStore(world.store), sent=sent)) as url:
         source = Stores(
             locations=(f"gateway+{url}",), job_cid=world.cid, job_dir=tmp_path / "nowhere", limits=JobLimits()
         )
         job = source.job()
-        assert sum(size for _, size in sent) < 100_000
+        assert sum(sent) < 100_000
         x = job.dataset["x"]
         assert torch.equal(x[[3, 19_999]], Job.read(world.job).dataset["x"][[3, 19_999]])
-        assert sum(size for _, size in sent) < 100_000
+        assert sum(sent) < 100_000
 
 
 @pytest.mark.parametrize(
