@@ -10,7 +10,7 @@ import pytest
 import requests
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import RpcServer
-from tiebreak.loopback import LoopbackHandler, names_this_machine
+from tiebreak.http_server import LoopbackHandler, names_this_machine
 from tiebreak.operation.metrics import Endpoint
 
 from tests.client.troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status

@@ -11,7 +11,7 @@ from tiebreak.store import FolderStore, kubo_address, open_store
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.store_errors import CorruptBlock, DestinationExists, StoreUnavailable
 
-from tests.client.test_deadlines import server
+from tests.client.test_chain_transport import server
 
 NO_SPACE = OSError(28, "No space left on device")
 
@@ -122,7 +122,7 @@ def test_a_block_that_comes_damaged_is_fetched_again(tmp_path: Path) -> None:
         handler.end_headers()
         handler.wfile.write(body)
 
-    with server(flip_once) as url:
+    with server(lambda handler, _: flip_once(handler)) as url:
         assert KuboStore(url).read(cid, max_bytes=100) == b"content"
     assert len(calls) == 2
 

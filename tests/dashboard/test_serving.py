@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import requests
 import tiebreak.dashboard
-from tiebreak import bounded_connections
+from tiebreak import http_server
 from tiebreak.cli.app import app
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import MOST_STREAMS, Server, ServerError, listen
@@ -146,7 +146,7 @@ def test_silent_clients_keep_nobody_from_the_page(served: str) -> None:
 def test_a_client_that_keeps_the_page_waiting_is_cut_off(
     shown: Site, begin: bytes, drop: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_connections, "SECONDS_PER_REQUEST", 1.0)
+    monkeypatch.setattr(http_server, "SECONDS_PER_REQUEST", 1.0)
     with listen("127.0.0.1", 0) as listening, Server(shown, listening) as server:
         assert 0.9 < seconds_until_cut_off(server.url, begin, drop) < 5
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from tiebreak.dashboard import showing
-from tiebreak.deadlines import Pauses
+from tiebreak.http_client import Pauses
 from tiebreak.store.store_errors import ContentMissing, FetchTooSlow, StoreError, StoreUnavailable, causes
 
 T = TypeVar("T")

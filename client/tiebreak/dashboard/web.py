@@ -26,11 +26,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, url_of
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.chain_reader import Sight
 from tiebreak.dashboard.site import Busy, Missing, Site
-from tiebreak.loopback import names_this_machine
+from tiebreak.http_server import BackgroundServer, bound_socket, bounded_server, names_this_machine, url_of
 from tiebreak.quantities import exact_ether, in_utc
 from tiebreak.rpc.chain_errors import ChainError
 

@@ -18,10 +18,9 @@ from typing import Protocol
 
 import requests
 
-from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.http_client import Halted, TooLate, pause, post, session, within
 from tiebreak.process_resources import environment_of_others
 from tiebreak.rpc.chain_errors import printable
-from tiebreak.timed_http import post, session
 
 _SECONDS = 15.0
 """Most seconds for one attempt."""

@@ -7,8 +7,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eth_typing import ChecksumAddress
@@ -17,20 +16,17 @@ from tiebreak.rpc import answers
 from tiebreak.rpc.answers import (
     MAX_LOGS,
     Block,
-    Fees,
     Log,
     Topic,
     TransactionReceipt,
     fits,
-    is_removed,
     read_block,
-    read_log,
+    read_logs,
     read_receipt,
-    read_transactions,
-    wanted_topic,
+    to_json,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
-from tiebreak.rpc.transport import HttpTransport, NodeAgreement, Transport, backwards, forwards
+from tiebreak.rpc.transport import HttpTransport, NodeAgreement, Transport
 
 if TYPE_CHECKING:
     from web3 import Web3
@@ -41,6 +37,10 @@ MAX_BLOCKS = 1_000_000_000
 """Most blocks that are searched for events; a node that names more has made the number up."""
 MAX_REORGANISATION = 64
 """Blocks that a chain may lose (two epochs of Ethereum, or a node behind the others of its address)."""
+LOG_RANGE = 2_000
+"""Blocks in which events are searched for at once, at first and at most."""
+_BOLD_AFTER = 32
+"""Accepted ranges in a row before a larger one is tried again: a limit of results may hold for a few blocks only."""
 _TRIES = 3
 
 DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
@@ -77,6 +77,8 @@ class ChainNode:
         self._newest = 0
         """The highest block up to which `logs` has searched."""
         self._view = self.view
+        self._range, self._accepted = LOG_RANGE, 0
+        """Blocks in which events are searched for at once, and how often in a row that was accepted."""
 
     @functools.cached_property
     def w3(self) -> Web3:
@@ -138,22 +140,25 @@ class ChainNode:
         return max(newest, answers.quantity(timestamp, "the pending block's time", 2**64 - 1))
 
     def block(self, number: int) -> Block | None:
-        """The block of that number, None if there is none yet."""
-        found = self.ask("eth_getBlockByNumber", hex(number), False)
-        return None if found is None else self._numbered(found, number)
-
-    def whole_block(self, number: int) -> tuple[Block, list[bytes] | None] | None:
-        """As `block`, with the hashes of its transactions, if the node shows them."""
+        """Return the block of that number, None if there is none yet."""
         found = self.ask("eth_getBlockByNumber", hex(number), False)
         if found is None:
             return None
-        shows = "transactions" in answers.record(found, "a block")
-        return self._numbered(found, number), read_transactions(found) if shows else None
+        block = read_block(found)
+        if block.number != number:
+            raise InvalidAnswer(
+                f"{self.name} gave block {block.number} where {number} was asked for: use another node."
+            )
+        return block
 
     def transactions_of(self, number: int) -> frozenset[bytes] | None:
-        """The hashes of a block's transactions, None if there is no such block yet."""
-        answer = self.ask("eth_getBlockByNumber", hex(number), False)
-        return None if answer is None else frozenset(read_transactions(answer))
+        """Return the hashes of a block's transactions, None if there is no such block yet."""
+        block = self.block(number)
+        if block is None:
+            return None
+        if block.transactions is None:
+            raise InvalidAnswer(f"{self.name} gave block {number} without its transactions: use another node.")
+        return frozenset(block.transactions)
 
     def balance(self, account: ChecksumAddress, *, block: int | None = None) -> int:
         """The balance of an account now, or after block number `block`, in wei."""
@@ -172,11 +177,6 @@ class ChainNode:
         """Wei per gas that block builders are paid at present to take a transaction soon."""
         return answers.quantity(self.ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
 
-    def fees(self) -> Fees:
-        """Fees with which a transaction is taken soon, even if the base fee doubles before that."""
-        tip = self.priority_fee()
-        return Fees(2 * self.head().base_fee + tip, tip)
-
     def call(
         self,
         to: ChecksumAddress,
@@ -191,13 +191,11 @@ class ChainNode:
         return answers.data(self.ask("eth_call", _call(to, data, sender, value), _tag(block)), "a call")
 
     def estimate_gas(self, to: ChecksumAddress | None, data: bytes, *, sender: ChecksumAddress, value: int = 0) -> int:
-        return self.estimated(_call(to, data, sender, value))
-
-    def estimated(self, call: Mapping[str, Any]) -> int:
-        """The estimate for a call as JSON-RPC takes it."""
-        found = answers.quantity(self.ask("eth_estimateGas", call), "a gas estimate", 2**40)
+        """Return the gas that a transaction is expected to use."""
+        answer = self.ask("eth_estimateGas", _call(to, data, sender, value))
+        found = answers.quantity(answer, "a gas estimate", 2**40)
         # No node takes a transaction with less, so that it would never be sent.
-        if found < (least := _intrinsic_gas(bytes.fromhex(str(call.get("data", "0x"))[2:]))):
+        if found < (least := _intrinsic_gas(data)):
             raise InvalidAnswer(
                 f"{self.name} estimates {found} gas for a transaction whose data alone take {least}: use another node."
             )
@@ -210,7 +208,12 @@ class ChainNode:
     def receipt(self, transaction: bytes) -> TransactionReceipt | None:
         """The receipt of a transaction; None as long as no block has it."""
         answer = self.ask("eth_getTransactionReceipt", "0x" + transaction.hex())
-        return None if answer is None else read_receipt(answer, transaction)
+        if answer is None:
+            return None
+        found = read_receipt(answer)
+        if found.transaction != transaction:
+            raise InvalidAnswer(f"{self.name} gave the receipt of another transaction: use another node.")
+        return found
 
     def logs(
         self,
@@ -232,7 +235,7 @@ class ChainNode:
             last = self._last_block(from_block, to_block)
             if last is None:
                 return []
-            found = self._in_order(self._searched(address, from_block, last.number, topics))
+            found = self._searched(address, from_block, last.number, topics)
             # A node that has lost that block meanwhile may have left out what came before it.
             if (after := self.block(last.number)) is not None and after.hash == last.hash:
                 self._newest = max(self._newest, last.number)
@@ -261,39 +264,57 @@ class ChainNode:
         return found
 
     def _searched(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic]) -> list[Log]:
-        def ask(start: int, until: int) -> list[Log]:
-            return self.one_range(address, start, until, topics)
-
         found: list[Log] = []
-        for logs in forwards(self._transport.range_limit, first, last, ask):
-            found += logs
-            if len(found) > MAX_LOGS:
-                raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
-        return found
-
-    def _in_order(self, found: list[Log]) -> list[Log]:
+        while first <= last:
+            until = min(first + self._range - 1, last)
+            logs = self._within_limits(address, first, until, topics)
+            if logs is not None:
+                found += logs
+                first = until + 1
+                if len(found) > MAX_LOGS:
+                    raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
         order = [(log.block, log.index) for log in found]
         if order != sorted(set(order)):
             raise InvalidAnswer(f"{self.name} gave events twice or out of order: use another node.")
         return found
 
+    def _within_limits(
+        self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic]
+    ) -> list[Log] | None:
+        """Return the events of a range of blocks; None if the range was refused, and the next is to be smaller.
+
+        Hosted nodes limit the range of blocks, or the size of the answer, each at another place and in its own words.
+        So every refusal is taken for such a limit: the range is halved, down to one block, and grows again by and by.
+        """
+        try:
+            found = self.one_range(address, first, until, topics)
+        except RpcRefused:
+            if first == until:
+                raise
+            self._range, self._accepted = (until - first + 1) // 2, 0
+            return None
+        self._accepted += 1
+        if self._accepted >= _BOLD_AFTER:
+            self._range, self._accepted = min(2 * self._range, LOG_RANGE), 0
+        return found
+
     def all_logs(self, address: ChecksumAddress, first: int, last: int) -> list[Log]:
-        """A contract's events from block `first` to block `last` in order, believed as they come: a node that lags
-        behind may leave some out. One request where the node's limits allow it."""
-        return self._in_order(self._searched(address, first, last, ()))
+        """Return a contract's events from block `first` to block `last` in order, believed as they come: a node that
+        lags behind may leave some out. One request where the node's limits allow it."""
+        return self._searched(address, first, last, ())
 
     def search_back(
         self, address: ChecksumAddress, *, from_block: int, to_block: int, topics: Sequence[Topic] = ()
     ) -> Iterator[Log]:
-        """A contract's events from the newest to the oldest, as many ranges of blocks as are asked for.
+        """Yield a contract's events from the newest to the oldest, from as many ranges of blocks as are needed.
 
-        For what proves itself when it is found: nothing shows that a node has left none out."""
-
-        def ask(start: int, until: int) -> list[Log]:
-            return self.one_range(address, start, until, topics)
-
-        for logs in backwards(self._transport.range_limit, from_block, to_block, ask):
-            yield from reversed(logs)
+        For events that prove themselves when they are found: nothing shows that a node has left none out."""
+        while from_block <= to_block:
+            start = max(to_block - self._range + 1, from_block)
+            logs = self._within_limits(address, start, to_block, topics)
+            if logs is not None:
+                yield from reversed(logs)
+                to_block = start - 1
 
     def advance_time(self, seconds: int) -> None:
         """Mines a block on a development chain that is `seconds` (at least 1) later than the newest one; its clock
@@ -310,14 +331,6 @@ class ChainNode:
         """The answer to a question of JSON-RPC, unchecked. Raises the errors of this class."""
         return self._transport.request(method, [*params])
 
-    def _numbered(self, answer: object, number: int) -> Block:
-        block = read_block(answer)
-        if block.number != number:
-            raise InvalidAnswer(
-                f"{self.name} gave block {block.number} where {number} was asked for: use another node."
-            )
-        return block
-
     def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
         """A contract's events from block `first` to block `until`, asked for at once and believed as they come.
 
@@ -326,10 +339,9 @@ class ChainNode:
             "address": address,
             "fromBlock": hex(first),
             "toBlock": hex(until),
-            "topics": [wanted_topic(topic) for topic in topics],
+            "topics": to_json(topics),
         }
-        answer = self.ask("eth_getLogs", wanted)
-        logs = [read_log(item) for item in answers.sequence(answer, "events", MAX_LOGS) if not is_removed(item)]
+        logs = read_logs(self.ask("eth_getLogs", wanted))
         for log in logs:
             matches = all(fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
             if log.address != address or not first <= log.block <= until or not matches:
@@ -338,7 +350,7 @@ class ChainNode:
 
 
 def connect(location: str, *, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
-    """The chain at `location`: an http(s) or ws(s) URL of a node, or the path of its socket (it has a slash, or ends in
+    """Return the chain at `location`: an http(s) URL of a node, or the path of its socket (it has a slash, or ends in
     ``.ipc``).
 
     stop: ends every request and every wait for this chain at once, with Stopped.
@@ -353,24 +365,19 @@ def connect(location: str, *, confirmations: int = 0, stop: threading.Event | No
     return node
 
 
-def transport_to(
-    location: str, stop: threading.Event | None, *, may_be_away: bool = False, **options: Any
-) -> Transport:
-    """The transport to a location as of `connect`; `options`: those of RepeatingTransport. may_be_away: whether a
-    socket need not be there yet. Raises ChainUnavailable."""
-    scheme = location.partition("://")[0]
-    if scheme in ("http", "https"):
+def transport_to(location: str, stop: threading.Event | None, **options: Any) -> Transport:
+    """Return the transport to a location as of `connect`; `options`: those of HttpTransport, of which a socket has
+    `timeout` alone. Raises ChainUnavailable if it is none."""
+    if location.partition("://")[0] in ("http", "https"):
         return HttpTransport(location, stop=stop, **options)
-    # Imported here because most commands do without.
-    from tiebreak.rpc.sockets import IpcTransport, WebSocketTransport
-
-    if scheme in ("ws", "wss"):
-        return WebSocketTransport(location, stop=stop, **options)
     if "://" not in location and ("/" in location or location.endswith(".ipc")):
-        return IpcTransport(Path(location), may_be_away=may_be_away, stop=stop, **options)
+        # Imported here because web3 takes longer than most commands.
+        from tiebreak.rpc.web3_providers import IpcTransport
+
+        return IpcTransport(location, stop=stop, timeout=options.get("timeout", 10.0))
     raise ChainUnavailable(
-        "the chain's address is neither an http(s) or ws(s) URL nor the path of a socket: use the form "
-        "http://127.0.0.1:8545, ws://127.0.0.1:8546 or /path/to/node.ipc."
+        "the chain's address is neither an http(s) URL nor the path of a socket: use the form http://127.0.0.1:8545 or "
+        "/path/to/node.ipc."
     )
 
 

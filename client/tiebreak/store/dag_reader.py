@@ -22,8 +22,8 @@ from typing import BinaryIO, NamedTuple
 
 from roundlog.storage import sync_file
 
-from tiebreak.deadlines import Halted, TooLate
-from tiebreak.deadlines import within as in_time
+from tiebreak.http_client import Halted, TooLate
+from tiebreak.http_client import within as in_time
 from tiebreak.store.dagpb import (
     DIRECTORY,
     FILE,

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from tiebreak.deadlines import Halted, TooLate
+from tiebreak.http_client import Halted, HttpAnswer, TooLate
 from tiebreak.store.dagpb import MAX_BLOCK, Cid
 from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently, shown_location
 from tiebreak.store.store import Addition, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
-from tiebreak.timed_http import HttpAnswer
 
 T = TypeVar("T")
 

@@ -22,13 +22,12 @@ from typing import Any, TypeVar
 import requests
 import urllib3
 
-from tiebreak.deadlines import Halted, TooLate
+from tiebreak.http_client import Halted, HttpAnswer, TooLate, bound
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
 from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently, shown_location
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer, untold
-from tiebreak.timed_http import HttpAnswer, bound
 
 # Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
 os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")

@@ -23,11 +23,10 @@ from typing import Any, TypeVar
 
 from roundlog.storage import open_regular
 
-from tiebreak.deadlines import Halted, TooLate, pause
+from tiebreak.http_client import Halted, HttpAnswer, TooLate, pause
 from tiebreak.store.dagpb import Cid
 from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently, shown_location
 from tiebreak.store.store_errors import InvalidCid, StoreError, StoreUnavailable, short
-from tiebreak.timed_http import HttpAnswer
 
 T = TypeVar("T")
 

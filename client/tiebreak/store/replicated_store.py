@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from tiebreak.deadlines import Halted, Pauses, TooLate
-from tiebreak.deadlines import within as in_time
+from tiebreak.http_client import Halted, Pauses, TooLate
+from tiebreak.http_client import within as in_time
 from tiebreak.store.dagpb import Cid
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService
