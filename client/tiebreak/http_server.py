@@ -86,10 +86,6 @@ class LoopbackServer(ThreadingHTTPServer):
         with self._lock:
             self._waiting.pop(connection, None)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.waits(request)
-        super().process_request(request, client_address)
-
     def shutdown_request(self, request: Any) -> None:
         self.has_request(request)
         super().shutdown_request(request)

@@ -111,7 +111,7 @@ def test_events_that_were_not_asked_for_or_are_out_of_order_are_refused(items: o
 def test_an_event_without_its_transactions_place_is_one() -> None:
     for place, found in ((None, None), ("0x7", 7)):
         node = ChainNode(Canned(eth_getLogs=[log(3, transactionIndex=place)]))
-        assert [one.transaction_index for one in node.one_range(ADDRESS, 3, 3)] == [found]
+        assert [one.transaction_index for one in node.all_logs(ADDRESS, 3, 3)] == [found]
 
 
 def test_events_of_a_dropped_block_are_not_shown() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import ContractWatch
-from tiebreak.contract.enums import JobStatus, Outcome, Side
+from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.events import JobPosted
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -26,7 +25,7 @@ from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.signer import funds
 
-from tests.client.disputes import Cast, Party, Run, made
+from tests.client.disputes import Cast, Run
 from tests.client.hostile_node import BlockNode, HostileNode, Lie
 
 PARTY, STRANGER = devnet_account(2), devnet_account(3)
@@ -92,52 +91,8 @@ def refusing(params: list[Any], true: Any) -> Any:
     raise RpcRefused("eth_estimateGas", 3, "execution reverted", b"")
 
 
-def far_ahead(params: list[Any], true: Any) -> Any:
-    return true | {"number": hex(10**9), "hash": "0x" + "77" * 32} if params[0] == "latest" else true
-
-
 def failed(params: list[Any], true: Any) -> Any:
     return true and true | {"status": "0x0"}
-
-
-LIES: dict[str, Callable[[World], dict[str, Lie]]] = {
-    "old views": lambda world: {"eth_call": as_of_now(world)},
-    "refused estimates": lambda world: {"eth_estimateGas": refusing},
-    "failed receipts": lambda world: {"eth_getTransactionReceipt": failed},
-    "high nonces": lambda world: {"eth_getTransactionCount": lambda params, true: hex(5000)},
-    "made-up blocks": lambda world: {"eth_getBlockByNumber": far_ahead},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("lie", "honest"), [*((lie, 1) for lie in LIES), ("old views", 2), ("made-up blocks", 2)])
-def test_a_dispute_is_won_whatever_one_node_says(world: World, lie: str, honest: int) -> None:
-    """The challenge is made before the node begins to lie; with two nodes it would rightly wait."""
-    cast, job = world.cast, world.cast.post()
-    cast.commit(job, Run.of(33))
-    liar = world.liar()
-    chain = world.nodes(liar, honest=honest, clock=lambda: 180 * time.monotonic())
-    contract = VerificationGame(chain, cast.auditor.address, Sender(chain, PARTY, patience=0.3))
-    seen = contract.job(job)
-    call = contract.challenge(
-        job,
-        spec_hash=seen.spec_hash,
-        claimed_root=seen.claim.checkpoint_root,
-        checkpoint_root=Run.of().checkpoints.root,
-        bond=seen.terms.challenger_bond,
-    )
-    game, _ = made(contract, call)
-    liar.lies.update(LIES[lie](world))
-    parties = [Party(cast.trainer, Run.of(33), Side.TRAINER), Party(contract, Run.of(), Side.CHALLENGER)]
-    ends = time.monotonic() + 300
-    while not cast.customer.game(game).outcome:
-        assert time.monotonic() < ends, f"{chain.agreement}"
-        for party in parties:
-            try:
-                party.move(game)
-            except ChainError:
-                time.sleep(0.01)  # the next look is through another node
-    assert cast.customer.game(game).outcome is Outcome.CHALLENGER_WON
 
 
 # Equal answers, a majority, and none.
@@ -161,7 +116,6 @@ def test_every_question_about_the_chain_goes_to_all_nodes_and_equal_answers_need
         "logs": lambda node: node.logs(contract, from_block=0),
         "all_logs": lambda node: node.all_logs(contract, 0, 3),
         "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
-        "one_range": lambda node: node.one_range(contract, 0, 3),
     }
     others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "w3", "confirmations"}
     """Not questions about the chain's state, or of any kind; `send_raw` has a test of its own."""

@@ -117,18 +117,15 @@ class ChainNode:
         return self._chain_id
 
     def head(self) -> Block:
-        """The newest block."""
+        """Return the newest block."""
         found = self.ask("eth_getBlockByNumber", "latest", False)
         if found is None:
             raise InvalidAnswer(f"{self.name} has no newest block: use another node.")
         return read_block(found)
 
     def now(self) -> int:
-        """The time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest
-        block's.
-
-        The newest block's time where the node does not build pending blocks.
-        """
+        """Return the time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest
+        block's, which it is where the node does not build pending blocks."""
         newest = self.head().timestamp
         try:
             pending = self.ask("eth_getBlockByNumber", "pending", False)
@@ -161,20 +158,20 @@ class ChainNode:
         return frozenset(block.transactions)
 
     def balance(self, account: ChecksumAddress, *, block: int | None = None) -> int:
-        """The balance of an account now, or after block number `block`, in wei."""
+        """Return the balance of an account now, or after block number `block`, in wei."""
         return answers.quantity(self.ask("eth_getBalance", account, _tag(block)), "a balance")
 
     def code(self, account: ChecksumAddress) -> bytes:
         return answers.data(self.ask("eth_getCode", account, "latest"), "a contract's code")
 
     def nonce(self, account: ChecksumAddress, *, pending: bool = False, block: int | None = None) -> int:
-        """Transactions of the account: those in blocks (up to number `block`), with `pending` also those that wait for
-        one."""
+        """Return how many transactions of an account are in blocks (up to number `block`), with `pending` with those
+        that wait for one."""
         tag = "pending" if pending else _tag(block)
         return answers.quantity(self.ask("eth_getTransactionCount", account, tag), "a nonce", 2**64 - 1)
 
     def priority_fee(self) -> int:
-        """Wei per gas that block builders are paid at present to take a transaction soon."""
+        """Return the wei per gas that block builders are paid at present to take a transaction soon."""
         return answers.quantity(self.ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
 
     def call(
@@ -186,8 +183,8 @@ class ChainNode:
         value: int = 0,
         block: int | None = None,
     ) -> bytes:
-        """Runs a call on the newest block, or on the state after number `block`, without changing anything;
-        RpcRefused.data holds what a revert returned."""
+        """Return the result of a call on the newest block, or on the state after number `block`. RpcRefused.data holds
+        what a revert returned."""
         return answers.data(self.ask("eth_call", _call(to, data, sender, value), _tag(block)), "a call")
 
     def estimate_gas(self, to: ChecksumAddress | None, data: bytes, *, sender: ChecksumAddress, value: int = 0) -> int:
@@ -202,11 +199,11 @@ class ChainNode:
         return found
 
     def send_raw(self, signed: bytes) -> bytes:
-        """Hands a signed transaction to the node and returns its hash."""
+        """Hand a signed transaction to the node and return its hash."""
         return answers.data(self.ask("eth_sendRawTransaction", "0x" + signed.hex()), "a transaction hash", 32)
 
     def receipt(self, transaction: bytes) -> TransactionReceipt | None:
-        """The receipt of a transaction; None as long as no block has it."""
+        """Return the receipt of a transaction; None as long as no block has it."""
         answer = self.ask("eth_getTransactionReceipt", "0x" + transaction.hex())
         if answer is None:
             return None
@@ -223,8 +220,8 @@ class ChainNode:
         to_block: int | None = None,
         topics: Sequence[Topic] = (),
     ) -> list[Log]:
-        """All events of a contract in the order in which they happened, from `from_block` up to `to_block` (the newest
-        confirmed block if None), both included.
+        """Return all events of a contract in the order in which they happened, from `from_block` up to `to_block` (the
+        newest confirmed block if None), both included.
 
         `topics[i]`, if not None, must be, or hold, the event's i-th topic (32 bytes).
 
@@ -235,7 +232,7 @@ class ChainNode:
             last = self._last_block(from_block, to_block)
             if last is None:
                 return []
-            found = self._searched(address, from_block, last.number, topics)
+            found = self.all_logs(address, from_block, last.number, topics)
             # A node that has lost that block meanwhile may have left out what came before it.
             if (after := self.block(last.number)) is not None and after.hash == last.hash:
                 self._newest = max(self._newest, last.number)
@@ -243,7 +240,7 @@ class ChainNode:
         raise InvalidAnswer(f"{self.name} takes blocks back while it is asked for events: ask again, or another node.")
 
     def _last_block(self, from_block: int, to_block: int | None) -> Block | None:
-        """The last block to search, which the node has; None if there is nothing to search yet."""
+        """Return the last block to search, which the node has; None if there is nothing to search yet."""
         newest = self.head()
         if self.view != self._view:
             self._view, self._newest = self.view, 0
@@ -263,11 +260,13 @@ class ChainNode:
             )
         return found
 
-    def _searched(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic]) -> list[Log]:
+    def all_logs(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic] = ()) -> list[Log]:
+        """Return a contract's events from block `first` to block `last` in order, believed as they come: a node that
+        lags behind may leave some out. One request where the node's limits allow it."""
         found: list[Log] = []
         while first <= last:
             until = min(first + self._range - 1, last)
-            logs = self._within_limits(address, first, until, topics)
+            logs = self._range_of_logs(address, first, until, topics)
             if logs is not None:
                 found += logs
                 first = until + 1
@@ -278,30 +277,35 @@ class ChainNode:
             raise InvalidAnswer(f"{self.name} gave events twice or out of order: use another node.")
         return found
 
-    def _within_limits(
+    def _range_of_logs(
         self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic]
     ) -> list[Log] | None:
-        """Return the events of a range of blocks; None if the range was refused, and the next is to be smaller.
+        """Ask for the events of a range of blocks at once; None if it was refused, and the next is to be smaller.
 
         Hosted nodes limit the range of blocks, or the size of the answer, each at another place and in its own words.
-        So every refusal is taken for such a limit: the range is halved, down to one block, and grows again by and by.
+        So every refusal is taken for such a limit: the range is halved, down to one block, and grows again later.
         """
+        wanted = {
+            "address": address,
+            "fromBlock": hex(first),
+            "toBlock": hex(until),
+            "topics": to_json(topics),
+        }
         try:
-            found = self.one_range(address, first, until, topics)
+            logs = read_logs(self.ask("eth_getLogs", wanted))
         except RpcRefused:
             if first == until:
                 raise
             self._range, self._accepted = (until - first + 1) // 2, 0
             return None
+        for log in logs:
+            matches = all(fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
+            if log.address != address or not first <= log.block <= until or not matches:
+                raise InvalidAnswer(f"{self.name} gave events that were not asked for: use another node.")
         self._accepted += 1
         if self._accepted >= _BOLD_AFTER:
             self._range, self._accepted = min(2 * self._range, LOG_RANGE), 0
-        return found
-
-    def all_logs(self, address: ChecksumAddress, first: int, last: int) -> list[Log]:
-        """Return a contract's events from block `first` to block `last` in order, believed as they come: a node that
-        lags behind may leave some out. One request where the node's limits allow it."""
-        return self._searched(address, first, last, ())
+        return logs
 
     def search_back(
         self, address: ChecksumAddress, *, from_block: int, to_block: int, topics: Sequence[Topic] = ()
@@ -311,13 +315,13 @@ class ChainNode:
         For events that prove themselves when they are found: nothing shows that a node has left none out."""
         while from_block <= to_block:
             start = max(to_block - self._range + 1, from_block)
-            logs = self._within_limits(address, start, to_block, topics)
+            logs = self._range_of_logs(address, start, to_block, topics)
             if logs is not None:
                 yield from reversed(logs)
                 to_block = start - 1
 
     def advance_time(self, seconds: int) -> None:
-        """Mines a block on a development chain that is `seconds` (at least 1) later than the newest one; its clock
+        """Mine a block on a development chain that is `seconds` (at least 1) later than the newest one; its clock
         runs on from there. Raises DevnetError on any other chain.
         """
         # Counted from the newest block, not from the clock: blocks in quick succession run ahead of it.
@@ -328,25 +332,8 @@ class ChainNode:
             raise DevnetError(f"{self.name} did not travel in time: use a development chain.") from error
 
     def ask(self, method: str, *params: object) -> object:
-        """The answer to a question of JSON-RPC, unchecked. Raises the errors of this class."""
+        """Return the answer to a question of JSON-RPC, unchecked. Raises the errors of this class."""
         return self._transport.request(method, [*params])
-
-    def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
-        """A contract's events from block `first` to block `until`, asked for at once and believed as they come.
-
-        Raises RpcRefused where that is more than the node's limits allow."""
-        wanted = {
-            "address": address,
-            "fromBlock": hex(first),
-            "toBlock": hex(until),
-            "topics": to_json(topics),
-        }
-        logs = read_logs(self.ask("eth_getLogs", wanted))
-        for log in logs:
-            matches = all(fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
-            if log.address != address or not first <= log.block <= until or not matches:
-                raise InvalidAnswer(f"{self.name} gave events that were not asked for: use another node.")
-        return logs
 
 
 def connect(location: str, *, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
@@ -386,7 +373,7 @@ def _tag(block: int | None) -> str:
 
 
 def _intrinsic_gas(data: bytes) -> int:
-    """Gas that a transaction with these data takes before anything is executed (Yellow Paper, section 6.2)."""
+    """Return the gas that a transaction takes before anything is executed (Yellow Paper, section 6.2)."""
     zeros = data.count(0)
     return 21_000 + 4 * zeros + 16 * (len(data) - zeros)
 
@@ -408,7 +395,7 @@ _WINDOW = 6
 
 
 def block_time(node: ChainNode, blocks: int = 50) -> float:
-    """Seconds a block, measured over the last `blocks`; 0.0 for a chain that has none yet. Two requests."""
+    """Return the seconds a block, measured over the last `blocks`; 0.0 for a chain that has none yet. Two requests."""
     head = node.head()
     first = node.block(max(0, head.number - blocks))
     if first is None or head.number <= first.number:
@@ -424,7 +411,7 @@ class BlockPace:
         self._seen: deque[tuple[Block, float]] = deque(maxlen=_WINDOW)
 
     def observe(self, block: Block) -> None:
-        """Takes in the newest block as a node has just shown it."""
+        """Take in the newest block as a node has just shown it."""
         if not self._seen or block.number > self._seen[-1][0].number:
             self._seen.append((block, self._clock()))
 
@@ -441,7 +428,7 @@ class BlockPace:
         return min(by_the_chain, 1.5 * by_our_clock, _SLOWEST)
 
     def due(self) -> float:
-        """Seconds until the next block is to be expected; 0.0 once it may be there."""
+        """Return the seconds until the next block is to be expected; 0.0 once it may be there."""
         interval = self.interval
         if interval is None:
             return 0.0
@@ -452,7 +439,7 @@ class BlockPace:
         return max(0.0, expected - self._clock())
 
     def now(self) -> int:
-        """The chain's time in seconds since 1970, without asking: the newest block's and what has passed since.
+        """Return the chain's time in seconds since 1970, without asking: the newest block's and what has passed since.
 
         0 while no block was seen."""
         if not self._seen:
