@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from starlette.testclient import TestClient
-from tiebreak.bounded_connections import BackgroundServer, bounded_server, url_of
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import listen, make_app
 from tiebreak.devnet.embedded import embedded_node
+from tiebreak.http_server import BackgroundServer, bounded_server, url_of
 
 from tests.client.disputes import Cast
 

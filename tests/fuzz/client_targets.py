@@ -281,7 +281,7 @@ def _read_answers(data: bytes) -> None:
         lambda: node.balance(_ADDRESS),
         lambda: node.code(_ADDRESS),
         lambda: node.nonce(_ADDRESS, pending=True),
-        node.fees,
+        node.priority_fee,
         lambda: node.call(_ADDRESS, b""),
         lambda: node.estimate_gas(_ADDRESS, b"", sender=_ADDRESS),
         lambda: node.send_raw(b""),

@@ -61,8 +61,8 @@ def dashboard(
     if explorer is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?", explorer):
         raise WrongUsage(f"{explorer} is not the address of a block explorer: use the form https://etherscan.io.")
     try:
-        from tiebreak.bounded_connections import url_of
         from tiebreak.dashboard.web import listen, serve
+        from tiebreak.http_server import url_of
     except ModuleNotFoundError as error:
         raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
 

@@ -182,7 +182,7 @@ Nodes = Annotated[
     _option(
         envvar="TIEBREAK_CHAIN",
         metavar="URL|PATH",
-        help=f"JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). "
+        help=f"JSON-RPC node: http(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). "
         "Repeatable: several nodes are compared; in the variable blanks stand between them.",
         show_default=False,
     ),

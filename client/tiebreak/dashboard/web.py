@@ -24,11 +24,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from tiebreak.bounded_connections import bound_socket, bounded_server
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.chain_reader import Busy, HeadSnapshot, Missing
 from tiebreak.dashboard.site import Site
-from tiebreak.loopback import names_this_machine
+from tiebreak.http_server import bound_socket, bounded_server, names_this_machine
 from tiebreak.quantities import exact_ether, in_utc
 from tiebreak.rpc.chain_errors import ChainError
 

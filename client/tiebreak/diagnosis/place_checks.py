@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.deadlines import TooLate, within
+from tiebreak.http_client import TooLate, within
 from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.store import gateway_address, kubo_address
 from tiebreak.store.store_errors import StoreError, StoreUnavailable

@@ -17,9 +17,8 @@ from contextlib import suppress
 
 import requests
 
-from tiebreak.deadlines import Halted, TooLate, pause, within
+from tiebreak.http_client import Halted, TooLate, pause, post, session, within
 from tiebreak.process_resources import environment_of_others
-from tiebreak.timed_http import post, session
 
 _SECONDS = 15.0
 """Most seconds for one attempt."""

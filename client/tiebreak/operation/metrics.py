@@ -12,7 +12,7 @@ from importlib.metadata import version
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from tiebreak.loopback import LoopbackHandler, LoopbackServer
+from tiebreak.http_server import LoopbackHandler, LoopbackServer
 from tiebreak.operation.alarms import Cause, Situation
 from tiebreak.roles.notices import Notice, What
 

@@ -17,7 +17,7 @@ from roundlog.execution import StoppedError
 from roundlog.training import StepEvent, Verdict, noted_stop
 
 from tiebreak.contract.structs import JobView
-from tiebreak.deadlines import Pauses
+from tiebreak.http_client import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import fetch_log, require_decidable

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 
+from tiebreak.http_client import HttpAnswer
 from tiebreak.store.dagpb import MAX_BLOCK, Cid
 from tiebreak.store.http import HttpServer, NoResponse, Retries, base_url, shown_location
 from tiebreak.store.store import Build, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable
 from tiebreak.store.transfers import WIDTH, OnTransfer
-from tiebreak.timed_http import HttpAnswer
 
 _BUSY = (429, 500, 502, 503, 504)
 _MISSING = (404, 410, 412, 451)

@@ -17,10 +17,9 @@ from typing import TypeVar
 
 import urllib3
 
-from tiebreak.deadlines import Halted, Pauses, TooLate, pause
-from tiebreak.deadlines import within as in_time
+from tiebreak.http_client import Halted, HttpAnswer, Pauses, TooLate, pause, pool_manager, read_answer, shown_url
+from tiebreak.http_client import within as in_time
 from tiebreak.store.store_errors import CorruptBlock, StoreUnavailable, short
-from tiebreak.timed_http import HttpAnswer, pool_manager, read_answer, shown_url
 
 T = TypeVar("T")
 

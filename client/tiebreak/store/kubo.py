@@ -25,12 +25,12 @@ from typing import Any
 import requests
 import urllib3
 
+from tiebreak.http_client import bound
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
 from tiebreak.store.http import NoResponse, Retries, base_url, shown_location
 from tiebreak.store.store import Build, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer
-from tiebreak.timed_http import bound
 
 # Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
 os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roundlog.storage import open_regular
 
+from tiebreak.http_client import HttpAnswer
 from tiebreak.store.dagpb import Cid
 from tiebreak.store.http import HttpServer, NoResponse, Retries, base_url
 from tiebreak.store.store_errors import InvalidCid, StoreError, StoreUnavailable
-from tiebreak.timed_http import HttpAnswer
 
 if TYPE_CHECKING:
     from tiebreak.store.kubo import KuboStore

@@ -48,7 +48,7 @@ def test_metrics_are_what_the_role_told(metrics: Metrics) -> None:
         block_hash=bytes(32),
         succeeded=True,
         gas_used=21_000,
-        fee=3 * 10**15,
+        gas_price=10**11,
         contract=None,
         logs=(),
     )
@@ -81,7 +81,7 @@ def test_metrics_are_what_the_role_told(metrics: Metrics) -> None:
         f"role_info{{account={ACCOUNT},role=trainer}}": 1,
         "transactions_total": 2,
         "gas_total": 42_000,
-        "fees_ether_total": 0.006,
+        "fees_ether_total": 0.0042,
         "warnings_total": 1,
         "training_steps_total": 1,
         "looks_total": 2,
