@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from roundlog.arithmetic import undisturbed
 from roundlog.commitments import canonical
-from roundlog.execution import CheckedProgram, Executor, RunningStep, StepResult, StoppedError
+from roundlog.execution import CheckedProgram, Executor, RunningStep, StepResult
 from roundlog.kernels import own_threads
 from roundlog.log import Decision, Entries
 from roundlog.number_format import FLOAT32, Format
@@ -49,7 +49,7 @@ class BentExecutor:
         compute: Callable[[RunningStep, int], None],
         bends: Callable[[int], bool] = lambda step: True,
     ) -> None:
-        """compute: called in place of `RunningStep.compute`. bends: whether it is called in a step; all other steps are
+        """compute: called in place of `RunningStep.compute`, in the steps of which `bends` is true; all other steps are
         executed honestly."""
         self.program = program
         self.f32_format = f32_format
@@ -118,22 +118,3 @@ def _turn(entries: Entries, element: int) -> None:
     place = int(np.searchsorted(entries.indices, element))
     assert entries.indices[place] == element and entries.decisions[place] != Decision.VALUE
     entries.decisions[place] = Decision.UP + Decision.DOWN - entries.decisions[place]
-
-
-def hiding(program: Program, f32_format: Format = FLOAT32) -> BentExecutor:
-    """An executor that continues after a stop, with ones in place of missing values."""
-
-    def compute(running: RunningStep, index: int) -> None:
-        try:
-            running.compute(index)
-        except StoppedError as error:
-            if isinstance(running.rounding, Recorder):
-                running.rounding.entries.pop(index, None)
-            output = error.output.clone()
-            if output.is_floating_point():
-                output[~output.isfinite()] = 1.0
-            running.values[index] = output
-            if program.nodes[index].op == "store":
-                running.states.append(output)
-
-    return BentExecutor(program, f32_format, compute=compute)

@@ -24,8 +24,9 @@ from tiebreak.game.moves import ProveSegment, ProveStore, Trace
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.referee_role import asked_operator, verdict
 from tiebreak_demo.adversary.engines import cunning
-from tiebreak_demo.adversary.tampering import Lie, hiding, tampered
+from tiebreak_demo.adversary.tampering import Lie, tampered
 
+from tests.adversaries import hiding
 from tests.client.game.contract_model import ContractModel
 from tests.client.game.disputes_below import Player, job_of, new_game, play, random_job, trees_of, won
 from tests.engine.adjudication.test_stops import hostile
