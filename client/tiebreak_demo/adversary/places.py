@@ -10,33 +10,26 @@ from roundlog.adjudication import Material, running_results, segments
 from roundlog.arithmetic import adjacent, as_float32, format_of, held, neighbour
 from roundlog.commitments import state_root, tensor_bytes
 from roundlog.descriptors import describe
-from roundlog.execution import Executor, StepExecutor, StepResult
+from roundlog.execution import Executor
 from roundlog.log import Decision
 from roundlog.number_format import FLOAT32, Format
-from roundlog.operators import Attributes, Inexact, StepInputs, Tensors, operands
+from roundlog.operators import Attributes, Inexact, Tensors, operands
 from roundlog.program import DType, Node, Program, first_store
 from roundlog.randomness import batch_rows
-from roundlog.rounding import Recorder, Rounding, Window, certify, ends, without_log
-from roundlog.training import Job, Run, RunOptions, replay, replay_state
+from roundlog.rounding import Recorder, Window, certify, ends, without_log
+from roundlog.training import Run, RunOptions, replay, replay_state
 
-from tiebreak_demo.adversary.chains import (
-    LyingChain,
-    NearestChain,
-    NudgedChain,
-    SwappedChain,
-    TruncatedChain,
-    lying_chain,
-)
+from tiebreak_demo.adversary import chains
 from tiebreak_demo.adversary.engines import ChangedBatches, MakeExecution, execution_of, prescribed_executor
 from tiebreak_demo.adversary.frauds import Fraud, FraudKind
-from tiebreak_demo.adversary.tampering import Lie, tampered
+from tiebreak_demo.adversary.tampering import Lie, SwitchingExecutor, tampered
 from tiebreak_demo.adversary.trainings import Training
 
-_CHAINS: dict[FraudKind, type[LyingChain]] = {
-    FraudKind.ACCUMULATOR: NudgedChain,
-    FraudKind.LAST_ROUNDING: TruncatedChain,
-    FraudKind.GROUP_ORDER: SwappedChain,
-    FraudKind.FP32_SUMS: NearestChain,
+_CHAINS: dict[FraudKind, type[chains.LyingChain]] = {
+    FraudKind.ACCUMULATOR: chains.NudgedChain,
+    FraudKind.LAST_ROUNDING: chains.TruncatedChain,
+    FraudKind.GROUP_ORDER: chains.SwappedChain,
+    FraudKind.FP32_SUMS: chains.NearestChain,
 }
 
 _POSITION = 2
@@ -193,27 +186,14 @@ class _Places:
         claimed: int,
         *,
         execution: MakeExecution | None = None,
-        chain: LyingChain | None = None,
+        chain: chains.LyingChain | None = None,
     ) -> Fraud:
         """Return a fraud. execution: None if one element of the output is another number, and nothing else."""
-        lie = Lie(
-            step=self._step,
-            operator=operator,
-            element=element,
-            claimed=claimed,
-            only_stored=kind is FraudKind.STORED,
-            logged=kind is FraudKind.ROUNDING,
-        )
-        return Fraud(
-            kind=kind,
-            step=self._step,
-            operator=operator,
-            element=element,
-            right=right,
-            claimed=claimed,
-            execution=execution or execution_of(lambda job: tampered(job.program, job.spec.f32_format, [lie])),
-            chain=chain,
-        )
+        only_stored, logged = kind is FraudKind.STORED, kind is FraudKind.ROUNDING
+        place = {"step": self._step, "operator": operator, "element": element}
+        lie = Lie(**place, claimed=claimed, only_stored=only_stored, logged=logged)
+        execution = execution or execution_of(lambda job: tampered(job.program, job.spec.f32_format, [lie]))
+        return Fraud(kind=kind, **place, right=right, claimed=claimed, execution=execution, chain=chain)
 
     def _chain(self, kind: FraudKind) -> Fraud:
         """Return a lie in the middle segment of an element, of the first product of tensor cores with several."""
@@ -233,7 +213,7 @@ class _Places:
             dataset=data,
             schedule=self._job.schedule,
         )
-        lie, middle = lying_chain(_CHAINS[kind], descriptor), len(segments(descriptor)) // 2
+        lie, middle = chains.lying_chain(_CHAINS[kind], descriptor), len(segments(descriptor)) // 2
 
         def frauds() -> Iterator[Fraud]:
             for element, right in enumerate(map(_bits, self._outputs[operator].reshape(-1))):
@@ -282,7 +262,11 @@ class _Places:
         Executor(other).run(inputs, without_log(self._job.spec), observe=outputs.__setitem__)
         right, told = (found[operator].reshape(-1) for found in (self._outputs, outputs))
         element = int((right != told).nonzero()[0])
-        execution = execution_of(lambda job: _SwitchingExecutor(job, other, step))
+        execution = execution_of(
+            lambda job: SwitchingExecutor(
+                prescribed_executor(job), Executor(other, job.spec.f32_format), lambda number: number >= step
+            )
+        )
         bits = _bits(right[element]), _bits(told[element])
         return self._made(FraudKind.PROGRAM, operator, element, *bits, execution=execution)
 
@@ -300,22 +284,6 @@ class _Places:
         interval = self._job.spec.interval
         last = (self._step // interval + 1) * interval - 1
         return next(state_root(after) for step, after in replay(run, self._step, self._before) if step == last)
-
-
-class _SwitchingExecutor:
-    """An executor of a job's program before a step, and of another with the same number of operators from there on
-    (implements `StepExecutor`)."""
-
-    def __init__(self, job: Job, other: Program, first: int) -> None:
-        self._posted: StepExecutor = prescribed_executor(job)
-        self.program, self.f32_format = self._posted.program, self._posted.f32_format
-        self._other, self._first = Executor(other, self.f32_format), first
-
-    def run(
-        self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None = None
-    ) -> StepResult:
-        executor = self._posted if inputs.step < self._first else self._other
-        return executor.run(inputs, rounding, observe)
 
 
 class _DoubtfulRoundings(Recorder):
