@@ -15,7 +15,7 @@ from roundlog.descriptors import describe
 from roundlog.dispute import half_of
 from roundlog.program import Program, first_store
 from roundlog.training import Auditor, Job, Run, Trainer
-from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Reason, Side
+from tiebreak.contract.enums import Finding, Level, Outcome, Reason, Side
 from tiebreak.contract.events import ElementProven
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
@@ -28,12 +28,15 @@ from tiebreak_demo.adversary.trainings import TRAININGS, Training
 from tiebreak_demo.report import Dispute, LiePlace, Report, StoryName
 from tiebreak_demo.scene import Scene, gas_by_level
 from tiebreak_demo.screen import Screen
-from tiebreak_demo.stage import ExpectedGame, Plot, Stage
+from tiebreak_demo.story_player import ExpectedGame, StoryPlayer, StorySpec
 
 LIE_AT = 4
 """The step that is lied about: the second one of the second interval."""
 
 SIDES = (Side.TRAINER, Side.CHALLENGER)
+
+_Computed = tuple[int, int, int] | None
+"""Element, the trainer's bits of it, the contract's; None if the contract has computed no element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +114,26 @@ def play_one(scene: Scene, screen: Screen, bench: Bench, kind: FraudKind, liar: 
     by_time = liar is Side.CHALLENGER and not is_store and _told_segment(bench, fraud) is None
     reason = Reason.TIMEOUT if by_time else Reason.PROOF
     game = ExpectedGame(challenger=scene.auditor, winner=liar.other, reason=reason)
-    plot = Plot(name=StoryName.OPERATOR, title=dispute.title, others=[scene.auditor], games=[game])
-    with screen.quiet(), Stage(scene, screen, dispute, plot) as stage:
-        stage.post(bench.job_dir)
-        queue = _play(stage, bench, fraud, liar)
-        stage.collect()
-        computed = _computed(stage, queue)
-        _describe_end(stage, dispute, program, computed)
-        _judge(stage, dispute, bench, fraud, computed)
-        stage.settle()
+    spec = StorySpec(name=StoryName.OPERATOR, title=dispute.title, others=[scene.auditor], games=[game])
+    with screen.quiet(), StoryPlayer(scene, screen, dispute, spec) as player:
+        player.post(bench.job_dir)
+        queue = _play(player, bench, fraud, liar)
+        player.collect()
+        computed = _computed(player, queue)
+        _describe_end(player, dispute, program, computed)
+        _judge(player, dispute, bench, fraud, computed)
+        player.settle()
     return dispute
 
 
-def _play(stage: Stage, bench: Bench, fraud: Fraud, liar: Side) -> RememberingQueue | None:
+def _play(player: StoryPlayer, bench: Bench, fraud: Fraud, liar: Side) -> RememberingQueue | None:
     """Let both parties play, from copies of the honest runs, a liar from before its lie. Returns a lying challenger's
     queue."""
-    scene, agreed = stage.scene, fraud.step // bench.job.spec.interval
-    contexts = [stage.context(party) for party in (scene.trainer, scene.auditor)]
-    rooms = stage.run_of(scene.trainer, "run"), stage.run_of(scene.auditor, "alone")
+    scene, agreed = player.scene, fraud.step // bench.job.spec.interval
+    contexts = [player.context(party) for party in (scene.trainer, scene.auditor)]
+    rooms = player.run_of(scene.trainer, "run"), player.run_of(scene.auditor, "alone")
     shutil.copytree(bench.trained, rooms[Side.TRAINER])
-    # An auditor that follows the log without verifying it comes to the trainer's root: it has to audit by itself.
+    # The auditor that is to find a wrong decision in the log audits with it; others have audited without.
     reads_log = liar is Side.TRAINER and fraud.kind is FraudKind.ROUNDING
     if not reads_log:
         shutil.copytree(bench.audited, rooms[Side.CHALLENGER])
@@ -138,15 +141,15 @@ def _play(stage: Stage, bench: Bench, fraud: Fraud, liar: Side) -> RememberingQu
     roots.write_bytes(roots.read_bytes()[: 32 * agreed])
     queue: TransactionQueue | None = None
     if liar is Side.TRAINER:
-        trainer = fraudulent_trainer(contexts[0], stage.job, fraud)
+        trainer = fraudulent_trainer(contexts[0], player.job, fraud)
         log = {"verify_log": 1.0} if reads_log else {"use_log": False}
-        challenger = AuditorRole(contexts[1], stage.job, **log)
+        challenger = AuditorRole(contexts[1], player.job, **log)
     else:
-        trainer = TrainerRole(contexts[0], stage.job)
+        trainer = TrainerRole(contexts[0], player.job)
         context = replace(contexts[1], make_queue=RememberingQueue)
-        challenger = fraudulent_challenger(context, stage.job, fraud)
+        challenger = fraudulent_challenger(context, player.job, fraud)
         queue = challenger.context.queue
-    stage.play_roles([trainer, challenger])
+    player.play_roles([trainer, challenger])
     return queue if isinstance(queue, RememberingQueue) else None
 
 
@@ -157,11 +160,10 @@ def _told_segment(bench: Bench, fraud: Fraud) -> int | None:
     return count // 2 if count > 1 else None
 
 
-def _computed(stage: Stage, queue: RememberingQueue | None) -> tuple[int, int, int] | None:
-    """Return (element, the trainer's bits, the contract's bits) of a proof, or of the proof that the contract has
-    refused."""
-    number, _ = stage.game_of(stage.scene.auditor)
-    for event in stage.scene.contract.events(game=number):
+def _computed(player: StoryPlayer, queue: RememberingQueue | None) -> _Computed:
+    """Return what the contract has computed for a proof, or for the proof that it has refused."""
+    number, _ = player.game_of(player.scene.auditor)
+    for event in player.scene.contract.events(game=number):
         if isinstance(event, ElementProven) and event.finding is Finding.VALUE:
             return event.element, event.claimed, event.bits
     for error in queue.refused if queue is not None else []:
@@ -171,44 +173,37 @@ def _computed(stage: Stage, queue: RememberingQueue | None) -> tuple[int, int, i
     return None
 
 
-def _describe_end(stage: Stage, dispute: Dispute, program: Program, computed: tuple[int, int, int] | None) -> None:
+def _describe_end(player: StoryPlayer, dispute: Dispute, program: Program, computed: _Computed) -> None:
     """Write down how the game has ended."""
-    number, game = stage.game_of(stage.scene.auditor)
+    number, game = player.game_of(player.scene.auditor)
     index = {level.level: level.index for level in game.levels}
     leaf, half = index[Level.OPERATOR], half_of(len(program.nodes), len(program.state_names))
     dispute.found = LiePlace(
-        step=index[Level.CHECKPOINT] * stage.posted.spec.training.interval + index[Level.STEP],
+        step=index[Level.CHECKPOINT] * player.posted.spec.training.interval + index[Level.STEP],
         operator=leaf if leaf < half else first_store(program) + leaf - half,
         element=game.disputed.element if game.disputed.known else computed and computed[0],
     )
     dispute.segment = index.get(Level.PARTIAL)
-    dispute.gas_by_level = gas_by_level(stage.scene.contract, number)
+    dispute.gas_by_level = gas_by_level(player.scene.contract, number)
     dispute.winner = {Outcome.TRAINER_WON: "trainer", Outcome.CHALLENGER_WON: "challenger"}.get(game.outcome, "nobody")
     dispute.by = {Reason.PROOF: "proof", Reason.TIMEOUT: "time"}.get(game.reason, game.reason.name.lower())
 
 
-def _judge(stage: Stage, dispute: Dispute, bench: Bench, fraud: Fraud, computed: tuple[int, int, int] | None) -> None:
+def _judge(player: StoryPlayer, dispute: Dispute, bench: Bench, fraud: Fraud, computed: _Computed) -> None:
     """Compare what is known beforehand with what the chain says."""
-    expect, plot, (_, game), segment = (
-        stage.expect,
-        stage.plot,
-        stage.game_of(stage.scene.auditor),
-        _told_segment(bench, fraud),
-    )
-    expected, liar = plot.games[0], plot.games[0].winner.other
+    expect, spec, segment = player.expect, player.spec, _told_segment(bench, fraud)
+    (expected,), (_, game) = spec.games, player.game_of(player.scene.auditor)
+    liar = expected.winner.other
     roots = game.levels[Level.CHECKPOINT].roots
     expect("the honest party has the right root", bench.right_root, roots[liar.other])
     expect("and the other one another", True, roots[liar] != bench.right_root)
     expect("the game has ended where the lie is", dispute.told, dispute.found)
     expect("and at the segment where its sum goes wrong", segment, dispute.segment)
-    outcome = Outcome.TRAINER_WON if plot.is_final else Outcome.CHALLENGER_WON
-    if fraud.kind is FraudKind.ROUNDING and not plot.is_final:
+    if fraud.kind is FraudKind.ROUNDING and not spec.is_final:
         found = f"the log is wrong at {dispute.told}: the logged decision is not the correct rounding"
-        expect("the auditor has found it in the log as well", True, found in stage.said)
-    ends = [(won.name, by.name) for won, by in ((outcome, expected.reason), (game.outcome, game.reason))]
-    expect("the honest party has won", *ends)
-    status = JobStatus.FINAL if plot.is_final else JobStatus.REJECTED
-    expect(f"the claim is {status.name.lower()}", status.name, stage.posted.status.name)
+        expect("the auditor has found it in the log as well", True, found in player.said)
+    player.expect_end("the honest party has won", expected)
+    player.expect_status()
     claimed = fraud.claimed if liar is Side.TRAINER else fraud.right
     if segment is not None:
         expect("the trainer claims these bits of the sum", claimed, game.disputed.claimed)

@@ -21,7 +21,7 @@ from tiebreak_demo.processes import ChildProcesses
 from tiebreak_demo.report import Report, StoryName
 from tiebreak_demo.scene import TIEBREAK, Party, Scene
 from tiebreak_demo.screen import Screen
-from tiebreak_demo.stage import TERMS, Stage
+from tiebreak_demo.story_player import TERMS, StoryPlayer
 
 QUESTION = "What is the capital of France?"
 _ANSWER = "Paris."
@@ -72,25 +72,25 @@ def play(scene: Scene, screen: Screen, report: Report, model: Path | None) -> No
     lie = weight_lie(job.program, 0)
     name = read_slot(job.program, lie.operator)
 
-    def check_text(stage: Stage) -> None:
-        stories.expect_same_on_both(stage)
-        tokens = generated_tokens(load_tensors(stage.model, job.program.states), stop)[0]
-        stage.expect("the text on the chain is the one that was checked in one pass", text, tokens)
+    def check_text(player: StoryPlayer) -> None:
+        stories.expect_same_on_both(player)
+        tokens = generated_tokens(load_tensors(player.model, job.program.states), stop)[0]
+        player.expect("the text on the chain is the one that was checked in one pass", text, tokens)
 
-    def check_weight(stage: Stage) -> None:
-        number, game = stage.game_of(scene.auditor)
-        stage.expect("and the operator that reads it", lie.operator, game.levels[Level.OPERATOR].index)
+    def check_weight(player: StoryPlayer) -> None:
+        number, game = player.game_of(scene.auditor)
+        player.expect("and the operator that reads it", lie.operator, game.levels[Level.OPERATOR].index)
         (proof,) = [one for one in scene.contract.events(game=number) if isinstance(one, ElementProven)]
         weight = job.initial[name]
         pattern = {2: torch.uint16, 4: torch.uint32}[weight.dtype.itemsize]
         right = int(weight.reshape(-1)[lie.element].view(pattern))
-        stage.expect(
+        player.expect(
             f"at element {lie.element} of {weight.numel():,} the contract has the model's bits, the provider is an ulp "
             "off",
             (lie.element, f"{right:#x}", f"{right ^ 1:#x}"),
             (proof.element, f"{proof.bits:#x}", f"{proof.claimed:#x}"),
         )
-        _, states = Run(job, stage.run_of(scene.trainer, "run")).newest(job.spec.intervals)
+        _, states = Run(job, player.run_of(scene.trainer, "run")).newest(job.spec.intervals)
         wrong = generated_tokens(dict(zip(job.program.state_names, states, strict=True)), stop)[0]
         same = "the same words" if wrong == text else "other words"
         screen.text(f"Its text has {same}; its state is another one all the same, and that is what is claimed.")

@@ -5,8 +5,6 @@ Slow imports are made where they are used, so that the first words are on the sc
 
 from __future__ import annotations
 
-import platform
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tiebreak_demo.processes import PATIENCE, A, B, ChildProcesses, Machine
-from tiebreak_demo.report import USUAL, Check, Contrast, Report, StoryName
+from tiebreak_demo.plain import play_contrast
+from tiebreak_demo.processes import A, B, ChildProcesses
+from tiebreak_demo.report import USUAL, Contrast, Report, StoryName
 from tiebreak_demo.screen import Screen
 
 if TYPE_CHECKING:
@@ -98,15 +97,15 @@ class _Demo:
             if name not in USUAL:
                 continue
             if name is StoryName.HONEST:
-                plot = stories.usual(scene, name, report.steps)
-                right_root = stories.play(scene, screen, report, plot, job_dir, more=stories.expect_same_on_both)
+                spec = stories.usual(scene, name, report.steps)
+                right_root = stories.play(scene, screen, report, spec, job_dir, more=stories.expect_same_on_both)
                 continue
             if not right_root:
                 with screen.bars():
                     screen.bar("everybody", "training once, honestly")
                     right_root = Trainer(Job.read(job_dir), scene.directory / "right").run().checkpoint_root
-            plot = stories.usual(scene, name, report.steps)
-            stories.play(scene, screen, report, plot, job_dir, right_root=right_root)
+            spec = stories.usual(scene, name, report.steps)
+            stories.play(scene, screen, report, spec, job_dir, right_root=right_root)
 
     def play_operator(self) -> None:
         """Play the story about single operators, whose parties are roles in this process."""
@@ -162,36 +161,3 @@ class _Demo:
             steps = self.report.steps
             Job.from_task(lambda: digits(steps=steps, interval=INTERVAL)).write(scene.directory / "job")
         return scene.directory / "job"
-
-
-def play_contrast(contrast: Contrast, children: ChildProcesses, screen: Screen, job_dir: Path, steps: int) -> None:
-    """Train twice by plain PyTorch and compare. Raises ProcessFailed."""
-    said: dict[str, dict[str, str]] = {A.name: {}, B.name: {}}
-
-    def hear(machine: Machine, line: str) -> None:
-        name, _, value = line.partition(" ")
-        if name == "step":
-            screen.bar(machine.name, "plain training", int(value) + 1, steps)
-        else:
-            said[machine.name][name] = value
-        if name == "trained":
-            screen.line(machine.name, f"plain PyTorch trains to {value[:16]}…")
-
-    command = [sys.executable, "-P", "-m", "tiebreak_demo.plain", str(job_dir)]
-    for machine in (A, B):
-        children.start(machine.name, command, machine.environment(), lambda line, machine=machine: hear(machine, line))  # type: ignore[misc]
-        screen.bar(machine.name, "plain training", 0, steps)
-    children.listen(children.ended, patience=PATIENCE)
-    contrast.initial = {name: words.get("initial", "") for name, words in said.items()}
-    contrast.trained = {name: words.get("trained", "") for name, words in said.items()}
-    same_start = "both machines have started from the same parameters"
-    contrast.checks = [Check(same_start, contrast.initial[A.name], contrast.initial[B.name])]
-    results = len(set(contrast.trained.values()))
-    if results == 1 and platform.machine() != "x86_64":
-        # The profiles choose kernels of x86-64; elsewhere they may change the number of threads alone.
-        screen.line(B.name, "the same: the profiles choose no other kernels on this processor")
-    else:
-        text = "and have ended in different ones: nobody can audit this by repeating it"
-        contrast.checks.append(Check(text, "two results", "two results" if results == 2 else "one result"))
-    for check in contrast.checks:
-        screen.check(check)

@@ -11,7 +11,7 @@ from typing import Any
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.storage import load_tensors
 from roundlog.training import Job
-from tiebreak.contract.enums import JobStatus, Outcome, Reason, Side
+from tiebreak.contract.enums import Reason, Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
 
@@ -19,7 +19,7 @@ from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoni
 from tiebreak_demo.report import Report, Story, StoryName
 from tiebreak_demo.scene import Party, Scene
 from tiebreak_demo.screen import Screen
-from tiebreak_demo.stage import TERMS, ExpectedGame, Plot, Stage
+from tiebreak_demo.story_player import TERMS, ExpectedGame, StoryPlayer, StorySpec
 
 _ETHER = 10**18
 MARKET = replace(
@@ -39,31 +39,33 @@ TRAIN, AUDIT = ("trainer", "run"), ("auditor", "run")
 AUDIT_WITHOUT_LOG = (*AUDIT, "--no-log")
 
 
-def honest(scene: Scene, name: StoryName, title: str, **options: Any) -> Plot:
-    """Return the plot of an honest trainer and an auditor on another machine. options: more fields of the plot."""
-    cast = {scene.trainer: TRAIN, scene.auditor: AUDIT}
-    return Plot(name=name, title=title, cast=cast, attesters=[scene.auditor], **options)
+def honest(scene: Scene, name: StoryName, title: str, **options: Any) -> StorySpec:
+    """Return the spec of an honest trainer and an auditor on another machine. options: more fields of the spec."""
+    commands = {scene.trainer: TRAIN, scene.auditor: AUDIT}
+    return StorySpec(name=name, title=title, commands=commands, attesters=[scene.auditor], **options)
 
 
-def dishonest(scene: Scene, name: StoryName, title: str, *, kind: str, step: int, where: str, **options: Any) -> Plot:
-    """Return the plot of a trainer that misbehaves in one step, which an auditor on another machine finds."""
-    cast = {scene.trainer: ("misbehave", kind, str(step)), scene.auditor: AUDIT_WITHOUT_LOG}
+def dishonest(
+    scene: Scene, name: StoryName, title: str, *, kind: str, step: int, where: str, **options: Any
+) -> StorySpec:
+    """Return the spec of a trainer that misbehaves in one step, which an auditor on another machine finds."""
+    commands = {scene.trainer: ("misbehave", kind, str(step)), scene.auditor: AUDIT_WITHOUT_LOG}
     game = ExpectedGame(challenger=scene.auditor, winner=Side.CHALLENGER, step=step, where=where)
-    return Plot(name=name, title=title, cast=cast, games=[game], **options)
+    return StorySpec(name=name, title=title, commands=commands, games=[game], **options)
 
 
-def usual(scene: Scene, name: StoryName, steps: int) -> Plot:
-    """Return the plot of a usual story, of a job with so many steps."""
+def usual(scene: Scene, name: StoryName, steps: int) -> StorySpec:
+    """Return the spec of a usual story, of a job with so many steps."""
     if name is StoryName.HONEST:
         return honest(scene, name, "an honest trainer is paid")
     if name is StoryName.POISONED:
         title, step = "a poisoned batch is found", steps // 2 + 2
         return dishonest(scene, name, title, kind="poison", step=step, where="the poisoned one")
     liar, silent, step = scene.liar, scene.silent, steps // 3 + 1
-    return Plot(
+    return StorySpec(
         name=name,
         title="false alarms cost money",
-        cast={
+        commands={
             scene.trainer: TRAIN,
             liar: ("misbehave", "lie", str(step)),
             silent: ("misbehave", "vanish", str(step)),
@@ -79,79 +81,77 @@ def play(
     scene: Scene,
     screen: Screen,
     report: Report,
-    plot: Plot,
+    spec: StorySpec,
     job_dir: Path,
     *,
     right_root: bytes = b"",
-    act: Callable[[Stage], None] = Stage.play_processes,
-    more: Callable[[Stage], None] = lambda stage: None,
+    act: Callable[[StoryPlayer], None] = StoryPlayer.play_processes,
+    more: Callable[[StoryPlayer], None] = lambda player: None,
 ) -> bytes:
     """Play a story, from the posting of the job to the last withdrawal, judge it, and return the claimed checkpoint
     root. right_root: that of an honest run; empty for a story that is to show it. act: lets the parties work. more:
     expectations of this story alone. Raises ProcessFailed."""
-    story = Story(name=plot.name, title=plot.title)
+    story = Story(name=spec.name, title=spec.title)
     report.stories.append(story)
-    screen.heading(f"Story {len(report.stories)}: {plot.title}")
-    if plot.introduction:
-        screen.text(plot.introduction)
-    with screen.bars(), Stage(scene, screen, story, plot) as stage:
-        stage.post(job_dir)
-        act(stage)
-        stage.collect()
-        _judge(stage, job_dir, right_root)
-        more(stage)
-        stage.settle()
+    screen.heading(f"Story {len(report.stories)}: {spec.title}")
+    if spec.introduction:
+        screen.text(spec.introduction)
+    with screen.bars(), StoryPlayer(scene, screen, story, spec) as player:
+        player.post(job_dir)
+        act(player)
+        player.collect()
+        _judge(player, job_dir, right_root)
+        more(player)
+        player.settle()
     return story.root
 
 
-def _judge(stage: Stage, job_dir: Path, right_root: bytes) -> None:
-    """Hold the end of a story against its plot."""
-    plot, expect, job = stage.plot, stage.expect, stage.posted
+def _judge(player: StoryPlayer, job_dir: Path, right_root: bytes) -> None:
+    """Hold the end of a story against its spec."""
+    spec, expect, job = player.spec, player.expect, player.posted
     root = job.claim.checkpoint_root
-    if right_root and plot.is_final:
+    if right_root and spec.is_final:
         expect("the trainer has claimed the right root", right_root, root)
     elif right_root:
         expect("the trainer has claimed another root than the right one", True, root != right_root)
-    for expected in plot.games:
-        who, (_, game) = expected.challenger, stage.game_of(expected.challenger)
+    for expected in spec.games:
+        who, (_, game) = expected.challenger, player.game_of(expected.challenger)
         if expected.winner is Side.CHALLENGER:
             expect(f"the {who.name} has challenged with the right root", right_root, game.levels[0].roots[1])
-        won = Outcome.TRAINER_WON if expected.winner is Side.TRAINER else Outcome.CHALLENGER_WON
-        winner = f"the {who.name}" if expected.winner is Side.CHALLENGER else "the trainer"
+        won = {
+            Side.TRAINER: f"the trainer has won the game against the {who.name}",
+            Side.CHALLENGER: f"the {who.name} has won the game",
+        }[expected.winner]
         how = {
             Reason.PROOF: "by what the contract has computed",
             Reason.TIMEOUT: "because the other side's clock ran out",
         }[expected.reason]
-        ends = [
-            (outcome.name, reason.name) for outcome, reason in ((won, expected.reason), (game.outcome, game.reason))
-        ]
-        expect(f"{winner} has won the game {how}", *ends)
+        player.expect_end(f"{won} {how}", expected)
         if expected.step is not None:
             checkpoint, step = (level.index for level in game.levels[:2])
             found = checkpoint * job.spec.training.interval + step
             expect(f"the game has found step {expected.step}, {expected.where}", expected.step, found)
-    if plot.attesters:
-        names = " and the ".join(party.name for party in plot.attesters)
-        verb = "has" if len(plot.attesters) == 1 else "have"
-        expect(f"the {names} {verb} attested to the claim", len(plot.attesters), job.attestations)
-    status = JobStatus.FINAL if plot.is_final else JobStatus.REJECTED
-    expect(f"the claim is {status.name.lower()}", status.name, job.status.name)
-    if plot.is_final:
-        states = load_tensors(stage.model, Job.read(job_dir).program.states)
+    if spec.attesters:
+        names = " and the ".join(party.name for party in spec.attesters)
+        verb = "has" if len(spec.attesters) == 1 else "have"
+        expect(f"the {names} {verb} attested to the claim", len(spec.attesters), job.attestations)
+    player.expect_status()
+    if spec.is_final:
+        states = load_tensors(player.model, Job.read(job_dir).program.states)
         expect("the customer has the model that was claimed", job.claim.final_state_root, state_root(states.values()))
 
 
-def expect_same_on_both(stage: Stage) -> None:
+def expect_same_on_both(player: StoryPlayer) -> None:
     """Expect of an honest trainer and an auditor on another machine the same checkpoints."""
-    trained, audited = (_roots(stage, *of) for of in ((stage.scene.trainer, "run"), (stage.scene.auditor, "alone")))
-    root = stage.posted.claim.checkpoint_root
-    stage.expect("machine B has computed the claimed checkpoint root", root, MerkleTree(audited).root)
-    stage.expect(f"all {len(trained)} checkpoints are the same on both machines, bit for bit", trained, audited)
+    trained, audited = (_roots(player, *of) for of in ((player.scene.trainer, "run"), (player.scene.auditor, "alone")))
+    root = player.posted.claim.checkpoint_root
+    player.expect("machine B has computed the claimed checkpoint root", root, MerkleTree(audited).root)
+    player.expect(f"all {len(trained)} checkpoints are the same on both machines, bit for bit", trained, audited)
 
 
-def _roots(stage: Stage, party: Party, kind: str) -> list[bytes]:
+def _roots(player: StoryPlayer, party: Party, kind: str) -> list[bytes]:
     """Return the state roots that a party has computed."""
-    content = (stage.run_of(party, kind) / "roots").read_bytes()
+    content = (player.run_of(party, kind) / "roots").read_bytes()
     return [content[i : i + 32] for i in range(0, len(content), 32)]
 
 
@@ -168,7 +168,7 @@ def play_market(scene: Scene, screen: Screen, report: Report, job_dir: Path) -> 
     )
     lie_at, poisoned = report.steps // 3 + 1, report.steps // 2 + 2
     lie = ExpectedGame(challenger=scene.liar, winner=Side.TRAINER, step=lie_at, where="where the lie begins")
-    right = Plot(
+    right = StorySpec(
         name=StoryName.MARKET,
         title="a right claim pays audits",
         others=[scene.auditor, scene.lazy, scene.liar],
@@ -179,33 +179,33 @@ def play_market(scene: Scene, screen: Screen, report: Report, job_dir: Path) -> 
     verdict = ExpectedGame(challenger=scene.auditor, winner=Side.CHALLENGER, step=poisoned, where="the poisoned one")
     wrong = replace(right, title="a copied root costs a bond", games=[lie, verdict], attesters=[scene.lazy])
 
-    def act(stage: Stage) -> None:
-        job, trainer = stage.job, stage.context(scene.trainer)
+    def act(player: StoryPlayer) -> None:
+        job, trainer = player.job, player.context(scene.trainer)
         # Both seal wherever there is place, so that each is seen to get what it deserves.
         liar, lazy = (
             replace(one, policy=replace(one.policy, without_fee=True))
-            for one in map(stage.context, (scene.liar, scene.lazy))
+            for one in map(player.context, (scene.liar, scene.lazy))
         )
         late = [
             lying_auditor(liar, job, first_wrong_step=lie_at),
-            lazy_auditor(lazy, job, whispered=stage.run_of(scene.trainer, "run")),
+            lazy_auditor(lazy, job, whispered=player.run_of(scene.trainer, "run")),
         ]
         first = (
             TrainerRole(trainer, job)
-            if stage.plot.is_final
+            if player.spec.is_final
             else poisoning_trainer(trainer, job, poisoned_step=poisoned)
         )
-        stage.play_roles([first, *late, AuditorRole(stage.context(scene.auditor), job)], late)
+        player.play_roles([first, *late, AuditorRole(player.context(scene.auditor), job)], late)
 
-    def more(stage: Stage) -> None:
-        root = right_root or stage.posted.claim.checkpoint_root
-        own = MerkleTree(_roots(stage, scene.auditor, "blind")).root
-        stage.expect("the honest auditor has come to the right root by itself", root, own)
-        if stage.plot.is_final:
-            first = scene.contract.audits_of(stage.job)[0].auditor
-            stage.expect("the honest auditor has the first place", scene.auditor.address, first)
+    def more(player: StoryPlayer) -> None:
+        root = right_root or player.posted.claim.checkpoint_root
+        own = MerkleTree(_roots(player, scene.auditor, "blind")).root
+        player.expect("the honest auditor has come to the right root by itself", root, own)
+        if player.spec.is_final:
+            first = scene.contract.audits_of(player.job)[0].auditor
+            player.expect("the honest auditor has the first place", scene.auditor.address, first)
         else:
-            stage.expect("the verdict is upheld", True, stage.posted.audits.lost)
+            player.expect("the verdict is upheld", True, player.posted.audits.lost)
 
     right_root = b""
     right_root = play(scene, screen, report, right, job_dir, act=act, more=more)

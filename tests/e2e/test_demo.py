@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tiebreak.cli.app import app
-from tiebreak_demo import generation_story, play
+from tiebreak_demo import generation_story, plain, play
 from tiebreak_demo.memorizing_model import write_memorizing_model
 from tiebreak_demo.processes import A, B, ChildProcesses
 from tiebreak_demo.report import USUAL, AccountReport, Check, Contrast, Dispute, LiePlace, Report, Story, StoryName
@@ -163,7 +163,7 @@ def test_one_result_of_plain_pytorch_is_a_failure_only_where_the_profiles_choose
     monkeypatch.setattr("platform.machine", lambda: processor)
     for hashes, fails in ((("aa", "bb"), False), (("aa", "aa"), is_failure)):
         contrast = Contrast()
-        play.play_contrast(contrast, _Trained(*hashes), Screen(Console(file=io.StringIO())), Path(), 60)
+        plain.play_contrast(contrast, _Trained(*hashes), Screen(Console(file=io.StringIO())), Path(), 60)
         assert contrast.shows_the_problem is not fails
 
 

@@ -38,14 +38,14 @@ _ONE = 0x3F800000
 """The FP32 number 1."""
 
 
-def cunning(trees: DisputeTrees, side: Side, chain: LyingChain | None = None) -> DisputeTrees:
+def lying_trees(trees: DisputeTrees, side: Side, chain: LyingChain | None = None) -> DisputeTrees:
     """Return trees with bent running results. If a lie is the sum of many terms, the running results are shifted from
     the middle on, so that a trainer's end at its claim and a challenger's at a wrong value; or they are those of a
     chain, if they end so."""
-    return cast(DisputeTrees, _CunningTrees(trees, side, chain))
+    return cast(DisputeTrees, _LyingTrees(trees, side, chain))
 
 
-class _CunningTrees:
+class _LyingTrees:
     def __init__(self, honest: DisputeTrees, side: Side, chain: LyingChain | None) -> None:
         self._honest, self._side, self._chain = honest, side, chain
 
@@ -61,10 +61,10 @@ class _CunningTrees:
     def _bent(self, place: Place, tree: Tree | None) -> Tree | None:
         if tree is None or len(place) < 3:
             return tree
-        return cast(Output, _CunningOutput(cast(Output, tree), self._side, self._chain))
+        return cast(Output, _LyingOutput(cast(Output, tree), self._side, self._chain))
 
 
-class _CunningOutput:
+class _LyingOutput:
     def __init__(self, honest: Output, side: Side, chain: LyingChain | None) -> None:
         self._honest, self._side, self._chain = honest, side, chain
 
@@ -172,14 +172,14 @@ def execution_of(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CunningEngine(Engine):
-    """An engine whose dispute trees defend lies inside of sums, for one side of a game. chain: as of `cunning`."""
+class LyingEngine(Engine):
+    """An engine whose dispute trees defend lies inside of sums, for one side of a game. chain: as of `lying_trees`."""
 
     side: Side
     chain: LyingChain | None = None
 
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
-        return cunning(super().trees(job, run_dir, state_roots), self.side, self.chain)
+        return lying_trees(super().trees(job, run_dir, state_roots), self.side, self.chain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +204,8 @@ def lying(
     context: RoleContext, execution: MakeExecution, side: Side | None = None, chain: LyingChain | None = None
 ) -> RoleContext:
     """Return the context of a party with another execution. side: the side on which it defends lies inside of sums,
-    too; None: on neither. chain: as of `cunning`."""
+    too; None: on neither. chain: as of `lying_trees`."""
     engine = replace(context.engine, options=replace(context.engine.options, execution=execution))
     if side is not None:
-        engine = CunningEngine(options=engine.options, cache_bytes=engine.cache_bytes, side=side, chain=chain)
+        engine = LyingEngine(options=engine.options, cache_bytes=engine.cache_bytes, side=side, chain=chain)
     return replace(context, engine=engine)

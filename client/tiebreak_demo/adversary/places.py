@@ -246,12 +246,12 @@ class _Places:
         return self._made(FraudKind.ROW, operator, element, _bits(right[item]), _bits(told[item]), execution=execution)
 
     def _other_program(self) -> Fraud:
-        """Return the fraud by a program with another activation (tanh for erf) or, without one, another epsilon of the
+        """Return the fraud by a program with another activation (erf for tanh) or, without one, another epsilon of the
         first norm."""
         nodes = list(self._program.nodes)
-        if any(node.op == "erf" for node in nodes):
-            operator = self._first("erf")
-            nodes[operator] = replace(nodes[operator], op="tanh")
+        if any(node.op == "tanh" for node in nodes):
+            operator = self._first("tanh")
+            nodes[operator] = replace(nodes[operator], op="erf")
         else:
             variance = nodes[self._first("sqrt")].inputs[0]
             operator = next(value for value in nodes[variance].inputs if nodes[value].op == "constant")

@@ -1,5 +1,5 @@
-"""The player of all stories: the plot of a story as data, and the stage on which its parties play it, as processes or
-as roles in this process; what they say, what they spend, and what the contract owes them."""
+"""The player of all stories: the specification of a story, as data, and the player that starts its parties, as
+processes or as roles in this process, passes time, and holds what they gain against what the contract owes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tiebreak.contract.contract_calls import Shares, fee_share
-from tiebreak.contract.enums import JobStatus, Phase, Reason, Side
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import Challenged
 from tiebreak.contract.structs import GameView, JobView, Terms
 from tiebreak.roles.context import RoleContext
@@ -57,15 +57,15 @@ class ExpectedGame:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plot:
-    """A story as data. introduction: shown below the title. cast: the words of the parties' commands, for a story that
-    processes play: of `tiebreak`, or `misbehave KIND STEP`. others: parties besides these. games, attesters: as they
-    have to be in the end. patience: seconds in which something has to come of the processes."""
+class StorySpec:
+    """A story as data. introduction: shown below the title. commands: arguments of `tiebreak`, or `misbehave KIND
+    STEP`, of each party that is a process. others: parties besides these. games, attesters: as they have to be in the
+    end. patience: seconds in which something has to come of the processes."""
 
     name: StoryName
     title: str
     introduction: str = ""
-    cast: Mapping[Party, Sequence[str]] = field(default_factory=dict)
+    commands: Mapping[Party, Sequence[str]] = field(default_factory=dict)
     others: Sequence[Party] = ()
     games: Sequence[ExpectedGame] = ()
     attesters: Sequence[Party] = ()
@@ -78,16 +78,16 @@ class Plot:
         return all(game.winner is Side.TRAINER for game in self.games)
 
 
-class Stage(ExitStack):
-    """The stage of one story. Leaving the `with` block ends all of its processes."""
+class StoryPlayer(ExitStack):
+    """The player of one story. Leaving the `with` block ends all of its processes."""
 
-    def __init__(self, scene: Scene, screen: Screen, story: Story, plot: Plot) -> None:
+    def __init__(self, scene: Scene, screen: Screen, story: Story, spec: StorySpec) -> None:
         super().__init__()
-        self.scene, self.screen, self.story, self.plot = scene, screen, story, plot
+        self.scene, self.screen, self.story, self.spec = scene, screen, story, spec
         self.job = 0
         self.said: list[str] = []
         """Texts of notices by which parties say what they have computed."""
-        parties = dict.fromkeys([scene.customer, scene.trainer, *plot.cast, *plot.others, scene.referee])
+        parties = dict.fromkeys([scene.customer, scene.trainer, *spec.commands, *spec.others, scene.referee])
         self._before = {party: scene.node.balance(party.address) for party in parties}
         self._first_block = scene.node.head().number
         self._children = self.enter_context(ChildProcesses(scene.directory))
@@ -124,7 +124,7 @@ class Stage(ExitStack):
 
     def post(self, job_dir: Path) -> None:
         """Post the job, as the customer."""
-        self.job = post_job(self.context(self.scene.customer), job_dir, self.plot.terms, self.scene.referee.address)
+        self.job = post_job(self.context(self.scene.customer), job_dir, self.spec.terms, self.scene.referee.address)
 
     def collect(self) -> None:
         """Fetch the model, or the refund, as the customer."""
@@ -133,9 +133,9 @@ class Stage(ExitStack):
     # The parties at work.
 
     def play_processes(self) -> None:
-        """Let the cast work until its processes have ended by themselves; time passes where it has to. Raises
-        ProcessFailed."""
-        for party, words in self.plot.cast.items():
+        """Start the parties' processes and let them work until all have ended by themselves; time passes where it has
+        to. Raises ProcessFailed."""
+        for party, words in self.spec.commands.items():
             manner = ["--dir", str(self.scene.room(party)), "--poll", f"{1000 * self.scene.pace:.0f}ms", "--json"]
             if words[0] == "misbehave":
                 command = [*MISBEHAVE, words[1], str(self.job), words[2], *manner]
@@ -145,7 +145,7 @@ class Stage(ExitStack):
             self._children.start(party.name, command, environment, lambda line, party=party: self._heard(party, line))  # type: ignore[misc]
             self.screen.bar(party.name, "getting ready")
         while not self._children.ended():
-            self._children.listen(lambda: self._children.ended() or self._has_to_wait(), patience=self.plot.patience)
+            self._children.listen(lambda: self._children.ended() or self._has_to_wait(), patience=self.spec.patience)
             if not self._children.ended():
                 self._pass_time()
 
@@ -193,13 +193,13 @@ class Stage(ExitStack):
     def _has_to_wait(self) -> bool:
         """Return whether no process has a move before time passes: all attesters have ended, and all games are over but
         those of silent challengers, whose clocks run."""
-        plot = self.plot
+        spec = self.spec
         # The chain is asked last: every look costs milliseconds on cores that train.
-        if not plot.is_final or not self._children.ended(party.name for party in plot.attesters):
+        if not spec.is_final or not self._children.ended(party.name for party in spec.attesters):
             return False
-        if self.posted.status is not JobStatus.CLAIMED or len(games := self.games().values()) < len(plot.games):
+        if self.posted.status is not JobStatus.CLAIMED or len(games := self.games().values()) < len(spec.games):
             return False
-        silent = {game.challenger.address for game in plot.games if game.reason is Reason.TIMEOUT}
+        silent = {game.challenger.address for game in spec.games if game.reason is Reason.TIMEOUT}
         live = [game for game in games if game.phase is not Phase.OVER]
         waits = all(game.challenger in silent and game.deadlines[Side.CHALLENGER] for game in live)
         return waits and self.scene.node.head().timestamp <= self._wait()[1]
@@ -236,6 +236,17 @@ class Stage(ExitStack):
         self.story.checks.append(check)
         self.screen.check(check)
 
+    def expect_end(self, text: str, expected: ExpectedGame) -> None:
+        """Expect the end of a game."""
+        _, game = self.game_of(expected.challenger)
+        won = Outcome.TRAINER_WON if expected.winner is Side.TRAINER else Outcome.CHALLENGER_WON
+        self.expect(text, (won.name, expected.reason.name), (game.outcome.name, game.reason.name))
+
+    def expect_status(self) -> None:
+        """Expect the status of the job that its spec comes to."""
+        status = JobStatus.FINAL if self.spec.is_final else JobStatus.REJECTED
+        self.expect(f"the claim is {status.name.lower()}", status.name, self.posted.status.name)
+
     def settle(self) -> None:
         """Read the end from the chain, and hold every balance against what the contract owes."""
         scene, story, posted, games = self.scene, self.story, self.posted, self.games()
@@ -260,20 +271,20 @@ class Stage(ExitStack):
 
     def _owed(self) -> Counter[Party]:
         """Return what the contract has to pay to each party if all games end as expected, net, in wei."""
-        scene, plot, terms = self.scene, self.plot, self.plot.terms
+        scene, spec, terms = self.scene, self.spec, self.spec.terms
         owed = Counter[Party]()
-        for expected in plot.games:
+        for expected in spec.games:
             lost = Counter({expected.challenger: terms.challenger_bond})
             winner = scene.trainer
             if expected.winner is Side.CHALLENGER:
                 winner = expected.challenger
                 lost = Counter({scene.trainer: terms.trainer_bond})
-                lost.update(dict.fromkeys(plot.attesters, terms.attestation_bond))
+                lost.update(dict.fromkeys(spec.attesters, terms.attestation_bond))
             shares = Shares.of(lost.total(), self.game_of(expected.challenger)[1].spent[expected.winner])
             owed.subtract(lost)
             owed.update({winner: shares.winners, scene.customer: shares.quarter})
-        if plot.is_final:
-            fees = dict.fromkeys(plot.attesters, fee_share(terms))
+        if spec.is_final:
+            fees = dict.fromkeys(spec.attesters, fee_share(terms))
             owed.update({scene.trainer: terms.reward, **fees})
             owed[scene.customer] -= terms.reward + sum(fees.values())
         return owed
