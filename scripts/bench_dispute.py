@@ -46,7 +46,7 @@ from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
-from tiebreak_demo.adversary.engines import cunning, execution_of
+from tiebreak_demo.adversary.engines import execution_of, lying_trees
 from tiebreak_demo.adversary.tampering import Lie, tampered
 
 STEPS, INTERVAL = 80_000, 16
@@ -256,7 +256,7 @@ def main() -> None:
         node = connect(devnet.url)
         honest = trees(job, room / "honest", "auditor")
         for number, (what, lie) in enumerate(lies(job, honest).items()):
-            told = cunning(trees(job, room / f"lie {number}", "trainer", lying(lie)), Side.TRAINER)
+            told = lying_trees(trees(job, room / f"lie {number}", "trainer", lying(lie)), Side.TRAINER)
             bill = Bill(what, job.program.describe(lie.operator), lie.element)
             dispute(node, job, lie, bill, honest, told)
             bills.append(bill)

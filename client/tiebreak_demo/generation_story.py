@@ -4,22 +4,24 @@ another machine, and a provider whose model has one weight that is one ulp off l
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from roundlog.capture import generated_tokens
 from roundlog.storage import load_tensors
 from roundlog.training import Job, Run
+from tiebreak.contract.enums import Level
+from tiebreak.contract.events import ElementProven
 
 from tiebreak_demo import stories
 from tiebreak_demo.adversary.parties import read_slot, weight_lie
-from tiebreak_demo.processes import ChildProcesses, Machine
-from tiebreak_demo.report import Report, Story, StoryName
-from tiebreak_demo.scene import Scene
+from tiebreak_demo.processes import ChildProcesses
+from tiebreak_demo.report import Report, StoryName
+from tiebreak_demo.scene import TIEBREAK, Party, Scene
 from tiebreak_demo.screen import Screen
-from tiebreak_demo.stage import TERMS, Stage
+from tiebreak_demo.story_player import TERMS, StoryPlayer
 
 QUESTION = "What is the capital of France?"
 _ANSWER = "Paris."
@@ -35,40 +37,83 @@ _TERMS = replace(TERMS, clock_allowance=12 * 3600, referee_allowance=12 * 3600)
 
 
 def play(scene: Scene, screen: Screen, report: Report, model: Path | None) -> None:
-    """Plays both acts. model: a folder or a GGUF file; None takes the one that is found, or makes one. Raises
+    """Play both acts. model: a folder or a GGUF file; None takes the one that is found, or makes one. Raises
     ProcessFailed."""
-    folder = _model(scene.directory, screen, model)
-    text = _Text(scene, screen, folder)
+    folder, job_dir = _model(scene.directory, screen, model), scene.directory / "job"
+    words = ("--prompt", QUESTION, "--max-new-tokens", str(NEW_TOKENS))
+    receipt = scene.directory / "text.json"
+
+    def run(party: Party, *words: str) -> dict[str, Any]:
+        """Return the JSON that a command about the model prints, on the party's machine."""
+        command, said = [*TIEBREAK, *words, "--model", str(folder), "--json"], list[str]()
+        screen.bar(party.name, f"tiebreak {' '.join(word for word in words[:2] if word[0] not in '-/')}")
+        with ChildProcesses(scene.directory) as children:
+            children.start(party.name, command, party.machine.environment(), said.append)
+            children.listen(children.ended, patience=PATIENCE)
+        screen.end_bars(party.name)
+        found: dict[str, Any] = json.loads("\n".join(said))
+        return found
+
     with screen.bars():
-        text.write()
-        text.verify()
-        job_dir = text.make_job()
-    everyone = [scene.customer, scene.trainer, scene.auditor, scene.referee]
-    story = _open(screen, report, "a right text is paid")
-    with screen.bars(), Stage(scene, screen, story, everyone, patience=PATIENCE) as stage:
-        stories.honest(stage, job_dir, _TERMS)
-        tokens = _tokens(Job.read(job_dir), scene.directory / f"model-{stage.job}.safetensors", text.stop)
-        stage.expect("the text on the chain is the one that was checked in one pass", text.said, tokens)
-    right_root = story.root
-    story = _open(screen, report, "one ulp of one weight")
+        written = run(scene.trainer, "generate", *words, "--receipt", str(receipt))
+        screen.text(f"Asked: {QUESTION}")
+        screen.line(scene.trainer.name, f"answers: {written['text']!r}")
+        verified = run(scene.auditor, "verify", str(receipt))
+        counted = f"all {verified['right_tokens']} tokens are right, with the bits of their probabilities"
+        screen.line(scene.auditor.name, f"repeats it in one pass on {scene.auditor.machine.name}: {counted}")
+        # The job that writes the text, a token a step.
+        steps = len(written["prompt_tokens"]) + NEW_TOKENS - 1
+        intervals = max(count for count in range(1, _MOST_INTERVALS + 1) if steps % count == 0)
+        more = ("--interval", str(steps // intervals), "--out", str(job_dir))
+        run(scene.customer, "job", "create-generation", *words, *more)
+    stop = json.loads(receipt.read_text())["sampling"]["stop_tokens"]
+    text = [token for token in written["tokens"] if token not in stop]
     job = Job.read(job_dir)
     lie = weight_lie(job.program, 0)
     name = read_slot(job.program, lie.operator)
-    right = job.initial[name]
-    screen.text(
-        f"Another provider's model differs in one weight, of {name.removeprefix('parameter/model.')}, by the last bit."
-    )
-    with screen.bars(), Stage(scene, screen, story, everyone, patience=PATIENCE) as stage:
-        stories.changed_weight(stage, job_dir, lie, right, right_root, _TERMS)
-        run = Run(job, stage.run_of(scene.trainer, "run"))
-        _, states = run.newest(job.spec.intervals)
-        wrong = generated_tokens(dict(zip(job.program.state_names, states, strict=True)), text.stop)[0]
-        same = "the same words" if wrong == text.said else "other words"
+
+    def check_text(player: StoryPlayer) -> None:
+        stories.expect_same_on_both(player)
+        tokens = generated_tokens(load_tensors(player.model, job.program.states), stop)[0]
+        player.expect("the text on the chain is the one that was checked in one pass", text, tokens)
+
+    def check_weight(player: StoryPlayer) -> None:
+        number, game = player.game_of(scene.auditor)
+        player.expect("and the operator that reads it", lie.operator, game.levels[Level.OPERATOR].index)
+        (proof,) = [one for one in scene.contract.events(game=number) if isinstance(one, ElementProven)]
+        weight = job.initial[name]
+        pattern = {2: torch.uint16, 4: torch.uint32}[weight.dtype.itemsize]
+        right = int(weight.reshape(-1)[lie.element].view(pattern))
+        player.expect(
+            f"at element {lie.element} of {weight.numel():,} the contract has the model's bits, the provider is an ulp "
+            "off",
+            (lie.element, f"{right:#x}", f"{right ^ 1:#x}"),
+            (proof.element, f"{proof.bits:#x}", f"{proof.claimed:#x}"),
+        )
+        _, states = Run(job, player.run_of(scene.trainer, "run")).newest(job.spec.intervals)
+        wrong = generated_tokens(dict(zip(job.program.state_names, states, strict=True)), stop)[0]
+        same = "the same words" if wrong == text else "other words"
         screen.text(f"Its text has {same}; its state is another one all the same, and that is what is claimed.")
+
+    options = {"terms": _TERMS, "patience": PATIENCE}
+    right = stories.honest(scene, StoryName.TEXT, "a right text is paid", **options)
+    wrong = stories.dishonest(
+        scene,
+        StoryName.TEXT,
+        "one ulp of one weight",
+        introduction="Another provider's model differs in one weight, of "
+        f"{name.removeprefix('parameter/model.')}, by the last bit.",
+        kind="weight",
+        step=lie.step,
+        where="in which that weight is read",
+        **options,
+    )
+    root = stories.play(scene, screen, report, right, job_dir, more=check_text)
+    stories.play(scene, screen, report, wrong, job_dir, right_root=root, more=check_weight)
 
 
 def _model(directory: Path, screen: Screen, given: Path | None) -> Path:
-    """The model to play with, which is said."""
+    """Return the model to play with, and show it."""
     from tiebreak_demo.memorizing_model import write_memorizing_model
 
     if given is None and FOUND.is_dir():
@@ -83,69 +128,3 @@ def _model(directory: Path, screen: Screen, given: Path | None) -> Path:
         "`make smollm` fetches a real one, and --model names any other."
     )
     return made
-
-
-def _open(screen: Screen, report: Report, title: str) -> Story:
-    story = Story(name=StoryName.TEXT, title=title)
-    report.stories.append(story)
-    screen.heading(f"Story {len(report.stories)}: {title}")
-    return story
-
-
-class _Text:
-    """The question, its answer, and what was said of it."""
-
-    def __init__(self, scene: Scene, screen: Screen, model: Path) -> None:
-        self._scene, self._screen, self._model = scene, screen, model
-        self._receipt = scene.directory / "text.json"
-        self.prompt: list[int] = []
-        self.tokens: list[int] = []
-        self.stop: list[int] = []
-
-    @property
-    def said(self) -> list[int]:
-        """The tokens without the one that ends the text."""
-        return [token for token in self.tokens if token not in self.stop]
-
-    def write(self) -> None:
-        """The provider writes the text, with a receipt."""
-        scene, words = self._scene, ("--prompt", QUESTION, "--max-new-tokens", str(NEW_TOKENS))
-        party = scene.trainer
-        found = self._run(party.name, party.machine, "generate", *words, "--receipt", str(self._receipt))
-        self.prompt, self.tokens = found["prompt_tokens"], found["tokens"]
-        self.stop = json.loads(self._receipt.read_text())["sampling"]["stop_tokens"]
-        self._screen.text(f"Asked: {QUESTION}")
-        self._screen.line(party.name, f"answers: {found['text']!r}")
-
-    def verify(self) -> None:
-        """The auditor repeats it in one pass on another machine. Raises ProcessFailed if it is not right."""
-        party = self._scene.auditor
-        found = self._run(party.name, party.machine, "verify", str(self._receipt))
-        counted = f"all {found['right_tokens']} tokens are right, with the bits of their probabilities"
-        self._screen.line(party.name, f"repeats it in one pass on {party.machine.name}: {counted}")
-
-    def make_job(self) -> Path:
-        """The job that writes the text, a token a step."""
-        steps = len(self.prompt) + NEW_TOKENS - 1
-        intervals = max(count for count in range(1, _MOST_INTERVALS + 1) if steps % count == 0)
-        out, words = self._scene.directory / "job", ("--prompt", QUESTION, "--max-new-tokens", str(NEW_TOKENS))
-        more = ("--interval", str(steps // intervals), "--out", str(out))
-        self._run("customer", self._scene.customer.machine, "job", "create-generation", *words, *more)
-        return out
-
-    def _run(self, who: str, machine: Machine, *words: str) -> dict[str, Any]:
-        """The JSON that a command about the model prints, on a machine."""
-        command = [sys.executable, "-P", "-m", "tiebreak.cli.app", *words, "--model", str(self._model), "--json"]
-        said = list[str]()
-        self._screen.waiting(who, f"tiebreak {' '.join(word for word in words[:2] if word[0] not in '-/')}")
-        with ChildProcesses(self._scene.directory) as children:
-            children.start(who, command, machine.environment(), said.append)
-            children.listen(lambda: children.ended({who}), patience=PATIENCE)
-        self._screen.end_bars(who)
-        found: dict[str, Any] = json.loads("\n".join(said))
-        return found
-
-
-def _tokens(job: Job, state: Path, stop: list[int]) -> list[int]:
-    """The tokens that a state at the end of a job has."""
-    return generated_tokens(load_tensors(state, job.program.states), stop)[0]

@@ -8,10 +8,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from tiebreak.process_resources import environment_of_others
 
@@ -41,7 +41,8 @@ class Machine:
     variables: Mapping[str, str]
 
     def environment(self) -> dict[str, str]:
-        """The environment of a process on this machine: this one's, without another profile and our own variables."""
+        """Return the environment of a process on this machine: this one's, without another profile and our own
+        variables."""
         kept = {name: value for name, value in environment_of_others().items() if name not in _DECIDED_HERE}
         # Threads that wait sleep instead of spinning: two processes share few cores here. No influence on any result.
         return kept | {"OMP_WAIT_POLICY": "PASSIVE"} | dict(self.variables)
@@ -64,117 +65,87 @@ class ProcessFailed(Exception):
     """A process of the demo ended as it should not; the message has the last thing that it said."""
 
 
-class Child:
-    """A child process. `name` is for people; `heard` gets every line that it prints."""
-
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        directory: Path,
-        inbox: queue.Queue[tuple[Child, str | None]],
-        heard: Callable[[str], None],
-    ) -> None:
-        self.name = name
-        self.heard = heard
-        self.ended = False
-        # A file and not a pipe: nobody reads it while the process runs, and a full pipe would stop it.
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._complaints,
-            env=dict(environment),
-            cwd=directory,
-            text=True,
-            encoding="utf-8",
-        )
-        self._reader = threading.Thread(target=self._read, args=(inbox,), daemon=True)
-        self._reader.start()
-
-    def _read(self, inbox: queue.Queue[tuple[Child, str | None]]) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            inbox.put((self, line.rstrip("\n")))
-        inbox.put((self, None))
-
-    def complaints(self) -> str:
-        """The last line of its standard error."""
-        self._complaints.seek(0)
-        lines = self._complaints.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(_SECONDS_TO_END)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self._reader.join()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        self._complaints.close()
-
-
-class ChildProcesses:
+class ChildProcesses(ExitStack):
     """The child processes of one part of the demo. Leaving the `with` block ends those that still run."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = directory
-        self._inbox: queue.Queue[tuple[Child, str | None]] = queue.Queue()
-        self._all: list[Child] = []
+        self._lines: queue.Queue[tuple[str, str | None]] = queue.Queue()
+        self._heard: dict[str, Callable[[str], None]] = {}
+        self._failure: dict[str, Callable[[], str]] = {}
+        self._ended: set[str] = set()
 
     def start(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], heard: Callable[[str], None]
-    ) -> Child:
-        child = Child(name, command, environment, self._directory, self._inbox, heard)
-        self._all.append(child)
-        return child
+    ) -> None:
+        """Start a process. name: for people. heard: is called with every line that it prints."""
+        # A file and not a pipe: nobody reads it while the process runs, and a full pipe would stop it.
+        errors = self.enter_context(tempfile.TemporaryFile())  # noqa: SIM115  closed with the processes
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=dict(environment),
+            cwd=self._directory,
+            text=True,
+            encoding="utf-8",
+        )
+        self._heard[name] = heard
+
+        def read() -> None:
+            assert process.stdout is not None
+            with process.stdout:
+                for line in process.stdout:
+                    self._lines.put((name, line.rstrip("\n")))
+            self._lines.put((name, None))
+
+        def failure() -> str:
+            """Return the last line of standard error of a process that has failed; empty for success."""
+            errors.seek(0)
+            said = errors.read().decode("utf-8", "replace").strip().splitlines()
+            return "" if process.wait() == 0 else said[-1] if said else "it said nothing"
+
+        self._failure[name] = failure
+        reader = threading.Thread(target=read, daemon=True)
+        self.callback(reader.join)
+        self.callback(_end, process)
+        reader.start()
 
     def listen(self, done: Callable[[], bool], *, patience: float) -> None:
-        """Passes on what the processes print until `done`, which is asked a few times a second.
+        """Pass on what the processes print until `done`, which is asked a few times a second.
 
         Raises ProcessFailed: one of them fails, or `patience` seconds pass."""
-        deadline = time.monotonic() + patience
-        next_question = 0.0
+        deadline, next_question = time.monotonic() + patience, 0.0
         while True:
-            now = time.monotonic()
-            if now >= next_question:
+            if time.monotonic() >= next_question:
                 if done():
                     return
                 next_question = time.monotonic() + _SECONDS_BETWEEN_QUESTIONS
-            if now > deadline:
-                names = ", ".join(child.name for child in self._all)
+            if time.monotonic() > deadline:
+                names = ", ".join(self._heard)
                 raise ProcessFailed(f"nothing came of {names} in {patience:.0f} seconds: try again on a calmer machine")
-            self._pass_on()
+            try:
+                name, line = self._lines.get(timeout=_SECONDS_BETWEEN_QUESTIONS)
+            except queue.Empty:
+                continue
+            if line is not None:
+                self._heard[name](line)
+                continue
+            self._ended.add(name)
+            if why := self._failure[name]():
+                raise ProcessFailed(f"the {name} failed: {why.rstrip('.')}: play again, and report it if it stays")
 
-    def _pass_on(self) -> None:
-        try:
-            child, line = self._inbox.get(timeout=_SECONDS_BETWEEN_QUESTIONS)
-        except queue.Empty:
-            return
-        if line is not None:
-            child.heard(line)
-            return
-        child.ended = True
-        if child.process.wait() != 0:
-            raise ProcessFailed(
-                f"the {child.name} failed: {child.complaints().rstrip('.')}: play again, and report it if it stays"
-            )
+    def ended(self, names: Iterable[str] | None = None) -> bool:
+        """Return whether the processes of these names, or all, have ended and all that they printed was passed on."""
+        return self._ended.issuperset(self._heard if names is None else names)
 
-    def ended(self, names: set[str]) -> bool:
-        """True if the processes of these names have ended and all that they printed was passed on."""
-        return all(child.ended for child in self._all if child.name in names)
 
-    def __enter__(self) -> ChildProcesses:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for child in self._all:
-            child.end()
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

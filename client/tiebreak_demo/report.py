@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
 
 class StoryName(StrEnum):
-    """The stories of the demo."""
+    """The stories of the demo. `operator`, about single numbers, `market`, about paid audits, and `text`, about the
+    text of a language model, have to be asked for."""
 
     HONEST = "honest"
     POISONED = "poisoned"
     ALARMS = "alarms"
     OPERATOR = "operator"
-    """Longer than the others: it has to be asked for."""
     MARKET = "market"
-    """About paid audits; it has to be asked for as well."""
     TEXT = "text"
-    """About the text of a language model; it has to be asked for as well."""
 
 
 USUAL = (StoryName.HONEST, StoryName.POISONED, StoryName.ALARMS)
@@ -150,7 +148,8 @@ class Report:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data. Roots are 0x-hex, amounts of wei decimal strings (they exceed what JSON readers keep exactly)."""
+        """Return plain data. Roots are 0x-hex, amounts of wei decimal strings (they exceed what JSON readers keep
+        exactly)."""
         return {
             "ok": self.ok,
             "asked": list(self.asked),
@@ -158,45 +157,30 @@ class Report:
             "steps": self.steps,
             "interval": self.interval,
             "seconds": round(self.seconds, 1),
-            "plain_pytorch": None if self.contrast is None else _contrast(self.contrast),
-            "stories": [_story(story) for story in self.stories],
-            "disputes": [_story(dispute) for dispute in self.disputes],
+            "plain_pytorch": _plain(self.contrast),
+            "stories": _plain(self.stories),
+            "disputes": _plain(self.disputes),
         }
 
 
-def _contrast(contrast: Contrast) -> dict[str, Any]:
-    return {
-        "initial": contrast.initial,
-        "trained": contrast.trained,
-        "checks": [_check(check) for check in contrast.checks],
-    }
-
-
-def _story(story: Story) -> dict[str, Any]:
-    plain = asdict(story)
-    plain |= {
-        "root": "0x" + story.root.hex(),
-        "seconds": round(story.seconds, 1),
-        "ok": story.ended_as_it_should,
-        "accounts": [
-            {
-                "name": account.name,
-                "before_wei": str(account.before),
-                "after_wei": str(account.after),
-                "fees_wei": str(account.fees),
-                "moved_wei": str(account.moved),
-            }
-            for account in story.accounts
-        ],
-        "checks": [_check(check) for check in story.checks],
-    }
-    return plain
-
-
-def _check(check: Check) -> dict[str, Any]:
-    expected, observed = (_shown(value) for value in (check.expected, check.observed))
-    return {"text": check.text, "ok": check.holds, "expected": expected, "observed": observed}
-
-
-def _shown(value: Any) -> str:
-    return f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
+def _plain(value: Any) -> Any:
+    """Return a part of the report as JSON values."""
+    match value:
+        case Check():
+            expected, observed = (
+                f"0x{one.hex()}" if isinstance(one, bytes) else str(one) for one in (value.expected, value.observed)
+            )
+            return {"text": value.text, "ok": value.holds, "expected": expected, "observed": observed}
+        case AccountReport():
+            wei = {f"{name}_wei": str(getattr(value, name)) for name in ("before", "after", "fees", "moved")}
+            return {"name": value.name} | wei
+        case Story() | Contrast() | LiePlace():
+            plain = {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+            return plain | {"ok": value.ended_as_it_should} if isinstance(value, Story) else plain
+        case list():
+            return [_plain(one) for one in value]
+        case bytes():
+            return f"0x{value.hex()}"
+        case float():
+            return round(value, 1)
+    return value

@@ -9,29 +9,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from eth_account.signers.local import LocalAccount
 from eth_typing import ChecksumAddress
+from eth_utils.address import to_checksum_address
 from rich.console import Console
+from tiebreak.contract import events
 from tiebreak.contract.enums import Level
-from tiebreak.contract.events import (
-    Bisected,
-    ChunkPosted,
-    ElementDisputed,
-    ElementProven,
-    Event,
-    LeafOpened,
-    RootOpened,
-    SegmentProven,
-    StoreProven,
-)
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.launcher import start_devnet
 from tiebreak.process_resources import environment_of_others
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notify
-from tiebreak.rpc import answers
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.store import open_store
@@ -41,6 +31,9 @@ from tiebreak.transactions.sender import Sender
 from tiebreak_demo.processes import A, B, ChildProcesses, Machine
 
 PROOF = "PROOF"
+
+TIEBREAK = (sys.executable, "-P", "-m", "tiebreak.cli.app")
+"""The command `tiebreak`, in a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,46 +46,45 @@ class Spent:
 
 
 def transactions(node: ChainNode, transport: Transport, first_block: int) -> list[Spent]:
-    """All transactions from a block up to the newest one. Raises ChainError."""
+    """Return all transactions from a block up to the newest one. Raises ChainError."""
     found = []
     for number in range(first_block, node.head().number + 1):
-        block = answers.record(transport.request("eth_getBlockByNumber", [hex(number), True]), "a block")
-        for item in answers.sequence(block.get("transactions"), "a block's transactions", 1000):
-            transaction = answers.record(item, "a transaction")
-            receipt = node.receipt(answers.data(transaction.get("hash"), "a transaction's hash", 32))
+        block: Any = transport.request("eth_getBlockByNumber", [hex(number), True])
+        for transaction in block["transactions"]:
+            receipt = node.receipt(bytes.fromhex(transaction["hash"].removeprefix("0x")))
             assert receipt is not None, "a transaction in a block has a receipt"
-            sender = answers.address(transaction.get("from"), "a transaction's sender")
-            found.append(Spent(sender, receipt.gas_used, receipt.fee))
+            found.append(Spent(to_checksum_address(transaction["from"]), receipt.gas_used, receipt.fee))
     return found
 
 
 def gas_by_level(contract: VerificationGame, game: int) -> dict[str, int]:
-    """Gas of all moves of a game, by the level at which they were made, and of the proofs at its end. Raises
+    """Return the gas of all moves of a game, by the level at which they were made, and of the proofs at its end. Raises
     ChainError."""
     found = dict.fromkeys((*Level.__members__, PROOF), 0)
-    counted: set[bytes] = set()
+    levels: dict[bytes, str] = {}
     for event in contract.events(game=game):
-        level = _level(event)
-        if level is not None and event.transaction not in counted:
-            counted.add(event.transaction)
-            receipt = contract.node.receipt(event.transaction)
-            assert receipt is not None, "the transaction of an event has a receipt"
-            found[level] += receipt.gas_used
+        if (level := _level(event)) is not None:
+            levels.setdefault(event.transaction, level)
+    for transaction, level in levels.items():
+        receipt = contract.node.receipt(transaction)
+        assert receipt is not None, "the transaction of an event has a receipt"
+        found[level] += receipt.gas_used
     return found
 
 
-def _level(event: Event) -> str | None:
-    """The level of the move that an event reports; None if another event of the transaction tells it, or none does."""
+def _level(event: events.Event) -> str | None:
+    """Return the level of the move that an event reports; None if another event of the transaction tells it, or none
+    does."""
     match event:
-        case Bisected(level=level) | LeafOpened(level=level):
+        case events.Bisected(level=level) | events.LeafOpened(level=level):
             return level.name
-        case RootOpened(next_level=level) if level in (Level.CHUNK, Level.PARTIAL):
-            return (Level.OPERATOR if level is Level.CHUNK else Level.PARTIAL).name
-        case ChunkPosted():
-            return Level.CHUNK.name
-        case ElementDisputed():
+        case events.RootOpened(next_level=Level.CHUNK):
+            return Level.OPERATOR.name
+        case events.RootOpened(next_level=Level.PARTIAL) | events.ElementDisputed():
             return Level.PARTIAL.name
-        case ElementProven() | SegmentProven() | StoreProven():
+        case events.ChunkPosted():
+            return Level.CHUNK.name
+        case events.ElementProven() | events.SegmentProven() | events.StoreProven():
             return PROOF
     return None
 
@@ -116,15 +108,17 @@ class Party:
         return address
 
 
-class Scene:
+class Scene(ExitStack):
     """A development chain on the loopback interface, so that other processes can use it, and all the rest in
     `directory`. Leaving the `with` block ends the chain."""
 
     def __init__(self, directory: Path, *, kind: str = "embedded", pace: float = PACE) -> None:
         """pace: seconds between two looks of a party at the chain, and so between two moves."""
+        super().__init__()
         self.directory = directory
         self.pace = pace
         self._chain = start_devnet(kind=kind)
+        self.callback(self._chain.close)
         self.node = connect(self._chain.url)
         self.contract = VerificationGame.deploy(Sender(self.node, devnet_account(9)))
         self.customer = Party("customer", devnet_account(0), A)
@@ -136,33 +130,20 @@ class Scene:
         self.lazy = Party("lazy auditor", devnet_account(6), B)
 
     def environment(self, party: Party) -> dict[str, str]:
-        """The environment of a party's process: its machine's profile, its key, and where everything is."""
-        return (
-            party.machine.environment()
-            | self.whereabouts()
-            | {
-                KEY_VARIABLE: "0x" + bytes(party.account.key).hex(),
-                "TIEBREAK_STORE": str(self.directory / "store"),
-            }
-        )
+        """Return the environment of a party's process: its machine's profile, its key, and where everything is."""
+        key, store = "0x" + bytes(party.account.key).hex(), str(self.directory / "store")
+        return party.machine.environment() | self.whereabouts() | {KEY_VARIABLE: key, "TIEBREAK_STORE": store}
 
     def whereabouts(self) -> dict[str, str]:
-        """The variables that point a command at this chain and contract, without a key."""
+        """Return the variables that point a command at this chain and contract, without a key."""
         return {"TIEBREAK_CHAIN": self._chain.url, "TIEBREAK_CONTRACT": self.contract.address}
 
-    def command(self, party: Party, *words: str) -> list[str]:
-        """`tiebreak ...` for a party."""
-        return [sys.executable, "-P", "-m", "tiebreak.cli.app", *words, *self.manner(party)]
-
-    def manner(self, party: Party) -> list[str]:
-        return ["--dir", str(self.room(party)), "--poll", f"{1000 * self.pace:.0f}ms", "--json"]
-
     def room(self, party: Party) -> Path:
-        """The party's own directory."""
+        """Return the party's own directory."""
         return self.directory / party.name.replace(" ", "-")
 
     def context(self, party: Party, notify: Notify) -> RoleContext:
-        """The context of a party that is played in this process."""
+        """Return the context of a party that is played in this process."""
         sender = Sender(self.node, party.account)
         self.room(party).mkdir(parents=True, exist_ok=True)
         return RoleContext(
@@ -174,23 +155,12 @@ class Scene:
         )
 
     def pass_time(self, until: int) -> None:
-        """Moves the chain's clock to just after an instant."""
+        """Move the chain's clock to just after an instant."""
         self.node.advance_time(max(0, until - self.node.head().timestamp) + 1)
 
     def spent_since(self, block: int) -> list[Spent]:
-        """All transactions after a block."""
+        """Return all transactions after a block."""
         return transactions(self.node, HttpTransport(self._chain.url), block + 1)
-
-    def close(self) -> None:
-        self._chain.close()
-
-    def __enter__(self) -> Scene:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Page:
@@ -208,8 +178,8 @@ class Page:
         return f"http://127.0.0.1:{self.port}/"
 
     def show(self, scene: Scene, until: ExitStack, *, files: Sequence[Path], follow: Sequence[Path]) -> None:
-        """Shows a chain until the stack is closed. files, follow: directories as of `tiebreak dashboard`."""
-        words = [sys.executable, "-P", "-m", "tiebreak.cli.app", "dashboard", "--port", str(self.port)]
+        """Show a chain until the stack is closed. files, follow: directories as of `tiebreak dashboard`."""
+        words = [*TIEBREAK, "dashboard", "--port", str(self.port)]
         for option, directories in (("--files", files), ("--follow", follow)):
             for directory in directories:
                 directory.mkdir(parents=True, exist_ok=True)
@@ -218,7 +188,7 @@ class Page:
         children.start("page", words, environment_of_others() | scene.whereabouts(), lambda line: None)
 
     def stay(self, console: Console) -> None:
-        """Lets the page be looked at until Ctrl-C; not where nobody could press it."""
+        """Let the page be looked at until Ctrl-C; not where nobody could press it."""
         if not console.is_terminal:
             return
         console.print(f"\nThe page is still at {self.url} (Ctrl-C ends it).", soft_wrap=True)

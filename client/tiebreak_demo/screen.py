@@ -13,13 +13,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from tiebreak.rpc.chain_errors import printable
 
-from tiebreak_demo.report import Check, Dispute, Report
+from tiebreak_demo.report import Check, Dispute, Report, Story
 
 _WHO = 16
 _DOING = 28
 """Widths of the columns for the speaker's name and for what is being done."""
-
-_NOW = "now/"
 
 _LEVELS = {
     "CHECKPOINT": "check",
@@ -36,187 +34,156 @@ class Screen:
     """The one console of lines and bars, so that they never get in each other's way."""
 
     def __init__(self, console: Console) -> None:
-        self.console = console
+        self._console = console
+        self._quiet = False
         self._bars: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
 
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Show within the block only what is being done, in one common bar, and what is not as it should be: for
+        stories that are many."""
+        self._quiet = True
+        try:
+            yield
+        finally:
+            self._quiet = False
+
     def heading(self, text: str) -> None:
-        self.console.print()
-        self.console.print(f"[bold]{escape(text)}[/]", soft_wrap=True)
+        """Show the title of what follows."""
+        self._print(f"\n[bold]{escape(text)}[/]")
 
     def text(self, text: str) -> None:
-        """A sentence, wrapped to the width of the terminal."""
-        self.console.print(escape(text))
+        """Show a sentence, wrapped to the width of the terminal."""
+        self._console.print(escape(text))
 
     def line(self, who: str, text: str, *, note: str = "", is_move: bool = False) -> None:
-        """Shows an act of a party; moves of games are many, and are dimmed."""
+        """Show an act of a party; moves of games are many, and are dimmed."""
+        if self._quiet:
+            self._show("now", who, shortened(text))
+            return
         style = "dim" if is_move else "default"
         tail = f"  [dim]{escape(note)}[/]" if note else ""
-        self.console.print(f"  [cyan]{who:<{_WHO}}[/][{style}]{escape(shortened(text))}[/]{tail}", soft_wrap=True)
+        self._print(f"  [cyan]{who:<{_WHO}}[/][{style}]{escape(shortened(text))}[/]{tail}")
 
     def meanwhile(self, text: str) -> None:
-        """Shows an event that no party causes, such as the passing of time."""
-        self.console.print(f"  {'':<{_WHO}}[dim italic]{escape(text)}[/]", soft_wrap=True)
+        """Show an event that no party causes, such as the passing of time."""
+        if not self._quiet:
+            self._print(f"  {'':<{_WHO}}[dim italic]{escape(text)}[/]")
 
     def check(self, check: Check) -> None:
-        if check.holds:
-            self.console.print(f"  [green]✓[/] {escape(check.text)}", soft_wrap=True)
-        else:
-            self.console.print(
-                f"  [bold red]✗ {escape(check.text)}[/]: expected {escape(str(check.expected))}, "
-                f"found {escape(str(check.observed))}",
-                soft_wrap=True,
-            )
+        """Show an expectation and, if it does not hold, what was found."""
+        if not check.holds:
+            found = escape(f"expected {check.expected}, found {check.observed}")
+            self._print(f"  {_mark(False)} [bold red]{escape(check.text)}[/]: {found}")
+        elif not self._quiet:
+            self._print(f"  {_mark(True)} {escape(check.text)}")
 
     @contextmanager
     def bars(self) -> Iterator[None]:
-        """A block within which `bar` shows progress, on a terminal only."""
+        """Show bars within the block, on a terminal only."""
         columns = (
             TextColumn(f"  [cyan]{{task.fields[who]:<{_WHO}}}[/]{{task.description:<{_DOING}}} "),
             BarColumn(bar_width=30),
             TextColumn("{task.fields[count]:>7}"),
             TimeElapsedColumn(),
         )
-        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bars:
+        terminal = self._console.is_terminal
+        with Progress(*columns, console=self._console, transient=True, disable=not terminal) as bars:
             self._bars, self._tasks = bars, {}
             try:
                 yield
             finally:
                 self._bars = None
 
-    def bar(self, who: str, doing: str, done: int, total: int) -> None:
-        """Moves the bar of one piece of work, which goes when it is done."""
-        if self._bars is None:
-            return
-        name = f"{who}/{doing}"
-        doing = _fitting(doing)
-        if done >= total:
-            if (task := self._tasks.pop(name, None)) is not None:
-                self._bars.remove_task(task)
-        elif name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(
-                doing, total=total, completed=done, who=who, count=f"{done}/{total}"
-            )
+    def bar(self, who: str, doing: str, done: int = 0, total: int | None = None) -> None:
+        """Move the bar of a party's work, which goes when it is done. total: None for work that cannot tell how far it
+        is, whose bar goes with `end_bars`."""
+        name = "now" if self._quiet else f"{who}/{'' if total is None else doing}"
+        if total is not None and done >= total:
+            self.end_bars(name)
         else:
-            self._bars.update(self._tasks[name], completed=done, count=f"{done}/{total}")
+            self._show(name, who, doing, done, total)
 
-    def waiting(self, who: str, doing: str) -> None:
-        """A bar for work that has begun but cannot tell how far it is, until `end_bars`."""
-        if self._bars is not None and f"{who}/" not in self._tasks:
-            self._tasks[f"{who}/"] = self._bars.add_task(doing, total=None, who=who, count="")
+    def end_bars(self, name: str) -> None:
+        """Remove the bars of a party, which does something else now."""
+        if self._bars is not None and not self._quiet:
+            for task in [task for task in self._tasks if task == name or task.startswith(f"{name}/")]:
+                self._bars.remove_task(self._tasks.pop(task))
 
-    def now(self, who: str, doing: str) -> None:
-        """Shows the last act of any party in one common bar."""
+    def _show(self, name: str, who: str, doing: str, done: int = 0, total: int | None = None) -> None:
         if self._bars is None:
             return
-        if _NOW not in self._tasks:
-            self._tasks[_NOW] = self._bars.add_task("", total=None, who="", count="")
-        self._bars.update(self._tasks[_NOW], who=who, description=_fitting(doing))
-
-    def end_bars(self, who: str) -> None:
-        """Removes the bars of a party, which does something else now."""
-        for name in [name for name in self._tasks if name.startswith(f"{who}/")]:
-            task = self._tasks.pop(name)
-            if self._bars is not None:
-                self._bars.remove_task(task)
+        shown = doing if len(doing) <= _DOING else f"{doing[: _DOING - 1]}…"
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task("", who="", count="")
+        count = "" if total is None else f"{done}/{total}"
+        self._bars.update(self._tasks[name], description=shown, completed=done, total=total, who=who, count=count)
 
     def dispute(self, dispute: Dispute) -> None:
-        """Shows a game in two lines: the lie and the winner, then the place where it ended."""
-        mark = "[green]✓[/]" if dispute.ended_as_it_should else "[bold red]✗[/]"
+        """Show a game in two lines: the lie and the winner, then the place where it ended."""
         won = f"the {dispute.winner} wins by {dispute.by}, after {dispute.rounds} moves"
-        self.console.print(f"  {mark} {escape(dispute.lie)}: {won}", soft_wrap=True)
-        self.console.print(f"    [dim]{escape(_where(dispute))}[/]", soft_wrap=True)
+        place = dispute.found or dispute.told
+        names = ", ".join(filter(None, (dispute.op, dispute.source, dispute.slot)))
+        element = "" if place.element is None else f", element {place.element}"
+        segment = "" if dispute.segment is None else f", segment {dispute.segment} of its sum"
+        self._print(f"  {_mark(dispute.ended_as_it_should)} {escape(dispute.lie)}: {won}")
+        where = f"step {place.step}, operator {place.operator} ({names}){element}{segment}"
+        self._print(f"    [dim]{escape(where)}[/]")
 
     def table(self, report: Report) -> None:
-        """The end: all figures."""
+        """Show the end: all figures."""
         if report.stories:
-            self._stories(report)
+            self._print(f"\n  [dim]{_row('story', 'root', 'rounds', 'gas', 'log, bytes', 'verdict')}[/]")
+        for story in report.stories:
+            self._story(story)
         if report.disputes:
-            disputes_table(self.console, report.disputes)
+            _disputes_table(self._console, report.disputes)
         if report.contrast is not None:
             hashes = " and ".join(f"{value[:8]} on {name}" for name, value in report.contrast.trained.items())
-            self.console.print(f"\nPlain PyTorch trains to {hashes}.", soft_wrap=True)
+            self._print(f"\nPlain PyTorch trains to {hashes}.")
         if report.ok:
-            self.console.print(f"[green]Everything went as it should[/], in {report.seconds:.0f} seconds.")
+            self._print(f"[green]Everything went as it should[/], in {report.seconds:.0f} seconds.")
         else:
-            self.console.print("[bold red]Not everything went as it should[/]: see the lines marked with ✗.")
+            self._print("[bold red]Not everything went as it should[/]: see the lines marked with ✗.")
 
-    def _stories(self, report: Report) -> None:
-        """Shows the table: a row a story, with gains and losses below it."""
-        self.console.print()
-        self._row("story", "root", "rounds", "gas", "log, bytes", "verdict", style="dim")
-        for story in report.stories:
-            mark = "[green]✓[/]" if story.ended_as_it_should else "[bold red]✗[/]"
-            numbers = (f"{story.rounds}", f"{story.gas:,}", f"{story.log_bytes:,}")
-            self._row(story.title, story.root.hex()[:8], *numbers, story.verdict, mark=mark)
-            changes = [f"{account.name} {ether(account.moved)}" for account in story.accounts if account.moved]
-            self.console.print(f"  [dim]{', '.join(changes)} ether[/]", soft_wrap=True)
+    def _story(self, story: Story) -> None:
+        """Show a row of the table, with gains and losses below it."""
+        numbers = (f"{story.rounds}", f"{story.gas:,}", f"{story.log_bytes:,}")
+        row = _row(story.title, story.root.hex()[:8], *numbers, story.verdict)
+        self._print(f"{_mark(story.ended_as_it_should)} [default]{escape(row)}[/]")
+        changes = [f"{account.name} {ether(account.moved)}" for account in story.accounts if account.moved]
+        self._print(f"  [dim]{', '.join(changes)} ether[/]")
 
-    def _row(
-        self,
-        story: str,
-        root: str,
-        rounds: str,
-        gas: str,
-        log: str,
-        verdict: str,
-        *,
-        mark: str = " ",
-        style: str = "default",
-    ) -> None:
-        cells = f"{story:<28}{root:<10}{rounds:>6}{gas:>11}{log:>12}  {verdict}"
-        self.console.print(f"{mark} [{style}]{escape(cells)}[/]", soft_wrap=True)
+    def _print(self, text: str) -> None:
+        """Print text with markup, in lines as long as they are."""
+        self._console.print(text, soft_wrap=True)
 
 
-class QuietScreen(Screen):
-    """Shows of a story only what is being done, and what is not as it should be: for stories that are many."""
-
-    def __init__(self, screen: Screen) -> None:
-        super().__init__(screen.console)
-        self._screen = screen
-
-    def line(self, who: str, text: str, *, note: str = "", is_move: bool = False) -> None:
-        self._screen.now(who, shortened(text))
-
-    def bar(self, who: str, doing: str, done: int, total: int) -> None:
-        self._screen.now(who, doing)
-
-    def end_bars(self, who: str) -> None:
-        pass
-
-    def check(self, check: Check) -> None:
-        if not check.holds:
-            super().check(check)
+def _mark(ok: bool) -> str:
+    return "[green]✓[/]" if ok else "[bold red]✗[/]"
 
 
-def _fitting(text: str) -> str:
-    return text if len(text) <= _DOING else f"{text[: _DOING - 1]}…"
-
-
-def _where(dispute: Dispute) -> str:
-    place = dispute.found or dispute.told
-    names = (dispute.op, dispute.source, dispute.slot)
-    element = "" if place.element is None else f", element {place.element}"
-    segment = "" if dispute.segment is None else f", segment {dispute.segment} of its sum"
-    return f"step {place.step}, operator {place.operator} ({', '.join(filter(None, names))}){element}{segment}"
+def _row(story: str, root: str, rounds: str, gas: str, log: str, verdict: str) -> str:
+    return f"{story:<28}{root:<10}{rounds:>6}{gas:>11}{log:>12}  {verdict}"
 
 
 def shortened(text: str) -> str:
-    """A text for one line: roots and content addresses are cut to their beginnings."""
+    """Return a text for one line: roots and content addresses are cut to their beginnings."""
     text = re.sub(r"\b([0-9]+) wei\b", lambda found: f"{ether(int(found[1]))[1:]} ether", text)
     text = re.sub(r"0x([0-9a-f]{8})[0-9a-f]{56}", r"\1…", printable(text))
     return re.sub(r"\b(baf[a-z2-7]{9})[a-z2-7]{47}\b", r"\1…", text)
 
 
 def ether(wei: int) -> str:
-    """A change of a balance: `+1`, `-0.5`, exact."""
+    """Return a change of a balance: `+1`, `-0.5`, exact."""
     whole, rest = divmod(abs(wei), 10**18)
     digits = f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
     return f"{'-' if wei < 0 else '+'}{digits}"
 
 
-def disputes_table(console: Console, disputes: Sequence[Dispute]) -> None:
-    """Prints a row a game: its subject, its end, and its gas by level, in thousands."""
+def _disputes_table(console: Console, disputes: Sequence[Dispute]) -> None:
+    """Print a row a game: its subject, its end, and its gas by level, in thousands."""
     for (training, liar), games in groupby(disputes, key=lambda dispute: (dispute.training, dispute.liar)):
         console.print()
         table = Table(box=None, pad_edge=False, padding=(0, 0, 0, 1), title_justify="left", title_style="bold")
@@ -227,19 +194,12 @@ def disputes_table(console: Console, disputes: Sequence[Dispute]) -> None:
             table.add_column(name, justify="right", header_style="dim", no_wrap=True)
         table.add_column("won by", header_style="dim", no_wrap=True)
         for dispute in games:
-            table.add_row(*_cells(dispute))
+            place = dispute.found or dispute.told
+            element = "" if place.element is None else f"[{place.element}]"
+            where = escape(f"{dispute.op} {place.operator}{element}")
+            gas = [dispute.gas_by_level.get(level, 0) for level in _LEVELS] + [dispute.gas]
+            thousands = [f"{round(one / 1000):,}" if one else "-" for one in gas]
+            moves = f"{dispute.rounds}", f"{dispute.transactions}"
+            table.add_row(_mark(dispute.ended_as_it_should), where, *moves, *thousands, dispute.by)
         console.print(table)
     console.print("[dim]Gas in thousands, by the level of a move; all: with job, claim and payments.[/]")
-
-
-def _cells(dispute: Dispute) -> list[str]:
-    mark = "[green]✓[/]" if dispute.ended_as_it_should else "[bold red]✗[/]"
-    place = dispute.found or dispute.told
-    element = "" if place.element is None else f"[{place.element}]"
-    gas = [_thousands(dispute.gas_by_level.get(level, 0)) for level in _LEVELS]
-    where = escape(f"{dispute.op} {place.operator}{element}")
-    return [mark, where, f"{dispute.rounds}", f"{dispute.transactions}", *gas, _thousands(dispute.gas), dispute.by]
-
-
-def _thousands(gas: int) -> str:
-    return f"{round(gas / 1000):,}" if gas else "-"

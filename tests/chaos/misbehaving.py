@@ -15,8 +15,10 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak_demo.adversary.dishonest_queues import cheating, silenced
-from tiebreak_demo.adversary.parties import fabricating_trainer, log_forging_trainer, lying_auditor, poisoning_trainer
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
+
+from tests.adversaries import cheating, fabricating_trainer, log_forging_trainer
 
 
 class Kind(StrEnum):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import requests
 import tiebreak.dashboard
-from tiebreak import bounded_connections
+from tiebreak import http_server
 from tiebreak.cli.app import app
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import ServerError, listen
@@ -107,7 +107,7 @@ def test_silent_clients_keep_nobody_from_the_page(served: str) -> None:
 def test_a_client_that_keeps_the_page_waiting_is_cut_off(
     shown: Site, begin: bytes, drop: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded_connections, "SECONDS_PER_REQUEST", 1.0)
+    monkeypatch.setattr(http_server, "SECONDS_PER_REQUEST", 1.0)
     with serving_site(shown) as url:
         assert 0.9 < seconds_until_cut_off(url, begin, drop) < 5
 

@@ -31,9 +31,10 @@ from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak_demo.adversary.engines import execution_of, lying
-from tiebreak_demo.adversary.parties import PoisonedBatches, spoiling, withholding
-from tiebreak_demo.adversary.tampering import Lie, hiding, tampered, turned
+from tiebreak_demo.adversary.parties import poisoned_batches
+from tiebreak_demo.adversary.tampering import Lie, tampered, turned
 
+from tests.adversaries import hiding, spoiling, withholding
 from tests.client.crafted_blocks import everything
 from tests.e2e.market import OPEN, audit
 from tests.e2e.test_endless_claims import diverging_task
@@ -66,7 +67,7 @@ def honest_trainer(world: World, every: int = 2) -> TrainerRole:
 
 def poisoning(world: World) -> TrainerRole:
     """All that it claims follows from one step on wrong labels."""
-    execution = execution_of(batches=lambda posted: PoisonedBatches(posted, WRONG))
+    execution = execution_of(batches=lambda posted: poisoned_batches(posted, WRONG))
     return TrainerRole(lying(world.context("trainer"), execution), world.job, publish_every=1)
 
 

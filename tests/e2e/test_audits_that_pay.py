@@ -20,8 +20,8 @@ from tiebreak.store import Store
 from tiebreak.store.dag_reader import Plan
 from tiebreak.store.store_errors import FetchTooSlow
 from tiebreak.transactions.signer import Funds
-from tiebreak_demo.adversary.parties import withholding
 
+from tests.adversaries import withholding
 from tests.e2e.market import CID, FEE, OPEN, attest, audit, by, context, posted
 from tests.e2e.world import Ticks, World, ended
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.execution import NonFiniteError, RunningStep
+from roundlog.execution import Executor, NonFiniteError, RunningStep
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
@@ -16,7 +16,7 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.engine import DisputeTrees, Engine
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.engines import execution_of, lying
-from tiebreak_demo.adversary.tampering import BentExecutor
+from tiebreak_demo.adversary.tampering import BentExecutor, SwitchingExecutor
 
 from tests.e2e.test_endless_claims import diverging_task
 from tests.e2e.world import World, ended, linear_task
@@ -27,7 +27,7 @@ def world(quick_world: World) -> World:
     return quick_world
 
 
-def timid(job: Job) -> BentExecutor:
+def timid(job: Job) -> SwitchingExecutor:
     """Stops at an element of the first product of step 3 that has a value, as if its kernel had made NaN of it."""
     first = next(i for i, node in enumerate(job.program.nodes) if node.op == "matmul")
 
@@ -38,7 +38,8 @@ def timid(job: Job) -> BentExecutor:
             bad.view(-1)[2] = torch.nan
             raise NonFiniteError.at(job.program, 3, index, bad)
 
-    return BentExecutor(job.program, compute=compute, bends=lambda step: step == 3)
+    bent = BentExecutor(job.program, compute=compute)
+    return SwitchingExecutor(Executor(job.program), bent, lambda step: step == 3)
 
 
 def audited(job: Job, room: Path, options: RunOptions = DEFAULT_OPTIONS) -> DisputeTrees:

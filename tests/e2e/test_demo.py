@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tiebreak.cli.app import app
-from tiebreak_demo import generation_story, play
+from tiebreak_demo import generation_story, plain, play
 from tiebreak_demo.memorizing_model import write_memorizing_model
 from tiebreak_demo.processes import A, B, ChildProcesses
 from tiebreak_demo.report import USUAL, AccountReport, Check, Contrast, Dispute, LiePlace, Report, Story, StoryName
@@ -41,36 +41,31 @@ def _play(tmp_path: Path, *words: str) -> tuple[dict[str, Any], str]:
     return json.loads(file.read_text()), done.stdout
 
 
-def _check(report: dict[str, Any], shown: str, steps: int) -> None:
-    assert report["ok"] is True and report["steps"] == steps
-    hashes = report["plain_pytorch"]["trained"]
+@pytest.mark.slow
+def test_the_demo_ends_as_it_should(tmp_path: Path) -> None:
+    report, shown = _play(tmp_path, "--steps", "20")
+    assert report["ok"] is True and report["steps"] == 20
     if platform.machine() == "x86_64":
-        assert len(set(hashes.values())) == 2, "plain PyTorch has to differ between the machines"
+        assert len(set(report["plain_pytorch"]["trained"].values())) == 2
     honest, poisoned, alarms = report["stories"]
     assert [one["verdict"] for one in (honest, poisoned, alarms)] == ["FINAL", "REJECTED", "FINAL"]
     assert honest["root"] == alarms["root"] != poisoned["root"]
     assert honest["rounds"] == 0 and poisoned["rounds"] > 0 and alarms["rounds"] > 0
-    moved = [{one["name"]: int(one["moved_wei"]) for one in story["accounts"]} for story in (honest, poisoned, alarms)]
+    moved = [_moved(story) for story in (honest, poisoned, alarms)]
     assert moved[0] == {"customer": -ETHER, "trainer": ETHER, "auditor": 0, "referee": 0}
     # The cost of the winners' gas is measured; the stories themselves hold every share against it, to the wei.
     lost, won = {"trainer": -2 * ETHER, "referee": 0}, {"lying auditor": -ETHER, "silent auditor": -ETHER, "referee": 0}
     assert lost.items() <= moved[1].items() and won.items() <= moved[2].items()
     assert moved[1]["auditor"] >= ETHER and 0 < moved[1]["customer"] <= ETHER // 2
     assert moved[2]["trainer"] >= 2 * ETHER and -ETHER < moved[2]["customer"] <= -ETHER // 2
-    for story in (honest, poisoned, alarms):
-        assert story["gas"] > 0 and story["log_bytes"] > 0
-        for one in story["accounts"]:
-            assert int(one["after_wei"]) - int(one["before_wei"]) == int(one["moved_wei"]) - int(one["fees_wei"])
-        assert len(story["checks"]) >= 7 and all(check["ok"] for check in story["checks"])
-    assert any(f"step {steps // 2 + 2}, the poisoned one" in check["text"] for check in poisoned["checks"])
+    assert all(len(story["checks"]) >= 7 for story in (honest, poisoned, alarms))
+    assert any("step 12, the poisoned one" in check["text"] for check in poisoned["checks"])
     assert "✗" not in shown and "\x1b" not in shown, "piped output has no colours and no bars"
     assert shown.splitlines()[-1].startswith("Everything went as it should, in ")
 
 
-@pytest.mark.slow
-def test_the_demo_ends_as_it_should(tmp_path: Path) -> None:
-    report, shown = _play(tmp_path, "--steps", "20")
-    _check(report, shown, 20)
+def _moved(story: dict[str, Any]) -> dict[str, int]:
+    return {one["name"]: int(one["moved_wei"]) for one in story["accounts"]}
 
 
 @pytest.mark.slow
@@ -78,11 +73,10 @@ def test_the_market_pays_each_auditor_what_it_deserves(tmp_path: Path) -> None:
     report, shown = _play(tmp_path, "--story", "market", "--steps", "20")
     right, wrong = report["stories"]
     assert report["ok"] is True and [right["verdict"], wrong["verdict"]] == ["FINAL", "REJECTED"]
-    gains = [{one["name"]: int(one["moved_wei"]) for one in story["accounts"]} for story in (right, wrong)]
+    gains = [_moved(right), _moved(wrong)]
     assert gains[0]["auditor"] == gains[0]["lazy auditor"] == 75 * ETHER // 1000
     assert [one["lying auditor"] for one in gains] == [-ETHER // 2, -ETHER // 2]
     assert gains[1]["lazy auditor"] == -ETHER // 2 and gains[1]["auditor"] >= 5 * ETHER // 4
-    assert all(check["ok"] for story in report["stories"] for check in story["checks"])
     assert "a right claim pays audits" in shown and "a copied root costs a bond" in shown
 
 
@@ -97,13 +91,11 @@ def test_a_text_is_repeated_and_one_ulp_of_one_weight_is_found(tmp_path: Path) -
     assert right["root"] != wrong["root"] and right["rounds"] == 0 < wrong["rounds"]
     assert "answers: 'Rome.'" in shown and "in one pass on machine B: all 6 tokens are right" in shown
     checks = {check["text"]: check for story in report["stories"] for check in story["checks"]}
-    assert all(check["ok"] for check in checks.values())
     assert "the text on the chain is the one that was checked in one pass" in checks
     (found,) = [text for text in checks if "the contract has the model's bits" in text]
     place, right_bits, claimed = ast.literal_eval(checks[found]["observed"])
     assert int(right_bits, 16) ^ int(claimed, 16) == 1 and found.startswith(f"at element {place} of ")
-    moved = {one["name"]: int(one["moved_wei"]) for one in wrong["accounts"]}
-    assert moved["trainer"] == -2 * ETHER and moved["auditor"] >= ETHER
+    assert _moved(wrong)["trainer"] == -2 * ETHER and _moved(wrong)["auditor"] >= ETHER
 
 
 def test_a_model_is_only_of_the_story_of_a_text(tmp_path: Path) -> None:
@@ -111,12 +103,6 @@ def test_a_model_is_only_of_the_story_of_a_text(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "add --story text" in result.stderr
     result = CliRunner().invoke(app, ["demo", "--story", "text", "--model", str(tmp_path / "no")])
     assert result.exit_code == 1 and "there is no model" in result.stderr
-
-
-@pytest.mark.long
-def test_the_whole_demo_ends_as_it_should(tmp_path: Path) -> None:
-    report, shown = _play(tmp_path)
-    _check(report, shown, 60)
 
 
 def test_the_number_of_steps_has_to_fit_the_checkpoints() -> None:
@@ -170,24 +156,15 @@ class _Trained(ChildProcesses):
         pass
 
 
-@pytest.mark.parametrize(
-    ("processor", "hashes", "shown"),
-    [
-        ("x86_64", ("aa", "bb"), True),
-        ("x86_64", ("aa", "aa"), False),
-        ("aarch64", ("aa", "bb"), True),
-        # Which shows nothing, but nothing is wrong.
-        ("aarch64", ("aa", "aa"), True),
-    ],
-)
+@pytest.mark.parametrize(("processor", "is_failure"), [("x86_64", True), ("aarch64", False)])
 def test_one_result_of_plain_pytorch_is_a_failure_only_where_the_profiles_choose_other_kernels(
-    processor: str, hashes: tuple[str, str], shown: bool, monkeypatch: pytest.MonkeyPatch
+    processor: str, is_failure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: processor)
-    contrast, console = Contrast(), Console(file=io.StringIO())
-    play.play_contrast(contrast, _Trained(*hashes), Screen(console), Path(), 60)
-    assert contrast.shows_the_problem is shown
-    assert len(contrast.checks) == (1 if processor == "aarch64" and len(set(hashes)) == 1 else 2)
+    for hashes, fails in ((("aa", "bb"), False), (("aa", "aa"), is_failure)):
+        contrast = Contrast()
+        plain.play_contrast(contrast, _Trained(*hashes), Screen(Console(file=io.StringIO())), Path(), 60)
+        assert contrast.shows_the_problem is not fails
 
 
 def _good() -> Report:
@@ -218,24 +195,28 @@ def _good() -> Report:
 
 def _spoilt() -> dict[str, Report]:
     wrong = Check("as expected", 1, 2)
-    names = ("a story", "the contrast", "no expectation", "a story left out", "a game", "a game left out", "no game")
+    names = ("a story", "the contrast", "no expectation", "a story left out", "a game left out")
     reports = {name: _good() for name in names}
     reports["a story"].stories[1].checks.append(wrong)
     reports["the contrast"].contrast = Contrast(checks=[wrong])
     reports["no expectation"].stories[2].checks.clear()
     del reports["a story left out"].stories[2]
-    reports["a game"].disputes[1].checks.append(wrong)
     del reports["a game left out"].disputes[1]
-    reports["no game"].disputes, reports["no game"].disputes_planned = [], 0
     return reports
 
 
-@pytest.mark.parametrize("report", _spoilt().values(), ids=_spoilt())
+@pytest.mark.parametrize("report", [_good(), *_spoilt().values()], ids=["good", *_spoilt()])
 def test_one_unmet_expectation_fails_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, report: Report) -> None:
+    """By the exit code, in the report, and in the table, which fits 80 columns."""
+    good = report == _good()
     monkeypatch.setattr(play, "play", lambda *_, **__: report)
     result = CliRunner().invoke(app, ["demo", "--report", str(tmp_path / "report.json")])
-    assert result.exit_code == 3
-    assert json.loads((tmp_path / "report.json").read_text())["ok"] is False
+    assert result.exit_code == (0 if good else 3)
+    assert json.loads((tmp_path / "report.json").read_text())["ok"] is good
+    table = io.StringIO()
+    Screen(Console(file=table, width=80)).table(report)
+    assert max(map(len, table.getvalue().splitlines())) <= 80
+    assert ("Everything went as it should" in table.getvalue()) is good
 
 
 @pytest.mark.parametrize(
@@ -243,8 +224,6 @@ def test_one_unmet_expectation_fails_the_demo(monkeypatch: pytest.MonkeyPatch, t
     [
         ([], USUAL),
         (["--story", "operator"], (StoryName.OPERATOR,)),
-        (["--story", "market"], (StoryName.MARKET,)),
-        (["--story", "text"], (StoryName.TEXT,)),
         (["--story", "alarms", "--story", "honest", "--story", "alarms"], (StoryName.ALARMS, StoryName.HONEST)),
     ],
 )
@@ -262,20 +241,6 @@ def test_a_single_story_needs_neither_the_others_nor_the_contrast() -> None:
     report = _good()
     report.asked, report.contrast, report.stories = (StoryName.OPERATOR,), None, []
     assert report.ok and report.as_json()["plain_pytorch"] is None
-
-
-def test_a_report_that_is_as_it_should_be_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play, "play", lambda *_, **__: _good())
-    assert CliRunner().invoke(app, ["demo"]).exit_code == 0
-
-
-def test_the_table_marks_what_failed_and_fits_80_columns(tmp_path: Path) -> None:
-    for report in [_good(), *_spoilt().values()]:
-        with (tmp_path / "table").open("w") as file:
-            Screen(Console(file=file, width=80)).table(report)
-        text = (tmp_path / "table").read_text()
-        assert max(map(len, text.splitlines())) <= 80
-        assert ("Everything went as it should" in text) == report.ok
 
 
 def test_a_machine_is_not_changed_by_the_environment_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:

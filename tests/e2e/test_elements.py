@@ -20,10 +20,11 @@ from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.engines import execution_of, lying
-from tiebreak_demo.adversary.parties import hiding_trainer, tampering_auditor, tampering_trainer
+from tiebreak_demo.adversary.parties import tampering_auditor, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
 from torch import nn
 
+from tests.adversaries import hiding_trainer
 from tests.e2e.world import World, linear_task
 
 STEP = 3

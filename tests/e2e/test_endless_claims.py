@@ -16,10 +16,11 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak_demo.adversary.parties import hiding_trainer, poisoning_trainer, tampering_auditor, tampering_trainer
+from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_auditor, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
 from torch import nn
 
+from tests.adversaries import hiding_trainer
 from tests.e2e.market import OPEN
 from tests.e2e.world import TERMS, World, ended, linear_task
 

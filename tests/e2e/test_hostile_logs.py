@@ -9,8 +9,8 @@ import pytest
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
-from tiebreak_demo.adversary.parties import spoiling
 
+from tests.adversaries import spoiling
 from tests.e2e.world import World, ended
 
 pytestmark = pytest.mark.slow

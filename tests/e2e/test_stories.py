@@ -22,17 +22,11 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak_demo.adversary.dishonest_queues import cheating, silenced
-from tiebreak_demo.adversary.parties import (
-    fabricating_trainer,
-    log_forging_trainer,
-    lying_auditor,
-    poisoning_trainer,
-    tampering_auditor,
-    tampering_trainer,
-)
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, tampering_auditor, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
 
+from tests.adversaries import cheating, fabricating_trainer, log_forging_trainer
 from tests.e2e.world import TERMS, World, acts, conv_task, ended, function_of, linear_task, wide_task
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond

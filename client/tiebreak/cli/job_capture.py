@@ -133,8 +133,7 @@ class JobCost:
     def of(job: Job, max_memory: int) -> JobCost:
         """Reckon it, in about a second."""
         from roundlog.execution.microbatch import samples_of
-        from roundlog.execution.step_cost import estimate_step_seconds
-        from roundlog.training import run_bytes
+        from roundlog.training import estimate_step_seconds, run_bytes
 
         from tiebreak.roles.policy import largest_trees, most_moves
 

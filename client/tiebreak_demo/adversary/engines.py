@@ -4,11 +4,12 @@ are bent inside of sums, too, so that they defend the lies there."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from roundlog.adjudication import (
     CHAIN_LIMIT,
     ExactSum,
@@ -23,7 +24,7 @@ from roundlog.adjudication import (
 from roundlog.adjudication import binary32 as ieee
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import RunningResults
-from roundlog.execution import Batches, BatchSource, Executor, StepExecutor
+from roundlog.execution import CPU, Batches, BatchSource, Executor, StepExecutor
 from roundlog.program import DType
 from roundlog.training import Execution, Job, Run, StepEvent, TrainingResult, checkpoint_path
 from tiebreak.contract.enums import Side
@@ -37,14 +38,14 @@ _ONE = 0x3F800000
 """The FP32 number 1."""
 
 
-def cunning(trees: DisputeTrees, side: Side, chain: LyingChain | None = None) -> DisputeTrees:
-    """Trees with bent running results. If a lie is the sum of many terms, the running results are shifted from the
-    middle on, so that a trainer's end at its claim and a challenger's at a wrong value; or they are those of a chain,
-    if they end so."""
-    return cast(DisputeTrees, _CunningTrees(trees, side, chain))
+def lying_trees(trees: DisputeTrees, side: Side, chain: LyingChain | None = None) -> DisputeTrees:
+    """Return trees with bent running results. If a lie is the sum of many terms, the running results are shifted from
+    the middle on, so that a trainer's end at its claim and a challenger's at a wrong value; or they are those of a
+    chain, if they end so."""
+    return cast(DisputeTrees, _LyingTrees(trees, side, chain))
 
 
-class _CunningTrees:
+class _LyingTrees:
     def __init__(self, honest: DisputeTrees, side: Side, chain: LyingChain | None) -> None:
         self._honest, self._side, self._chain = honest, side, chain
 
@@ -60,10 +61,10 @@ class _CunningTrees:
     def _bent(self, place: Place, tree: Tree | None) -> Tree | None:
         if tree is None or len(place) < 3:
             return tree
-        return cast(Output, _CunningOutput(cast(Output, tree), self._side, self._chain))
+        return cast(Output, _LyingOutput(cast(Output, tree), self._side, self._chain))
 
 
-class _CunningOutput:
+class _LyingOutput:
     def __init__(self, honest: Output, side: Side, chain: LyingChain | None) -> None:
         self._honest, self._side, self._chain = honest, side, chain
 
@@ -72,28 +73,29 @@ class _CunningOutput:
 
     def running(self, element: int, claimed: int) -> RunningResults:
         found = self._honest.running(element, claimed)
-        last, dtype = found.partials[-1], self._honest.descriptor.dtype
-        wanted = in_float32(dtype, claimed if self._side is Side.TRAINER else claimed ^ 1)
+        last, dtype, is_trainer = found.partials[-1], self._honest.descriptor.dtype, self._side is Side.TRAINER
+        wanted = in_float32(dtype, claimed if is_trainer else claimed ^ 1)
         claimed = in_float32(dtype, claimed)
-        if not isinstance(last, ExactSum | IntegerSum | GroupChain):
-            return found
-        middle = len(found.partials) // 2
+        lie: RunningResult | None = None
+        off = 0
         if isinstance(last, GroupChain):
             own = self._chained(element)
-            if own and (_end(own[-1], dtype) == claimed) == (self._side is Side.TRAINER):
+            if own and (_end(own[-1], dtype) == claimed) == is_trainer:
                 return RunningResults(own)
-            chain = _chain(last, wanted)
-            return RunningResults([chain if i >= middle else partial for i, partial in enumerate(found.partials)])
-        if isinstance(last, ExactSum) and (last.special or not ieee.is_finite(wanted)):
-            wanted = claimed if self._side is Side.TRAINER else _ONE if claimed != _ONE else ieee.NAN
+            lie = _chain(last, wanted)
+        elif isinstance(last, ExactSum) and (last.special or not ieee.is_finite(wanted)):
+            wanted = claimed if is_trainer else _ONE if claimed != _ONE else ieee.NAN
             lie = ExactSum(_whole(last, wanted)) if ieee.is_finite(wanted) else ExactSum(0, wanted)
-            return RunningResults([lie if i >= middle else partial for i, partial in enumerate(found.partials)])
-        off = _whole(last, wanted) - last.total
-        bent = [_moved(partial, off) if i >= middle else partial for i, partial in enumerate(found.partials)]
-        return RunningResults(bent)
+        elif isinstance(last, ExactSum | IntegerSum):
+            off = _whole(last, wanted) - last.total
+        else:
+            return found
+        middle = len(found.partials) // 2
+        bent = [_moved(partial, off) if lie is None else lie for partial in found.partials[middle:]]
+        return RunningResults([*found.partials[:middle], *bent])
 
     def _chained(self, element: int) -> list[RunningResult]:
-        """The running results of the chain; none without a chain."""
+        """Return the running results of the chain; none without a chain."""
         descriptor = self._honest.descriptor
         if self._chain is None:
             return []
@@ -103,19 +105,19 @@ class _CunningOutput:
 
 
 def _end(partial: RunningResult, dtype: DType) -> int | None:
-    """The element that others see in the last running result of a chain: the pattern of its number in FP32."""
+    """Return the element in which the last running result of a chain ends, as the pattern of its number in FP32."""
     format = dtype.number_format()
     assert isinstance(partial, GroupChain) and format is not None
     return GroupChain.finish(partial, format)
 
 
 def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
-    """The running total that finishes to these bits, of a number its FP32 pattern."""
+    """Return the running total that finishes to these bits, of a number its FP32 pattern."""
     return ieee.scaled(bits) << 149 if isinstance(kind, ExactSum) else wrap(bits)
 
 
 def _chain(kind: GroupChain, wanted: int) -> GroupChain:
-    """A running result that finishes to an FP32 pattern."""
+    """Return a running result that finishes to an FP32 pattern."""
     if ieee.is_nan(wanted):
         return replace(kind, sum=0, total=ieee.NAN)
     if ieee.is_finite(wanted):
@@ -130,23 +132,38 @@ def _moved(partial: RunningResult, off: int) -> RunningResult:
 
 
 MakeExecution = Callable[[Job, int, Path], Execution]
+"""The `execution` of `RunOptions`."""
 
 
 def prescribed_executor(job: Job) -> StepExecutor:
-    """An executor of the posted program."""
+    """Return an executor of the posted program."""
     return Executor(job.program, job.spec.f32_format)
 
 
 def prescribed_batches(job: Job) -> BatchSource:
-    """A source of the prescribed batches."""
+    """Return a source of the prescribed batches."""
     return Batches(job.dataset, job.spec)
+
+
+class ChangedBatches(Batches):
+    """The prescribed batches, of which that of one step is changed. change: writes into the batch's list of fields."""
+
+    def __init__(self, job: Job, step: int, change: Callable[[list[torch.Tensor]], None]) -> None:
+        super().__init__(job.dataset, job.spec)
+        self._step, self._change = step, change
+
+    def load(self, step: int, device: torch.device = CPU) -> Sequence[torch.Tensor]:
+        fields = list(super().load(step, device))
+        if step == self._step:
+            self._change(fields)
+        return fields
 
 
 def execution_of(
     executor: Callable[[Job], StepExecutor] = prescribed_executor,
     batches: Callable[[Job], BatchSource] = prescribed_batches,
 ) -> MakeExecution:
-    """The `execution` of `RunOptions` with another executor, or other batches."""
+    """Return an execution with another executor, or other batches."""
 
     def make(job: Job, micro_batches: int, run_dir: Path) -> Execution:
         return Execution(executor(job), batches(job))
@@ -155,14 +172,14 @@ def execution_of(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CunningEngine(Engine):
-    """An engine whose dispute trees defend lies inside of sums, for one side of a game. chain: as of `cunning`."""
+class LyingEngine(Engine):
+    """An engine whose dispute trees defend lies inside of sums, for one side of a game. chain: as of `lying_trees`."""
 
     side: Side
     chain: LyingChain | None = None
 
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
-        return cunning(super().trees(job, run_dir, state_roots), self.side, self.chain)
+        return lying_trees(super().trees(job, run_dir, state_roots), self.side, self.chain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,11 +203,9 @@ class CopyingEngine(Engine):
 def lying(
     context: RoleContext, execution: MakeExecution, side: Side | None = None, chain: LyingChain | None = None
 ) -> RoleContext:
-    """The context of a party with another execution. side: the side on which it defends lies inside of sums, too; None:
-    on neither. chain: as of `cunning`."""
-    engine = context.engine
-    options = replace(engine.options, execution=execution)
-    if side is None:
-        return replace(context, engine=replace(engine, options=options))
-    cunning_engine = CunningEngine(options=options, cache_bytes=engine.cache_bytes, side=side, chain=chain)
-    return replace(context, engine=cunning_engine)
+    """Return the context of a party with another execution. side: the side on which it defends lies inside of sums,
+    too; None: on neither. chain: as of `lying_trees`."""
+    engine = replace(context.engine, options=replace(context.engine.options, execution=execution))
+    if side is not None:
+        engine = LyingEngine(options=engine.options, cache_bytes=engine.cache_bytes, side=side, chain=chain)
+    return replace(context, engine=engine)

@@ -19,25 +19,17 @@ from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder, Window, certify, ends, without_log
 from roundlog.training import Run, RunOptions, replay, replay_state
 
-from tiebreak_demo.adversary.chains import (
-    LyingChain,
-    NearestChain,
-    NudgedChain,
-    SwappedChain,
-    TruncatedChain,
-    lying_chain,
-)
-from tiebreak_demo.adversary.frauds import AnotherProgram, AnotherRow, BentElement, Fraud, FraudKind
+from tiebreak_demo.adversary import chains
+from tiebreak_demo.adversary.engines import ChangedBatches, MakeExecution, execution_of, prescribed_executor
+from tiebreak_demo.adversary.frauds import Fraud, FraudKind
+from tiebreak_demo.adversary.tampering import Lie, SwitchingExecutor, tampered
 from tiebreak_demo.adversary.trainings import Training
 
-_Order = Callable[[torch.Tensor], Iterable[int]]
-"""The elements of an output, in the order in which they are tried."""
-
-_CHAINS: dict[FraudKind, type[LyingChain]] = {
-    FraudKind.ACCUMULATOR: NudgedChain,
-    FraudKind.LAST_ROUNDING: TruncatedChain,
-    FraudKind.GROUP_ORDER: SwappedChain,
-    FraudKind.FP32_SUMS: NearestChain,
+_CHAINS: dict[FraudKind, type[chains.LyingChain]] = {
+    FraudKind.ACCUMULATOR: chains.NudgedChain,
+    FraudKind.LAST_ROUNDING: chains.TruncatedChain,
+    FraudKind.GROUP_ORDER: chains.SwappedChain,
+    FraudKind.FP32_SUMS: chains.NearestChain,
 }
 
 _POSITION = 2
@@ -45,47 +37,21 @@ _POSITION = 2
 
 
 def all_frauds(run: Run, step: int, training: Training) -> dict[FraudKind, Fraud]:
-    """Frauds about a step, one of each of the training's kinds. run: an honest run of that training.
+    """Return frauds about a step, one of each of the training's kinds. run: an honest run of that training.
 
     Each takes the first element that changes the next checkpoint: one ulp often vanishes in the next rounding, and then
     there is nothing to dispute."""
-    find = _Places(run, step)
-    program = run.job.program
-    slot = next(i for i, name in enumerate(program.state_names) if name.startswith(f"slot/{training.parameter}/"))
-    column = program.schedule_names.index(training.rate)
-    weight = program.state_names.index(f"parameter/{training.parameter}")
-
-    def ulp(kind: FraudKind, operator: int, order: _Order = _largest_first) -> Fraud:
-        return find.element(kind, operator, order, _one_ulp)
-
-    make: dict[FraudKind, Callable[[FraudKind], Fraud]] = {
-        FraudKind.GRADIENT: lambda kind: ulp(kind, gradient(program, slot)),
-        FraudKind.STORED: lambda kind: ulp(kind, first_store(program) + slot, _from_the_middle),
-        FraudKind.LOADED: lambda kind: ulp(kind, find.of_slot("state", slot)),
-        FraudKind.ROW: lambda kind: find.row(),
-        FraudKind.RATE: lambda kind: find.element(
-            kind, find.of_slot("schedule", column), _from_the_middle, lambda x: 2 * x
-        ),
-        FraudKind.ROUNDING: lambda kind: find.rounding(),
-        FraudKind.MASK: lambda kind: find.element(kind, find.first("uniform"), _from_the_middle, _the_other_side),
-        FraudKind.FUNCTION: lambda kind: ulp(kind, find.first("exp"), _from_the_middle),
-        FraudKind.PROGRAM: lambda kind: find.program(),
-        FraudKind.ACTIVATION: lambda kind: ulp(kind, activation(program)),
-        FraudKind.CONVERSION: lambda kind: ulp(kind, find.conversion(weight)),
-        FraudKind.MASTER: lambda kind: ulp(kind, updated(program, weight)),
-        **{kind: find.chain for kind in _CHAINS},
-    }
-    return {kind: make[kind](kind) for kind in training.kinds}
+    places = _Places(run, step)
+    return {kind: places.fraud(kind, training) for kind in training.kinds}
 
 
 def wrong_activation(run: Run, step: int) -> Fraud:
-    """A fraud about one BF16 activation in a step. run: an honest run of any job that has one."""
-    kind = FraudKind.ACTIVATION
-    return _Places(run, step).element(kind, activation(run.job.program), _largest_first, _one_ulp)
+    """Return a fraud about one BF16 activation in a step. run: an honest run of any job that has one."""
+    return _Places(run, step).element(FraudKind.ACTIVATION, _activation(run.job.program))
 
 
-def activation(program: Program) -> int:
-    """The first product of matrices in BF16 whose second factor is a parameter."""
+def _activation(program: Program) -> int:
+    """Return the first product of matrices in BF16 whose second factor is a parameter."""
     parameters = {slot for slot, name in enumerate(program.state_names) if name.startswith("parameter/")}
 
     def is_parameter(value: int) -> bool:
@@ -101,36 +67,40 @@ def activation(program: Program) -> int:
     )
 
 
-def updated(program: Program, slot: int) -> int:
-    """The operator whose output a state slot stores."""
+def _updated(program: Program, slot: int) -> int:
+    """Return the operator whose output a state slot stores."""
     return program.nodes[first_store(program) + slot].inputs[0]
 
 
-def gradient(program: Program, slot: int) -> int:
-    """The operator that computes a gradient whose running average an optimizer keeps in a state slot. The slot stores
-    the weighted old average plus the gradient, which may be weighted, too."""
-    return _before(program, program.nodes[updated(program, slot)].inputs[-1], ("mul", "reshape", "permute", "to_f32"))
+def _gradient(program: Program, slot: int) -> int:
+    """Return the operator that computes a gradient whose running average an optimizer keeps in a state slot. The slot
+    stores the weighted old average plus the gradient, which may be weighted, too."""
+    return _before(program, program.nodes[_updated(program, slot)].inputs[-1], ("mul", "reshape", "permute", "to_f32"))
 
 
 def _before(program: Program, value: int, ops: Sequence[str]) -> int:
-    """A value as it was before operators of these names, each of its first input."""
+    """Return a value as it was before operators of these names, each of its first input."""
     while program.nodes[value].op in ops:
         value = program.nodes[value].inputs[0]
     return value
 
 
 def _bits(x: torch.Tensor) -> int:
-    """The bit pattern of a single element."""
+    """Return the bit pattern of a single element."""
     return int.from_bytes(tensor_bytes(x), "little")
 
 
-def _one_ulp(x: torch.Tensor) -> torch.Tensor:
+def _next_number(x: torch.Tensor) -> torch.Tensor:
     format = format_of(x.dtype)
     return held(neighbour(as_float32(x), 1, format), format)
 
 
-def _the_other_side(x: torch.Tensor) -> torch.Tensor:
-    """A number that any dropout decides about otherwise."""
+def _double(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+def _opposite_of_dropout(x: torch.Tensor) -> torch.Tensor:
+    """Return a number about which any dropout decides otherwise."""
     return torch.where(x < 0.5, 1 - 2.0**-24, 0.0)
 
 
@@ -144,51 +114,90 @@ def _from_the_middle(output: torch.Tensor) -> Iterable[int]:
 
 
 class _Places:
+    """An honest run's step, in which lies are tried."""
+
     def __init__(self, run: Run, step: int) -> None:
         self._run, self._job, self._step = run, run.job, step
+        self._program = run.job.program
         self._before = replay_state(run, step)
         self._outputs: dict[int, torch.Tensor] = {}
-        self._doubtful = _Doubtful(self._job.spec.log_guard)
+        self._doubtful = _DoubtfulRoundings(self._job.spec.log_guard)
         inputs = run.inputs(step, self._before)
-        Executor(self._job.program).run(inputs, self._doubtful, observe=self._outputs.__setitem__)
+        Executor(self._program).run(inputs, self._doubtful, observe=self._outputs.__setitem__)
         self._right = self._checkpoint(run)
 
-    def first(self, op: str, fits: Callable[[Node], bool] = lambda node: True) -> int:
-        """The first operator of this name."""
-        return next(q for q, node in enumerate(self._job.program.nodes) if node.op == op and fits(node))
-
-    def of_slot(self, op: str, slot: int) -> int:
-        """The operator that loads a state slot or a column of the schedule."""
-        return self.first(op, lambda node: node.attributes["slot"] == slot)
-
-    def conversion(self, slot: int) -> int:
-        """The first operator that converts the value of a state slot to BF16."""
-        loaded = self.of_slot("state", slot)
-        return self.first("to_bf16", lambda node: node.inputs == (loaded,))
+    def fraud(self, kind: FraudKind, training: Training) -> Fraud:
+        """Return the fraud of a kind."""
+        program = self._program
+        slot = next(i for i, name in enumerate(program.state_names) if name.startswith(f"slot/{training.parameter}/"))
+        weight = program.state_names.index(f"parameter/{training.parameter}")
+        rate = program.schedule_names.index(training.rate)
+        make: dict[FraudKind, Callable[[], Fraud]] = {
+            FraudKind.GRADIENT: lambda: self.element(kind, _gradient(program, slot)),
+            FraudKind.STORED: lambda: self.element(kind, first_store(program) + slot, _from_the_middle),
+            FraudKind.LOADED: lambda: self.element(kind, self._of_slot("state", slot)),
+            FraudKind.ROW: self._row,
+            FraudKind.RATE: lambda: self.element(kind, self._of_slot("schedule", rate), _from_the_middle, _double),
+            FraudKind.ROUNDING: lambda: self._first_that_matters(
+                self._made(kind, *one) for one in self._doubtful.found
+            ),
+            FraudKind.MASK: lambda: self.element(kind, self._first("uniform"), _from_the_middle, _opposite_of_dropout),
+            FraudKind.FUNCTION: lambda: self.element(kind, self._first("exp"), _from_the_middle),
+            FraudKind.PROGRAM: self._other_program,
+            FraudKind.ACTIVATION: lambda: self.element(kind, _activation(program)),
+            FraudKind.CONVERSION: lambda: self.element(kind, self._conversion(weight)),
+            FraudKind.MASTER: lambda: self.element(kind, _updated(program, weight)),
+        }
+        return make.get(kind, lambda: self._chain(kind))()
 
     def element(
         self,
         kind: FraudKind,
         operator: int,
-        order: _Order,
-        change: Callable[[torch.Tensor], torch.Tensor],
+        order: Callable[[torch.Tensor], Iterable[int]] = _largest_first,
+        change: Callable[[torch.Tensor], torch.Tensor] = _next_number,
     ) -> Fraud:
-        output = self._outputs[operator]
+        """Return the fraud about one element of an operator's output. order: the elements as they are tried."""
+        output = self._outputs[operator].reshape(-1)
         return self._first_that_matters(
-            BentElement(
-                kind=kind,
-                step=self._step,
-                operator=operator,
-                element=element,
-                right=_bits(output.reshape(-1)[element]),
-                claimed=_bits(change(output.reshape(-1)[element])),
-            )
+            self._made(kind, operator, element, _bits(output[element]), _bits(change(output[element])))
             for element in order(output)
         )
 
-    def chain(self, kind: FraudKind) -> Fraud:
-        """A lie in the middle segment of an element, of the first product of tensor cores with several segments."""
-        program, data = self._job.program, list(self._job.dataset.values())
+    def _first(self, op: str, fits: Callable[[Node], bool] = lambda node: True) -> int:
+        """Return the first operator of a name."""
+        return next(q for q, node in enumerate(self._program.nodes) if node.op == op and fits(node))
+
+    def _of_slot(self, op: str, slot: int) -> int:
+        """Return the operator that loads a state slot, a field of the data or a column of the schedule."""
+        return self._first(op, lambda node: node.attributes["slot"] == slot)
+
+    def _conversion(self, slot: int) -> int:
+        """Return the first operator that converts the value of a state slot to BF16."""
+        loaded = self._of_slot("state", slot)
+        return self._first("to_bf16", lambda node: node.inputs == (loaded,))
+
+    def _made(
+        self,
+        kind: FraudKind,
+        operator: int,
+        element: int,
+        right: int,
+        claimed: int,
+        *,
+        execution: MakeExecution | None = None,
+        chain: chains.LyingChain | None = None,
+    ) -> Fraud:
+        """Return a fraud. execution: None if one element of the output is another number, and nothing else."""
+        only_stored, logged = kind is FraudKind.STORED, kind is FraudKind.ROUNDING
+        place = {"step": self._step, "operator": operator, "element": element}
+        lie = Lie(**place, claimed=claimed, only_stored=only_stored, logged=logged)
+        execution = execution or execution_of(lambda job: tampered(job.program, job.spec.f32_format, [lie]))
+        return Fraud(kind=kind, **place, right=right, claimed=claimed, execution=execution, chain=chain)
+
+    def _chain(self, kind: FraudKind) -> Fraud:
+        """Return a lie in the middle segment of an element, of the first product of tensor cores with several."""
+        program, data = self._program, list(self._job.dataset.values())
         operator = next(
             q
             for q, node in enumerate(program.nodes)
@@ -204,102 +213,80 @@ class _Places:
             dataset=data,
             schedule=self._job.schedule,
         )
-        lie, middle = lying_chain(_CHAINS[kind], descriptor), len(segments(descriptor)) // 2
-        output = self._outputs[operator].reshape(-1)
+        lie, middle = chains.lying_chain(_CHAINS[kind], descriptor), len(segments(descriptor)) // 2
 
         def frauds() -> Iterator[Fraud]:
-            for element, right in enumerate(map(_bits, output)):
+            for element, right in enumerate(map(_bits, self._outputs[operator].reshape(-1))):
                 told = running_results(descriptor, element, material, lie)
                 found = told[-1].finish(format)
                 claimed = right if found is None else format.of_float32(found)
                 honest = running_results(descriptor, element, material)
                 differ = [i for i, (a, b) in enumerate(zip(told, honest, strict=True)) if a.encode() != b.encode()]
                 if claimed != right and differ[:1] in ([], [middle]):
-                    yield BentElement(
-                        kind=kind,
-                        step=self._step,
-                        operator=operator,
-                        element=element,
-                        right=right,
-                        claimed=claimed,
-                        chain=lie,
-                    )
+                    yield self._made(kind, operator, element, right, claimed, chain=lie)
 
         return self._first_that_matters(frauds())
 
-    def rounding(self) -> Fraud:
-        return self._first_that_matters(
-            BentElement(
-                kind=FraudKind.ROUNDING, step=self._step, operator=operator, element=element, right=right, claimed=other
-            )
-            for operator, element, right, other in self._doubtful.found
-        )
-
-    def row(self) -> Fraud:
-        """The sample is swapped for the one after it in the data set."""
+    def _row(self) -> Fraud:
+        """Return the fraud in which a sample is swapped for the one after it in the data set."""
         spec, step = self._job.spec, self._step
         row = int(batch_rows(spec.seed, step, spec.batch_size, spec.data_rows)[_POSITION])
         other = (row + 1) % spec.data_rows
-        for field, rows in enumerate(self._job.dataset.values()):
-            differs = (rows[row] != rows[other]).reshape(-1).nonzero()
-            if len(differs):
-                item = int(differs[0])
-                fraud = AnotherRow(
-                    kind=FraudKind.ROW,
-                    step=step,
-                    operator=self.first("data", lambda node, field=field: node.attributes["slot"] == field),  # type: ignore[misc]
-                    element=_POSITION * rows[row].numel() + item,
-                    right=_bits(rows[row].reshape(-1)[item]),
-                    claimed=_bits(rows[other].reshape(-1)[item]),
-                    position=_POSITION,
-                    row=other,
-                )
-                return self._first_that_matters([fraud])
-        raise AssertionError("two rows of the data set are equal")
+        dataset = list(self._job.dataset.values())
 
-    def program(self) -> Fraud:
-        """A program with another activation (tanh for erf) or, without one, another epsilon of the first norm."""
-        program = self._job.program
-        nodes = list(program.nodes)
-        if any(node.op == "erf" for node in nodes):
-            operator = self.first("erf")
-            nodes[operator] = replace(nodes[operator], op="tanh")
+        def swap(batch: list[torch.Tensor]) -> None:
+            for field, rows in zip(batch, dataset, strict=True):
+                field[_POSITION] = rows[other]
+
+        field = next(i for i, rows in enumerate(dataset) if bool((rows[row] != rows[other]).any()))
+        right, told = dataset[field][row].reshape(-1), dataset[field][other].reshape(-1)
+        item = int((right != told).nonzero()[0])
+        execution = execution_of(batches=lambda job: ChangedBatches(job, step, swap))
+        element, operator = _POSITION * right.numel() + item, self._of_slot("data", field)
+        return self._made(FraudKind.ROW, operator, element, _bits(right[item]), _bits(told[item]), execution=execution)
+
+    def _other_program(self) -> Fraud:
+        """Return the fraud by a program with another activation (erf for tanh) or, without one, another epsilon of the
+        first norm."""
+        nodes = list(self._program.nodes)
+        if any(node.op == "tanh" for node in nodes):
+            operator = self._first("tanh")
+            nodes[operator] = replace(nodes[operator], op="erf")
         else:
-            variance = nodes[self.first("sqrt")].inputs[0]
+            variance = nodes[self._first("sqrt")].inputs[0]
             operator = next(value for value in nodes[variance].inputs if nodes[value].op == "constant")
             nodes[operator] = replace(nodes[operator], attributes={"bits": (_bits(torch.tensor(1e-3)),)})
-        other = replace(program, nodes=tuple(nodes))
+        other, step = replace(self._program, nodes=tuple(nodes)), self._step
         outputs: dict[int, torch.Tensor] = {}
-        inputs = self._run.inputs(self._step, self._before)
+        inputs = self._run.inputs(step, self._before)
         Executor(other).run(inputs, without_log(self._job.spec), observe=outputs.__setitem__)
         right, told = (found[operator].reshape(-1) for found in (self._outputs, outputs))
         element = int((right != told).nonzero()[0])
-        fraud = AnotherProgram(
-            kind=FraudKind.PROGRAM,
-            step=self._step,
-            operator=operator,
-            element=element,
-            right=_bits(right[element]),
-            claimed=_bits(told[element]),
-            program=other,
+        execution = execution_of(
+            lambda job: SwitchingExecutor(
+                prescribed_executor(job), Executor(other, job.spec.f32_format), lambda number: number >= step
+            )
         )
-        return self._first_that_matters([fraud])
+        bits = _bits(right[element]), _bits(told[element])
+        return self._made(FraudKind.PROGRAM, operator, element, *bits, execution=execution)
 
     def _first_that_matters(self, frauds: Iterable[Fraud]) -> Fraud:
-        return next(fraud for fraud in frauds if self._matters(fraud))
-
-    def _matters(self, fraud: Fraud) -> bool:
-        told = Run(self._job, self._run.directory, RunOptions(execution=fraud.execution))
-        return self._checkpoint(told) != self._right
+        """Return the first of the frauds that changes the state at the end of the step's interval."""
+        directory = self._run.directory
+        return next(
+            fraud
+            for fraud in frauds
+            if self._checkpoint(Run(self._job, directory, RunOptions(execution=fraud.execution))) != self._right
+        )
 
     def _checkpoint(self, run: Run) -> bytes:
-        """The state root at the end of the step's interval."""
+        """Return the state root at the end of the step's interval."""
         interval = self._job.spec.interval
         last = (self._step // interval + 1) * interval - 1
         return next(state_root(after) for step, after in replay(run, self._step, self._before) if step == last)
 
 
-class _Doubtful(Recorder):
+class _DoubtfulRoundings(Recorder):
     """A recorder of every logged element whose two candidates an auditor can tell apart only by resolving it, as
     (operator, element, its bits, bits of the other candidate)."""
 

@@ -6,24 +6,21 @@ demo starts this process.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import sys
 import threading
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Annotated
 
-import typer
 from eth_utils.address import to_checksum_address
 from tiebreak.contract.game import VerificationGame
-from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import interval
-from tiebreak.roles.context import RoleContext, RoleLimits
+from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
-from tiebreak.roles.notices import Notice, plain
+from tiebreak.roles.notices import plain
 from tiebreak.rpc.node import connect
 from tiebreak.store import locations, open_stores
 from tiebreak.transactions.keys import load_account
@@ -32,39 +29,29 @@ from tiebreak.transactions.sender import Sender
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, other_weight_trainer, poisoning_trainer
 
-
-class Misbehaviour(StrEnum):
-    """The ways of breaking the rules."""
-
-    POISON = "poison"
-    """A trainer that trains one step on wrong labels."""
-    LIE = "lie"
-    """An auditor with fabricated states from one step on."""
-    VANISH = "vanish"
-    """A lying auditor that falls silent after one move."""
-    WEIGHT = "weight"
-    """A trainer whose model has another weight from one step on."""
+KINDS: dict[str, Callable[[RoleContext, int, int], Role]] = {
+    "poison": lambda context, job, step: poisoning_trainer(context, job, poisoned_step=step),
+    "weight": lambda context, job, step: other_weight_trainer(context, job, step=step),
+    "lie": lambda context, job, step: lying_auditor(context, job, first_wrong_step=step),
+    "vanish": lambda context, job, step: lying_auditor(silenced(context, moves=1), job, first_wrong_step=step),
+}
+"""The ways of breaking the rules in a job, at or from a step (counted from 0): a trainer that trains the step on wrong
+labels, or with another weight; an auditor with fabricated states, and one that falls silent after its first move."""
 
 
-def play(
-    kind: Misbehaviour,
-    job: int,
-    step: Annotated[int, typer.Argument(help="The step at which the rules are broken, counted from 0.")],
-    directory: Annotated[Path, typer.Option("--dir")],
-    poll: Annotated[float, typer.Option(parser=interval(0))] = "1s",  # type: ignore[assignment]  # parsed like any other
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Accepted as every command does; there is no other output.")
-    ] = True,
-) -> None:
-    """Takes part in a job, dishonestly, until the job is over or SIGTERM comes."""
+def main() -> None:
+    """Take part in a job, dishonestly, until the job is over or SIGTERM comes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("job", type=int)
+    parser.add_argument("step", type=int)
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--poll", type=interval(0), default="1s")
+    parser.add_argument("--json", action="store_true", help="There is no other output.")
+    asked = parser.parse_args()
     stop = threading.Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, end)
-    role = _role(kind, job, step, _context(directory, stop))
-    progress = role.run(poll=poll)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    progress = KINDS[asked.kind](_context(asked.dir, stop), asked.job, asked.step).run(poll=asked.poll)
     _show({"what": "ended", "text": progress.state, "finished": progress.finished})
     sys.exit(not progress.finished)
 
@@ -78,13 +65,8 @@ def _context(directory: Path, stop: threading.Event) -> RoleContext:
         sender=sender,
         store=open_stores(locations(store), warn=lambda text: None, stop=stop),
         directory=directory,
-        limits=RoleLimits(memory_bytes=usable_memory()),
-        notify=_tell,
+        notify=lambda notice: _show(plain(notice)),
     )
-
-
-def _tell(notice: Notice) -> None:
-    _show(plain(notice))
 
 
 def _show(content: dict[str, object]) -> None:
@@ -92,15 +74,5 @@ def _show(content: dict[str, object]) -> None:
     print(json.dumps(content) + "\n", end="", flush=True)
 
 
-def _role(kind: Misbehaviour, job: int, step: int, context: RoleContext) -> Role:
-    if kind is Misbehaviour.POISON:
-        return poisoning_trainer(context, job, poisoned_step=step)
-    if kind is Misbehaviour.WEIGHT:
-        return other_weight_trainer(context, job, step=step)
-    if kind is Misbehaviour.VANISH:
-        context = silenced(context, moves=1)
-    return lying_auditor(context, job, first_wrong_step=step)
-
-
 if __name__ == "__main__":
-    typer.run(play)
+    main()

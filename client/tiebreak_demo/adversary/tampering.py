@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from roundlog.arithmetic import undisturbed
 from roundlog.commitments import canonical
-from roundlog.execution import CheckedProgram, Executor, RunningStep, StepResult, StoppedError
+from roundlog.execution import CheckedProgram, Executor, RunningStep, StepExecutor, StepResult
 from roundlog.kernels import own_threads
 from roundlog.log import Decision, Entries
 from roundlog.number_format import FLOAT32, Format
@@ -38,30 +38,20 @@ class Lie:
 
 
 class BentExecutor:
-    """An executor that computes operators one by one with a function of its own (implements
-    `roundlog.execution.StepExecutor`)."""
+    """An executor that computes operators one by one with a function of its own, in place of `RunningStep.compute`
+    (implements `roundlog.execution.StepExecutor`)."""
 
     def __init__(
-        self,
-        program: Program,
-        f32_format: Format = FLOAT32,
-        *,
-        compute: Callable[[RunningStep, int], None],
-        bends: Callable[[int], bool] = lambda step: True,
+        self, program: Program, f32_format: Format = FLOAT32, *, compute: Callable[[RunningStep, int], None]
     ) -> None:
-        """compute: called in place of `RunningStep.compute`. bends: whether it is called in a step; all other steps are
-        executed honestly."""
         self.program = program
         self.f32_format = f32_format
         self._checked = CheckedProgram(program, f32_format)
-        self._honest = Executor(program, f32_format)
-        self._compute, self._bends = compute, bends
+        self._compute = compute
 
     def run(
         self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None = None
     ) -> StepResult:
-        if not self._bends(inputs.step):
-            return self._honest.run(inputs, rounding, observe)
         with own_threads(), undisturbed(f"step {inputs.step}"):
             running = RunningStep(self._checked, inputs, rounding)
             for index in range(len(self.program.nodes)):
@@ -72,8 +62,23 @@ class BentExecutor:
             return running.result
 
 
-def tampered(program: Program, f32_format: Format, lies: Sequence[Lie]) -> BentExecutor:
-    """An executor that tells lies in their steps and is honest in all others."""
+class SwitchingExecutor:
+    """An executor of a posted program, with another one in its place in some steps (implements `StepExecutor`)."""
+
+    def __init__(self, posted: StepExecutor, other: StepExecutor, steps: Callable[[int], bool]) -> None:
+        """steps: whether the other one executes a step."""
+        self.program, self.f32_format = posted.program, posted.f32_format
+        self._posted, self._other, self._steps = posted, other, steps
+
+    def run(
+        self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None = None
+    ) -> StepResult:
+        executor = self._other if self._steps(inputs.step) else self._posted
+        return executor.run(inputs, rounding, observe)
+
+
+def tampered(program: Program, f32_format: Format, lies: Sequence[Lie]) -> SwitchingExecutor:
+    """Return an executor that tells lies in their steps and is honest in all others."""
 
     def compute(running: RunningStep, index: int) -> None:
         running.compute(index)
@@ -82,7 +87,8 @@ def tampered(program: Program, f32_format: Format, lies: Sequence[Lie]) -> BentE
                 _tell(lie, running, is_store=program.nodes[index].op == "store")
 
     steps = {lie.step for lie in lies}
-    return BentExecutor(program, f32_format, compute=compute, bends=steps.__contains__)
+    bent = BentExecutor(program, f32_format, compute=compute)
+    return SwitchingExecutor(Executor(program, f32_format), bent, steps.__contains__)
 
 
 def _tell(lie: Lie, running: RunningStep, *, is_store: bool) -> None:
@@ -101,7 +107,7 @@ def _tell(lie: Lie, running: RunningStep, *, is_store: bool) -> None:
 
 
 def turned(value: torch.Tensor, bit: int) -> torch.Tensor:
-    """A tensor of one element with one bit flipped; a bool is negated."""
+    """Return a tensor of one element with one bit flipped; a bool is negated."""
     if value.dtype == torch.bool:
         return ~value
     words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[value.dtype.itemsize]
@@ -109,31 +115,12 @@ def turned(value: torch.Tensor, bit: int) -> torch.Tensor:
 
 
 def _of_bits(bits: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of one element with these bits."""
+    """Return a tensor of one element with these bits."""
     return torch.frombuffer(bytearray(bits.to_bytes(dtype.itemsize, "little")), dtype=dtype)[0]
 
 
 def _turn(entries: Entries, element: int) -> None:
-    """Swaps up and down in the decision of an element."""
+    """Swap up and down in the decision of an element."""
     place = int(np.searchsorted(entries.indices, element))
     assert entries.indices[place] == element and entries.decisions[place] != Decision.VALUE
     entries.decisions[place] = Decision.UP + Decision.DOWN - entries.decisions[place]
-
-
-def hiding(program: Program, f32_format: Format = FLOAT32) -> BentExecutor:
-    """An executor that continues after a stop, with ones in place of missing values."""
-
-    def compute(running: RunningStep, index: int) -> None:
-        try:
-            running.compute(index)
-        except StoppedError as error:
-            if isinstance(running.rounding, Recorder):
-                running.rounding.entries.pop(index, None)
-            output = error.output.clone()
-            if output.is_floating_point():
-                output[~output.isfinite()] = 1.0
-            running.values[index] = output
-            if program.nodes[index].op == "store":
-                running.states.append(output)
-
-    return BentExecutor(program, f32_format, compute=compute)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from roundlog import training as engine
 from roundlog.capture import Task
-from roundlog.examples import BF16, FP32, computed_in, digits_data, digits_loss
+from roundlog.examples import BF16, FP32, GPT2Block, computed_in, digits_data, digits_loss
 from torch import nn
 from torch.nn import functional as F
 
@@ -39,32 +39,6 @@ def _short_numbers(rows: int, columns: int, *, bits: int) -> torch.Tensor:
     return numbers
 
 
-class AttentionBlock(nn.Module):
-    """A transformer block, layer norms first. [B, T, C] -> [B, T, C]."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads = heads
-        self.dropout = dropout
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.drop = nn.Dropout(dropout)
-
-    def attention(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        B, T, C = x_BTC.shape
-        q, k, v = self.qkv(x_BTC).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        dropout = self.dropout if self.training else 0.0
-        mixed_BHTC = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
-        mixed_BTC: torch.Tensor = self.out(mixed_BHTC.transpose(1, 2).reshape(B, T, C))
-        return mixed_BTC
-
-    def forward(self, x_BTC: torch.Tensor) -> torch.Tensor:
-        x_BTC = x_BTC + self.drop(self.attention(self.norm1(x_BTC)))
-        x_BTC = x_BTC + self.drop(self.down(F.gelu(self.up(self.norm2(x_BTC)))))
-        return x_BTC
-
-
 class Letters(nn.Module):
     """A language model of one block whose last layer is its embedding. Beside the trained positions it adds a fixed
     code, a product of `places`, f32[T, K], and `mix`, f32[K, C]. Letters i64[B, T] -> logits f32[B, T, V]."""
@@ -78,7 +52,7 @@ class Letters(nn.Module):
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(_LENGTH, width)
         self.register_buffer("places", places)
         self.register_buffer("mix", mix)
-        self.block = AttentionBlock(width, heads, dropout)
+        self.block = GPT2Block(width, heads, dropout)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
@@ -113,7 +87,7 @@ def _next_letter(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.T
 
 
 def gpt() -> Task:
-    """A GPT of one block: attention, layer norm, GELU, dropout, a tied embedding, AdamW."""
+    """Return a GPT of one block: attention, layer norm, GELU, dropout, a tied embedding, AdamW."""
     return _gpt(_short_numbers(_LENGTH, _CODE, bits=12), _short_numbers(_CODE, 32, bits=13), FP32)
 
 
@@ -135,13 +109,13 @@ def _gpt(places: torch.Tensor, mix: torch.Tensor, precision: str) -> Task:
 
 
 def gpt_in_bf16() -> Task:
-    """The GPT under autocast: weights in FP32, activations and most gradients in BF16."""
+    """Return the GPT under autocast: weights in FP32, activations and most gradients in BF16."""
     return replace(gpt(), loss=computed_in(BF16, _next_letter))
 
 
 def gpt_on_tensor_cores() -> Task:
-    """The GPT under autocast, whose code is a sum of small terms between two large ones that cancel: what tensor cores
-    truncate, and in which order they add, shows in BF16."""
+    """Return the GPT under autocast, whose code is a sum of small terms between two large ones that cancel: what tensor
+    cores truncate, and in which order they add, shows in BF16."""
     places, mix = _short_numbers(_LENGTH, _LONG_CODE, bits=8), _short_numbers(_LONG_CODE, 32, bits=7) / 4
     places[:, [0, -1]] = _LARGE
     mix[0], mix[-1] = _LARGE, -_LARGE
@@ -149,7 +123,7 @@ def gpt_on_tensor_cores() -> Task:
 
 
 def conv() -> Task:
-    """A convolutional net on handwritten digits: batch norm, pooling, dropout, SGD with momentum."""
+    """Return a convolutional net on handwritten digits: batch norm, pooling, dropout, SGD with momentum."""
     torch.manual_seed(7)
     model = Digits(width=4, dropout=0.1)
     return Task(

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         wrong_state,
     )
     from roundlog.training.sameness import Sameness
+    from roundlog.training.step_cost import estimate_step_seconds
     from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 
 _FILES = {
@@ -108,6 +109,7 @@ _FILES = {
         "most_job_bytes most_state_bytes read_history wrong_checkpoints wrong_state"
     ),
     "sameness": "Sameness",
+    "step_cost": "estimate_step_seconds",
     "trainer": "Trainer TrainingResult log_header log_path",
 }
 

@@ -23,9 +23,10 @@ from tiebreak.contract.enums import Level, Outcome, Phase, Reason, Side
 from tiebreak.game.moves import ProveSegment, ProveStore, Trace
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.referee_role import asked_operator, verdict
-from tiebreak_demo.adversary.engines import cunning
-from tiebreak_demo.adversary.tampering import Lie, hiding, tampered
+from tiebreak_demo.adversary.engines import lying_trees
+from tiebreak_demo.adversary.tampering import Lie, tampered
 
+from tests.adversaries import hiding
 from tests.client.game.contract_model import ContractModel
 from tests.client.game.disputes_below import Player, job_of, new_game, play, random_job, trees_of, won
 from tests.engine.adjudication.test_stops import hostile
@@ -48,7 +49,7 @@ def dispute(job: Job, room: Path, lies: list[Lie], liar: Side) -> tuple[Contract
     """The whole game against somebody who lies so; None if the lie makes no difference."""
     honest = trees_of(job, room / "honest")
     executor = tampered(job.program, FLOAT32, lies)
-    lying = cunning(trees_of(job, room / "liar", executor), liar)
+    lying = lying_trees(trees_of(job, room / "liar", executor), liar)
     if honest.claim.root == lying.claim.root:
         return None
     sides = {liar: lying, liar.other: honest}
@@ -114,7 +115,7 @@ def test_whoever_goes_on_where_a_run_has_no_value_loses(tmp_path: Path, short_se
         honest = trees_of(job, room / "honest")
         if not honest.fabricated.needed:
             continue
-        lying = cunning(trees_of(job, room / "hiding", hiding(job.program)), Side.TRAINER)
+        lying = lying_trees(trees_of(job, room / "hiding", hiding(job.program)), Side.TRAINER)
         assert honest.claim.root != lying.claim.root
         model = new_game(lying, honest)
         play(model, Player(Side.CHALLENGER, honest), Player(Side.TRAINER, lying))
@@ -319,7 +320,7 @@ def test_a_silent_party_loses_at_every_level(tmp_path: Path, short_segments: Non
         for liar in Side:
             room = tmp_path / f"{seed} {liar.name}"
             honest = trees_of(job, room / "honest")
-            lying = cunning(trees_of(job, room / "liar", tampered(job.program, FLOAT32, [lie])), liar)
+            lying = lying_trees(trees_of(job, room / "liar", tampered(job.program, FLOAT32, [lie])), liar)
             if honest.claim.root == lying.claim.root:
                 continue
             sides = {liar: lying, liar.other: honest}

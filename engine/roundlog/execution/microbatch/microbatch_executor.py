@@ -98,6 +98,7 @@ class MicrobatchExecutor:
             rounding.start_again()
             return Executor(self.program, self.f32_format).run(inputs, rounding, observe)
         inputs = replace(inputs, states=held(inputs.states))
+        assert isinstance(rounding, Recorder | Follower), "`run` has refused others"
         for group in self._groups(end + (stopped is not None)):
             rounding.start_again()
             outputs = _Outputs(self.program, inputs, group, self._directory)
@@ -200,8 +201,9 @@ class MicrobatchExecutor:
             # Values that a part reads were shown where they were computed, except sums over the batch.
             read = node.op == "data" != op
             inputs = None if read else [values[value] for value in node.inputs]
-            is_whole = samples is None or read or analysis.layouts[original] is None
-            window = None if is_whole else self._parts.window(original, samples)
+            window = None
+            if samples is not None and not read and analysis.layouts[original] is not None:
+                window = self._parts.window(original, samples)
             if not read or (original in analysis.parts and samples is None):
                 watch.sees(original, values[index], inputs, window)
 
