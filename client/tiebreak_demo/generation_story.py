@@ -130,7 +130,7 @@ class _Text:
         intervals = max(count for count in range(1, _MOST_INTERVALS + 1) if steps % count == 0)
         out, words = self._scene.directory / "job", ("--prompt", QUESTION, "--max-new-tokens", str(NEW_TOKENS))
         more = ("--interval", str(steps // intervals), "--out", str(out))
-        self._run("customer", self._scene.customer.machine, "job", "create-generation", *words, *more)
+        self._run("customer", self._scene.customer.machine, "job", "create", *words, *more)
         return out
 
     def _run(self, who: str, machine: Machine, *words: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class Teller:
         self._lock = threading.RLock()
 
     def tell(self, notice: Notice) -> None:
-        """Shows one notice."""
+        """Show one notice."""
         if self._as_json:
             output.show_json_line(plain(notice))
             return

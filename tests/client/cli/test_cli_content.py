@@ -14,7 +14,7 @@ from rich.console import Console
 from tiebreak.cli import output
 from tiebreak.cli.notice_printer import Teller
 from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
-from tiebreak.store import FolderStore, Transfer, open_store
+from tiebreak.store import Transfer, open_store
 from tiebreak.transactions.keys import devnet_account
 
 from tests.client.cli.cli_world import Chain, Run, Trained, refused
@@ -46,15 +46,6 @@ def test_a_job_is_kept_by_kubo_and_a_pinning_service_and_found_through_a_gateway
         assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_job_is_published_in_every_store(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
-    environment = chain.environment(0) | {"TIEBREAK_STORE": f"{tmp_path / 'a'}, {tmp_path / 'b c'}"}
-    result = run("job", "create", trained.job, *POST, "--dir", tmp_path / "role", "--json", env=environment)
-    assert result.exit_code == 0, result.stderr
-    cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
-    assert FolderStore(tmp_path / "a").pins() == FolderStore(tmp_path / "b c").pins() == [cid]
-    assert cid.startswith("bafy")
-
-
 def test_one_place_that_is_wrong_is_named_before_any_is_made(run: Run, chain: Chain, tmp_path: Path) -> None:
     for wrong in ("ipfs://x", "", "gateway+ftp://x"):
         place = ("--store", f"{tmp_path / 'a'},{wrong}", "--dir", tmp_path / "role")
@@ -75,12 +66,6 @@ def test_a_pinning_service_without_its_token_is_refused_at_once(run: Run, chain:
         run(*words[:-1], "http://pins.example", "--pin-token", token, env=chain.environment(1)), "https:// address"
     )
     assert "a-secret-token" not in text
-
-
-@pytest.mark.parametrize("text", ["30", "30 days", "-1d", "x"])
-def test_a_retention_needs_a_unit(run: Run, chain: Chain, text: str) -> None:
-    result = run("trainer", "run", "--job", 1, "--retention", text, env=chain.environment(1))
-    assert result.exit_code == 2
 
 
 def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
