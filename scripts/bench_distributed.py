@@ -32,10 +32,10 @@ import torch.distributed as dist
 from roundlog.execution import Batches, Executor, StepExecutor
 from roundlog.execution.batches import TensorsOf
 from roundlog.execution.microbatch import samples_of
-from roundlog.execution.microbatch.slicing import sliced_type, summation
 from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, samples_of_ranks, serve
 from roundlog.execution.ranks.rank_program import Gathered, analyse_for, local_program
 from roundlog.execution.ranks.rank_states import ownership
+from roundlog.execution.slicing import sliced_type, summation
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 

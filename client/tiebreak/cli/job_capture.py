@@ -59,6 +59,8 @@ class JobRequest:
     """Bits of every result; None: 32."""
     arithmetic: str | None = None
     """Arithmetic of products by its name; None: `exact`."""
+    quiet: bool = False
+    """Whether to print nothing but progress."""
     torch_random: bool = False
     """Whether the task has PyTorch's own random numbers and kernels."""
 
@@ -78,9 +80,22 @@ class JobRequest:
         from roundlog.training import JOB_STAGES, Job, run_bytes
 
         found: list[Sameness] = []
+
         with torchs_own() if self.torch_random else contextlib.nullcontext(), portable() as numbers:
             make_task = loaded()
             with output.progress("Making a job", stages=len(JOB_STAGES) - (not compare)) as bar:
+
+                def planned(job: Job) -> None:
+                    least = run_bytes(job.program, job.spec, samples_of(job.program))
+                    if least > self.max_memory:
+                        raise CommandError(
+                            f"{self.source} needs {least} bytes of memory, however its batches are cut, more than the "
+                            f"{self.max_memory} allowed: raise --max-memory, or make state or rows smaller."
+                        )
+                    if compare and not self.quiet:
+                        cost = JobCost.of(job, self.max_memory).facts(job)
+                        bar.show_facts(f"{self.source} is captured, and is compared with its own steps now", cost)
+
                 job = Job.from_task(
                     make_task,
                     policy=POLICY_NAMES.index(self.policy) if self.policy is not None else POLICY_CERTIFIED,
@@ -88,44 +103,82 @@ class JobRequest:
                     arithmetic=self.arithmetic or _EXACT,
                     report=found.append,
                     tell=bar.tell,
+                    planned=planned,
                     compare=compare,
                 )
-        least = run_bytes(job.program, job.spec, samples_of(job.program))
-        if least > self.max_memory:
-            raise CommandError(
-                f"{self.source} needs {least} bytes of memory, however its batches are cut, more than the "
-                f"{self.max_memory} allowed: raise --max-memory, or make state or rows smaller."
-            )
         if not compare or self.out is None:
             return job, None
         job.write(self.out)
         return job, JobOrigin(found[0], None if numbers is None else dict(numbers.unportable))
 
 
-def show_checked_job(source: str, job: Job, *, quiet: bool) -> dict[str, object]:
-    """Prints what the job of a task would be and cost, if not quiet; gives it for programs."""
-    from roundlog.training import run_bytes
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobCost:
+    """What a job costs whoever runs it."""
 
-    from tiebreak.roles.policy import largest_trees, most_moves
+    run_memory_bytes: int
+    """Most memory of a run that computes whole batches."""
+    micro_batches: int
+    """Micro-batches in which a run fits the memory allowed, or as many as there are samples."""
+    least_memory_bytes: int
+    """Most memory of a run in these."""
+    step_seconds: float
+    """Reckoned time of a step by one thread of this machine, for the trainer and for an auditor."""
+    checkpoint_bytes: int
+    """Disk of all checkpoints of a run."""
+    dispute_moves: int
+    """Most moves of one side in a game."""
+
+    @staticmethod
+    def of(job: Job, max_memory: int) -> JobCost:
+        """Reckon it, in about a second."""
+        from roundlog.execution.microbatch import samples_of
+        from roundlog.execution.step_cost import estimate_step_seconds
+        from roundlog.training import run_bytes
+
+        from tiebreak.roles.policy import largest_trees, most_moves
+
+        spec, program = job.spec, job.program
+        memory, count = run_bytes(program, spec), 1
+        least = memory
+        while least > max_memory and count < samples_of(program):
+            count = min(2 * count, samples_of(program))
+            least = run_bytes(program, spec, count)
+        moved, whole = (sum(x.nbytes for x in kinds.values()) for kinds in (program.moved_states, program.states))
+        disk = (spec.intervals - 1) * moved + whole
+        seconds, moves = estimate_step_seconds(program), most_moves(spec, *largest_trees(program))
+        return JobCost(memory, count, least, seconds, disk, moves)
+
+    def facts(self, job: Job) -> dict[str, str]:
+        """It as rows for a person."""
+        from tiebreak.transactions.signer import DISPUTE_GAS
+
+        memory = f"memory {size(self.run_memory_bytes)} at most beside Python's and PyTorch's own"
+        if self.micro_batches > 1:
+            memory += f", or {size(self.least_memory_bytes)} with --micro-batches {self.micro_batches}"
+        seconds = "less than 0.1" if self.step_seconds < 0.1 else f"about {self.step_seconds:.2g}"
+        moves = f"{self.dispute_moves} moves of each side at most; all are reckoned with {DISPUTE_GAS:,} gas"
+        judged = not job.spec.log_decides and job.spec.rounding_bits == 32
+        return {
+            "a step": f"{seconds} s of one thread here, for the trainer and for an auditor",
+            "a run": f"{memory}; disk {size(self.checkpoint_bytes)} of checkpoints, and the rounding log",
+            "a dispute": moves if judged else "none: no contract rounds as this job does",
+        }
+
+
+def show_checked_job(source: str, job: Job, max_memory: int, *, quiet: bool) -> dict[str, object]:
+    """Print what the job of a task would be and cost, if not quiet; return it for programs."""
     from tiebreak.transactions.signer import DISPUTE_GAS
 
-    spec, memory = job.spec, run_bytes(job.program, job.spec)
-    moved, whole = (sum(x.nbytes for x in kinds.values()) for kinds in (job.program.moved_states, job.program.states))
-    disk = (spec.intervals - 1) * moved + whole
-    moves = most_moves(spec, *largest_trees(job.program))
+    cost = JobCost.of(job, max_memory)
     if not quiet:
         facts = {name: value for name, value in job_facts(job).items() if not isinstance(value, bytes)}
-        facts["a run"] = f"memory {size(memory)} at most; disk {size(disk)} of checkpoints, and the rounding log"
-        disputed = f"{moves} moves of each side at most; all are reckoned with {DISPUTE_GAS:,} gas"
-        judged = not spec.log_decides and spec.rounding_bits == 32
-        facts["a dispute"] = disputed if judged else "none: no contract rounds as this job does"
-        output.show_facts(f"No job yet: {source} would be", facts)
+        output.show_facts(f"No job yet: {source} would be", facts | cost.facts(job))
         output.show_line(
             "It is captured. Nothing is written: without --check the job is made, once the captured step was compared "
             "with yours, which may refuse it."
         )
-    costs = {"run_memory_bytes": memory, "checkpoint_bytes": disk, "dispute_moves": moves, "dispute_gas": DISPUTE_GAS}
-    return plain_job(job) | costs | {"accepted": True, "is_job": False}
+    return plain_job(job) | dataclasses.asdict(cost) | {"dispute_gas": DISPUTE_GAS, "accepted": True, "is_job": False}
 
 
 def show_made_job(job: Job, where: Path, made: JobOrigin | None, *, quiet: bool) -> dict[str, object]:
@@ -177,8 +230,6 @@ def _rate(rates: list[float]) -> str:
 
 
 def job_facts(job: Job) -> dict[str, object]:
-    from roundlog.training import step_bytes
-
     spec = job.spec
     states = job.program.states
     return {
@@ -189,7 +240,6 @@ def job_facts(job: Job) -> dict[str, object]:
         "products": job.arithmetic,
         "operators": f"{spec.operator_count} a step",
         "state": f"{spec.state_count} tensors, {size(sum(kind.nbytes for kind in states.values()))}",
-        "memory": f"about {size(step_bytes(job.program, spec))} a step",
         "program root": spec.program_root,
         "initial state root": spec.initial_state_root,
         "data root": spec.data_root,

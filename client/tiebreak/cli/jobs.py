@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +14,15 @@ import typer
 from tiebreak.cli import output
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage, sentence
 from tiebreak.cli.generation import ChoiceOptions, ProductArithmetic
-from tiebreak.cli.job_capture import JobOrigin, JobRequest, job_facts, plain_job, show_checked_job, show_made_job
+from tiebreak.cli.job_capture import (
+    JobCost,
+    JobOrigin,
+    JobRequest,
+    job_facts,
+    plain_job,
+    show_checked_job,
+    show_made_job,
+)
 from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.job_terms import PostedTerms
 from tiebreak.cli.job_texts import TextJobOptions
@@ -37,7 +45,7 @@ class RoundingPolicy(enum.StrEnum):
     THRESHOLD = "threshold"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
     """Options of the making of a job."""
 
@@ -124,7 +132,7 @@ def create(
     if reward is not None:
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
     try:
-        job, where, made = _capture(source, captured, text, choice, max_memory)
+        job, where, made = _capture(source, captured, text, choice, max_memory, json)
     except ValueError as error:
         from roundlog.capture import is_refusal
 
@@ -135,7 +143,9 @@ def create(
         else:
             output.show_line(f"Refused: {name} becomes no job: {sentence(error)}")
         raise typer.Exit(ANSWER_IS_NO) from error
-    plain = show_checked_job(name, job, quiet=json) if check else show_made_job(job, where, made, quiet=json)
+    plain = (
+        show_checked_job(name, job, max_memory, quiet=json) if check else show_made_job(job, where, made, quiet=json)
+    )
     if reward is not None:
         plain |= _post(posted, reward, setup, where, quiet=json)
     if json:
@@ -160,7 +170,12 @@ def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, qu
 
 
 def _capture(
-    source: str | None, captured: CaptureOptions, text: TextJobOptions, choice: ChoiceOptions, max_memory: int
+    source: str | None,
+    captured: CaptureOptions,
+    text: TextJobOptions,
+    choice: ChoiceOptions,
+    max_memory: int,
+    quiet: bool,
 ) -> tuple[Job, Path, JobOrigin | None]:
     """Return the job, written to `out` unless it is only checked; its directory; and how it was made. Or the job that
     is in a directory already."""
@@ -189,6 +204,7 @@ def _capture(
         policy=captured.policy,
         bits=captured.bits,
         arithmetic=captured.arithmetic,
+        quiet=quiet,
         torch_random=captured.torch_random,
     )
     load = text.loader(choice) if source is None else functools.partial(load_task, source, given)
@@ -211,7 +227,9 @@ def show(
         show_posted(chain.open_game(), int(job), with_games=False, as_json=json)
         return
     found = read_job(Path(job), max_memory)
-    output.show_result(json, plain_job(found), f"Job in {job}", job_facts(found))
+    cost = JobCost.of(found, max_memory)
+    plain = plain_job(found) | dataclasses.asdict(cost)
+    output.show_result(json, plain, f"Job in {job}", job_facts(found) | cost.facts(found))
 
 
 @command("job list")

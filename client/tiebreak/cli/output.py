@@ -193,6 +193,10 @@ class Steps:
         if self._bar is not None:
             self._bar.update(self._task, completed=share, description=escape(self._line))
 
+    def show_facts(self, title: str, facts: Mapping[str, object]) -> None:
+        """Print facts above the bar, on standard error as well."""
+        errors().print(facts_text(title, facts), soft_wrap=True)
+
     def _print(self) -> None:
         """Print lines, at longer and longer intervals where nothing new is told."""
         printed, pause = "", _SECONDS_BETWEEN_LINES

@@ -76,7 +76,7 @@ class InputReads(enum.Enum):
     LINE = "line"
     """The elements whose index differs from its own along the attribute `dim`, or `dims`, alone."""
     OWN_RULE = "own rule"
-    """The operator has a rule of its own, `roundlog.execution.microbatch.slicing.RULES`."""
+    """The operator has a rule of its own, `roundlog.execution.slicing.RULES`."""
     WHOLE = "whole"
     """Anything: it is computed as a whole, as the loss and what is stored are, or comes from a source."""
 

@@ -15,6 +15,7 @@ from roundlog.arithmetic import check_machine, undisturbed
 from roundlog.commitments import canonical
 from roundlog.execution.batches import held
 from roundlog.execution.fusion import Group, SameNumbers, compute, compute_on_device, deaths, plan
+from roundlog.execution.slicing import slices_of
 from roundlog.execution.stops import (
     DeferredChecks,
     IndexRangeError,
@@ -33,7 +34,7 @@ from roundlog.operators.job_arithmetic import tensor_core_products
 from roundlog.operators.movement import OutOfRangeError
 from roundlog.operators.registry import integer
 from roundlog.program import Program
-from roundlog.rounding import Rounding
+from roundlog.rounding import Follower, Rounding, WindowRounding
 
 PassOn = Callable[[int, torch.Tensor], None]
 """Takes a slot and the value that a part of a step stores there."""
@@ -65,6 +66,7 @@ class CheckedProgram:
         # Operators of two kinds by index: `isinstance` of an abstract class takes as long as many an operator.
         self.inexact = {index: op for index, op in enumerate(self.operators) if isinstance(op, Inexact)}
         self.direct = {index: op for index, op in enumerate(self.operators) if isinstance(op, Direct)}
+        self.slices = {index: slices for index in self.inexact if (slices := slices_of(program, index)) is not None}
         check_narrow(program, self.operators, f32_format)
         self.last_uses = program.last_uses()
         self.ends_finite = ends_finite(program)
@@ -119,7 +121,10 @@ class RunningStep:
         arguments, format = [self.values[value] for value in node.inputs], checked.formats[index]
         if (inexact := checked.inexact.get(index)) is not None:
             assert format is not None
-            result = self.rounding.round(index, inexact, arguments, node.attributes, format)
+            if (slices := checked.slices.get(index)) is None or not isinstance(self.rounding, WindowRounding):
+                result = self.rounding.round(index, inexact, arguments, node.attributes, format)
+            else:
+                result = slices.round(self.rounding, index, node, arguments, format)
         elif (direct := checked.direct.get(index)) is not None:
             try:
                 result = compute_narrow(direct, arguments, node.attributes, format)
@@ -357,7 +362,10 @@ class Executor:
         inputs = replace(inputs, states=held(inputs.states))
         mode = self._mode(inputs.device) if observe is None else InOrder(self._checked, observe)
         try:
-            return self._run(mode, inputs, rounding).result
+            result = self._run(mode, inputs, rounding).result
+            if isinstance(rounding, Follower):
+                rounding.sort_findings()
+            return result
         except NonFiniteError as error:
             # An observer has seen every value, so it needs no search for the origin.
             if observe is not None:

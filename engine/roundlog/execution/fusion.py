@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from roundlog.definitions import OperatorKind
+from roundlog.execution.slicing import slices_of
 from roundlog.execution.stops import ends_finite
 from roundlog.kernels.machine_code import Chain, TapeOperand
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.tape import ADD, BF16, BOOL, DIV, F32, MUL, ROUND, SQRT, SUB, Assignments, Tape
-from roundlog.operators import operator, workspace
+from roundlog.operators import Inexact, operator, workspace
 from roundlog.operators.registry import ints
 from roundlog.program import AliveMemory, DType, Program
 
@@ -111,7 +112,9 @@ def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
     for CPU kernels. more: bytes by operator index that are needed beside the operator's own workspace."""
 
     def needs(index: int) -> int:
-        return workspace(program, index) + (more or {}).get(index, 0)
+        is_inexact = isinstance(operator(program.nodes[index].op), Inexact)
+        slices = slices_of(program, index) if is_inexact else None
+        return (workspace(program, index) if slices is None else slices.workspace) + (more or {}).get(index, 0)
 
     steps = plan(program)
     memory, peak = AliveMemory(program), 0

@@ -32,6 +32,7 @@ from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
 from roundlog.operators.exact_lines import ExactOrProductBound, measure_operands, refine_products, units_of
 from roundlog.operators.registry import (
+    MARKED_BYTES,
     Attributes,
     Inexact,
     Tensors,
@@ -61,6 +62,10 @@ MANY = 256
 _SHARED = 16
 """Outputs in doubt go to superaccumulators at once, without double-double sums before, if they are at least MANY, and
 at least one in `_SHARED` of all outputs."""
+
+
+LINES_AT_ONCE = 1 << 20
+"""Numbers of BF16 lines that become FP32 at once, where only some are asked for."""
 
 
 class Contraction(Inexact):
@@ -209,6 +214,19 @@ class MatMul(Contraction, Summation):
     def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
         return shape_of_product(*shapes)
 
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        if not gemm_microkernel.tile_lanes():
+            return super().workspace(inputs, attributes, output)
+        # By tiles, products of BF16 read them as they are, or copy them with terms side by side; others read FP32.
+        short, products = (
+            all(kind.dtype.is_short for kind in inputs),
+            exact_bytes(output.numel, inputs[0].shape[-1], 128),
+        )
+        copies = sum(kind.numel * (2 if short and output.dtype.is_short else 4) for kind in inputs)
+        lines = 16 * 4 * LINES_AT_ONCE if short else 0
+        # Which elements are exact is asked of the lines of all that are marked.
+        return copies + products + lines + (2 if short else 1) * MARKED_BYTES * output.numel
+
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         return shapes[0][-1]
 
@@ -305,15 +323,19 @@ class MatMul(Contraction, Summation):
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
         a, b = inputs
-        count, terms = len(elements), a.shape[-1]
-        if a.dtype == torch.float32 or a.device.type != "cpu" or count * terms > a.numel() + b.numel():
+        terms, numbers = a.shape[-1], a.numel() + b.numel()
+        whole = numbers <= max(LINES_AT_ONCE, len(elements) * terms) and numbers <= 16 * LINES_AT_ONCE
+        if a.dtype == torch.float32 or a.device.type != "cpu" or not terms or whole:
             return super().exact(inputs, attributes, elements, format)
-        # Only the lines that are asked for become FP32: [n, 1, K] times [n, K, 1].
+        # Only the lines that are asked for become FP32, some at a time: [n, 1, K] times [n, K, 1].
         rows, columns = a.shape[-2], b.shape[-1]
-        batch, row = elements // (rows * columns), elements // columns % rows
         of_a, of_b = (x if x.ndim == 3 else x[None] for x in (a, b))
-        lines, others = of_a[batch, row], of_b.mT[batch, elements % columns]
-        return super().exact([lines[:, None], others[:, :, None]], attributes, torch.arange(count), format)
+        found = []
+        for some in elements.split(max(1, LINES_AT_ONCE // terms)):
+            batch, row = some // (rows * columns), some // columns % rows
+            lines, others = of_a[batch, row][:, None], of_b.mT[batch, some % columns][:, :, None]
+            found.append(super().exact([lines, others], attributes, torch.arange(len(some)), format))
+        return torch.cat(found)
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         a, b = map(as_float32, inputs)

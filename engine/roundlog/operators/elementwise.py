@@ -24,6 +24,7 @@ from roundlog.kernels.threads import one_by_one
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, RelativeBound
 from roundlog.operators.registry import (
+    ROUNDING_BYTES,
     Attributes,
     Direct,
     Inexact,
@@ -32,6 +33,7 @@ from roundlog.operators.registry import (
     Types,
     broadcast,
     enter,
+    short_bytes,
 )
 from roundlog.program import DType, Program, ProgramError, TensorType
 
@@ -45,6 +47,12 @@ class Elementwise(Direct):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         signature = self.need_form(inputs, attributes)
         return TensorType(broadcast(*(kind.shape for kind in inputs)), signature.output or inputs[-1].dtype)
+
+    def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
+        # Numbers of 16 bits are rounded a piece at a time.
+        if output.dtype.is_short:
+            return 2 * ROUNDING_BYTES * min(output.numel, _PIECE)
+        return short_bytes(inputs, output)
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return self._function(*inputs)

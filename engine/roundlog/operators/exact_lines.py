@@ -103,6 +103,10 @@ class ExactOrProductBound(Bound):
         return replace(marked, d=marked.d.masked_fill(exact, 0.0))
 
 
+_AT_ONCE = 1 << 20
+"""Numbers of lines that are measured at once."""
+
+
 def refine_products(marked: Ambiguous, a: torch.Tensor, b: torch.Tensor) -> Ambiguous:
     """Marked elements of the product of bf16[.., M, K] and bf16[.., K, N], with a bound of 0 where it is exact."""
     if not marked.indices.numel():
@@ -112,6 +116,9 @@ def refine_products(marked: Ambiguous, a: torch.Tensor, b: torch.Tensor) -> Ambi
     units = []
     for x, place, size in ((a, line % a.shape[-2], a.shape[-2]), (b.mT, column, b.shape[-1])):
         chosen, which = torch.unique(batch * size + place, return_inverse=True)
-        lines = x[chosen] if x.ndim == 2 else x[chosen // size, chosen % size]
-        units.append(units_of(measure_lines(lines, 1))[which])
+        of_lines = [
+            units_of(measure_lines(x[some] if x.ndim == 2 else x[some // size, some % size], 1))
+            for some in chosen.split(max(1, _AT_ONCE // x.shape[-1]))
+        ]
+        units.append(torch.cat(of_lines)[which])
     return replace(marked, d=marked.d.masked_fill(are_exact(*units), 0.0))

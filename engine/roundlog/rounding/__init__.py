@@ -22,6 +22,7 @@ from roundlog.rounding.protocols import (
     RecordingRounding,
     Rounding,
     Window,
+    WindowRounding,
     in_order,
 )
 from roundlog.rounding.resolve import Recorder, certify, ends

@@ -26,7 +26,7 @@ from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.registry import Attributes, Tensors, operands
-from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind, Window
+from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind, Window, WindowRounding
 from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, ends, pieces, put, resolve, settle
 
 
@@ -138,7 +138,7 @@ def _find(entries: Entries, elements: torch.Tensor) -> tuple[torch.Tensor, torch
 _NOT_CORRECT = "the logged decision is not the correct rounding"
 
 
-class Follower:
+class Follower(WindowRounding):
     """Certified rounding by somebody else's log (implements FollowingRounding).
 
     After MAX_FINDINGS wrong entries the log is given up, and everything is resolved here.
@@ -184,6 +184,11 @@ class Follower:
         """`follow` what a log file says of the step that runs next. Raises LogError."""
         self.follow(step, reader.step(step))
 
+    def sort_findings(self) -> None:
+        """Put the findings of the running step in the order of operators and elements, which parts may have changed."""
+        found = self._before[0]
+        self.findings[found:] = sorted(self.findings[found:], key=lambda one: (one.operator, one.element))
+
     @property
     def given_up(self) -> bool:
         """Whether so much of the log was wrong that it is not followed any more."""
@@ -198,8 +203,7 @@ class Follower:
         format: Format = FLOAT32,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
-        all of it."""
+        """The rounded output, as `WindowRounding.round` gives it."""
         self._window = window
         inputs = operands(operator, inputs)
         # Wide enough for every element that an honest trainer may have written down.

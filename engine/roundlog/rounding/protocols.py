@@ -4,6 +4,7 @@ operator's output that are rounded one by one."""
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -33,6 +34,26 @@ class Rounding(Protocol):
 
     def start_again(self) -> None:
         """Forget what was noted of the running step: it is executed again."""
+
+
+class WindowRounding(ABC):
+    """A rounding policy (implements Rounding) that rounds an operator's output in parts, too."""
+
+    @abstractmethod
+    def start_again(self) -> None: ...
+
+    @abstractmethod
+    def round(
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        format: Format,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        """As `Rounding.round`. window: which part of the operator's output this is, and the inputs are those that it
+        reads; None: all of it. No element may be in two parts."""
 
 
 class RecordingRounding(Rounding, Protocol):
@@ -95,6 +116,8 @@ class Window:
     axis: int
     start: int
     stop: int
+    around: Window | None = None
+    """The part of an output that the tensor is, if it is not all of it: whole indices are those in the output."""
 
     @property
     def _inner(self) -> int:
@@ -102,6 +125,7 @@ class Window:
 
     def entries(self, log: Entries) -> Entries:
         """The entries of the whole output that are for the part, under their local indices."""
+        log = log if self.around is None else self.around.entries(log)
         line, within = np.divmod(log.indices, self._inner)
         outer, position = np.divmod(line, self.shape[self.axis])
         inside = (position >= self.start) & (position < self.stop)
@@ -118,7 +142,7 @@ class Window:
         line, within = np.divmod(local, self._inner)
         outer, position = np.divmod(line, self.stop - self.start)
         found: Index = (outer * self.shape[self.axis] + position + self.start) * self._inner + within
-        return found
+        return found if self.around is None else self.around.whole(found)
 
     def whole_one(self, local: int) -> int:
         """Whole index of one local index."""

@@ -23,7 +23,7 @@ from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous, mark_by_reference
 from roundlog.operators.registry import Attributes, Tensors, operands
-from roundlog.rounding.protocols import Window, in_order
+from roundlog.rounding.protocols import Window, WindowRounding, in_order
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
@@ -207,7 +207,7 @@ def put(rounded: torch.Tensor, indices: torch.Tensor, values: F32) -> None:
 T = TypeVar("T", bound=np.generic)
 
 
-class Recorder:
+class Recorder(WindowRounding):
     """Certified rounding with a log (implements RecordingRounding).
 
     Two machines' values both lie within d of the exact one, so what an auditor finds ambiguous (within d of a
@@ -242,8 +242,7 @@ class Recorder:
         format: Format = FLOAT32,
         window: Window | None = None,
     ) -> torch.Tensor:
-        """The rounded output, as `Rounding.round` gives it. window: which part of the operator's output this is; None:
-        all of it. No element may be in two parts."""
+        """The rounded output, as `WindowRounding.round` gives it."""
         inputs = operands(operator, inputs)
         rounded, marked = certify(operator, inputs, attributes, self.guard, format)
         if not bounded(marked):

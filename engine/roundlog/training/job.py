@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from warnings import warn
@@ -64,7 +64,7 @@ PROGRAM, SPEC, INITIAL, SCHEDULE, DATA, BLOCKS = JOB_FILES = (
 CACHE = "data.cache"
 """Name of the file beside a job's, where the data lie elsewhere, that keeps blocks of them."""
 
-CAPTURES, COMPARES, HASHES = JOB_STAGES = ("captures a step", "compares steps", "hashes state and data")
+CAPTURES, HASHES, COMPARES = JOB_STAGES = ("captures a step", "hashes state and data", "compares steps")
 """Stages of `Job.from_task`, one after the other."""
 
 
@@ -151,6 +151,7 @@ class Job:
         arithmetic: str = EXACT,
         report: Callable[[Sameness], None] | None = None,
         tell: Callable[[str, float, str], None] = lambda stage, share, detail: None,
+        planned: Callable[[Job], None] = lambda job: None,
         compare: bool = True,
     ) -> Job:
         """Make a job from a function that makes a task: capture a step, compare it with the task's own, and commit to
@@ -179,16 +180,6 @@ class Job:
         _require_sizes(program, task.rows)
         dataset = task.fields()
         _require_numbers(captured.program, captured.states, captured.schedule, dataset)
-        if compare:
-            with paused(), told_from_refusals():
-                sameness = confirm_same(captured, lambda share, detail: tell(COMPARES, share, detail))
-            if report is not None:
-                report(sameness)
-            elif sameness.warning:
-                warn(sameness.warning, stacklevel=2)
-        # Models and optimizers refer to themselves, and so do the copies of them that were compared: a run in this
-        # process would begin with these in memory.
-        gc.collect()
         tell(HASHES, 0.0, "")
         spec = TrainingSpec(
             steps=task.steps,
@@ -206,15 +197,22 @@ class Job:
             rounding_bits=bits,
         )
         spec.validate()
+        job = Job(program=program, spec=spec, initial=captured.states, schedule=captured.schedule, dataset=dataset)
+        with paused():
+            planned(job)
+        if compare:
+            with paused(), told_from_refusals():
+                sameness = confirm_same(captured, lambda share, detail: tell(COMPARES, share, detail))
+            if report is not None:
+                report(sameness)
+            elif sameness.warning:
+                warn(sameness.warning, stacklevel=2)
+        # Models and optimizers refer to themselves, and so do the copies of them that were compared: a run in this
+        # process would begin with these in memory.
+        gc.collect()
         give_back()
-        return Job(
-            program=program,
-            spec=spec,
-            # Until here frozen states lie in the task's own memory.
-            initial={name: state.clone() for name, state in captured.states.items()},
-            schedule=captured.schedule,
-            dataset=dataset,
-        )
+        # Until here frozen states lie in the task's own memory.
+        return replace(job, initial={name: state.clone() for name, state in captured.states.items()})
 
     def write(self, directory: Path) -> None:
         """Writes the six files into a directory, which is created if missing. Raises OSError, StorageError, and as

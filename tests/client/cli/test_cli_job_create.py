@@ -107,7 +107,9 @@ def test_a_task_is_checked_without_the_comparison(
     with monkeypatch.context() as patch:
         patch.setitem(RULES, "mean", lambda c, *args: c.op("mul", right(c, *args), c.f32(1.01)))
         said = run(*words, "--check")
-        refused(run(*words), "the captured step is not yours")
+        made = run(*words)
+        assert made.exit_code == 1 and "the captured step is not yours" in made.stderr.splitlines()[-1]
+        assert "a run      memory" in made.stderr and not made.stdout
     assert said.exit_code == 0 and "No job yet" in said.stdout and "run id" not in said.stdout
     checked = json.loads(run(*words, "--check", "--json").stdout)
     assert not (tmp_path / "job").exists()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import Task
-from roundlog.execution import NonFiniteError
+from roundlog.execution import NonFiniteError, slicing
 from roundlog.execution.microbatch import peak_bytes
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.program import ProgramError
@@ -127,8 +127,9 @@ def found(audit: AuditResult) -> list[tuple[int, int, int, LogFindingKind, str]]
 
 
 @pytest.mark.slow_but("logistic regression")
-def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path) -> None:
-    """In operators on single samples and in sums over all of them. Everything is verified, so that no draw decides."""
+def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path, monkeypatch) -> None:
+    """In operators on single samples and in sums over all of them, in slices of operators or whole. Everything is
+    verified, so that no draw decides."""
     job, result, samples = trained
     # Small steps may have nothing in doubt: an entry for every sum and product that has none.
     sums = [index for index, node in enumerate(job.program.nodes) if node.op in ("sum", "matmul", "conv2d")]
@@ -136,12 +137,28 @@ def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path) -> None:
     changed_log(job, result.log_dir, tmp_path / "log", lambda entries: {**invented, **forge(entries)})
     whole = Auditor(job, tmp_path / "whole", log_dir=tmp_path / "log", verify_log=1.0).run()
     assert any(f.kind == LogFindingKind.FORGED for f in whole.findings)
-    for count in (2, samples):
+    for count, workspace in ((2, slicing.WORKSPACE), (samples, slicing.WORKSPACE), (1, 1 << 9), (2, 1 << 9)):
+        monkeypatch.setattr(slicing, "WORKSPACE", workspace)
         parts = Auditor(
-            job, tmp_path / f"{count}", RunOptions(micro_batches=count), log_dir=tmp_path / "log", verify_log=1.0
+            job,
+            tmp_path / f"{count} {workspace}",
+            RunOptions(micro_batches=count),
+            log_dir=tmp_path / "log",
+            verify_log=1.0,
         ).run()
         assert found(parts) == found(whole)
         assert parts.state_roots == whole.state_roots == result.state_roots
+
+
+@pytest.mark.slow_but("logistic regression")
+def test_operators_in_slices_write_the_same_log(trained, tmp_path: Path, monkeypatch) -> None:
+    job, result, _ = trained
+    monkeypatch.setattr(slicing, "WORKSPACE", 1 << 9)
+    sliced = Trainer(job, tmp_path / "sliced").run()
+    assert sliced.state_roots == result.state_roots
+    assert sliced.log_bytes == pytest.approx(result.log_bytes, rel=0.02)
+    audit = Auditor(job, tmp_path / "audit", log_dir=sliced.log_dir, verify_log=1.0).run()
+    assert (audit.state_roots, audit.findings) == (result.state_roots, [])
 
 
 @pytest.mark.slow_but("logistic regression")

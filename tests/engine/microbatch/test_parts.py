@@ -12,10 +12,9 @@ import pytest
 import torch
 from roundlog.arithmetic import exact_sums as sums
 from roundlog.capture import Task
-from roundlog.execution import NonFiniteError
-from roundlog.execution.microbatch import slicing
+from roundlog.execution import NonFiniteError, slicing
 from roundlog.execution.microbatch.analysis import analyse
-from roundlog.execution.microbatch.slicing import ranges
+from roundlog.execution.slicing import ranges
 from roundlog.kernels import superaccumulator
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Summation, operator

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog.definitions import DEFINITIONS, InputReads
-from roundlog.execution import Executor, NonFiniteError
+from roundlog.execution import Executor, NonFiniteError, slicing
 from roundlog.execution.executor import CheckedProgram, RunningStep
-from roundlog.execution.microbatch import MicrobatchExecutor, slicing
+from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import analyse, samples_of
 from roundlog.number_format import FLOAT32
 from roundlog.operators import operator

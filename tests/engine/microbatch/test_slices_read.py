@@ -11,7 +11,7 @@ import pytest
 from roundlog.adjudication.adjudicate import index_of, read
 from roundlog.definitions import DEFINITIONS, Family, InputReads
 from roundlog.descriptors import describe
-from roundlog.execution.microbatch.slicing import RULES, Layout, needs
+from roundlog.execution.slicing import RULES, Layout, needs
 from roundlog.operators import operator
 
 from tests.engine.adjudication.adjudication_cases import program_of

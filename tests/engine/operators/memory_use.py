@@ -51,6 +51,8 @@ def cases(scale: int = 1) -> Iterator[Case]:
     rows[:, 4:], columns[4:] = rows[:, :4], -columns[:4]
     yield "products that cancel", "matmul", [rows, columns], {}
     yield "BF16 products that cancel", "matmul", [rows.bfloat16(), columns.bfloat16()], {}
+    rows, columns = torch.randn(64, (1 << 18) // scale).bfloat16(), torch.randn((1 << 18) // scale, 64).bfloat16()
+    yield "long BF16 products", "matmul", [rows, columns], {}
     tie = torch.tensor([1.0, 2.0**-8, 2.0**-133, -(2.0**-133)], dtype=torch.bfloat16)
     yield "BF16 ties", "sum", [tie.expand((1 << 21) // scale, -1).contiguous()], {"dims": (1,)}
     yield "a BF16 sum", "sum", [(x * y).bfloat16()], {"dims": (0,)}

@@ -18,10 +18,10 @@ from roundlog.execution import Executor, StoppedError
 from roundlog.execution.executor import StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.execution.microbatch.slicing import ranges
 from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, batch_sums, dismiss, rank_passes, serve
 from roundlog.execution.ranks import batch_sums as sums_of_ranks
 from roundlog.execution.ranks.batch_sums import BatchSum, BatchTerms, sums_over
+from roundlog.execution.slicing import ranges
 from roundlog.log.payload import decode, encode
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, StepInputs

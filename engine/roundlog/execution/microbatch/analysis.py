@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import gcd
 
-from roundlog.execution.microbatch.slicing import PARTS, Layout, Needs, Samples, needs, on_axis, parts_of, regrouped
+from roundlog.execution.slicing import PARTS, Layout, Needs, Samples, needs, on_axis, parts_of, regrouped
 from roundlog.operators import Inexact, OperatorKind, operator
 from roundlog.operators.registry import integer
 from roundlog.program import Node, Program, TensorType

@@ -18,8 +18,8 @@ from roundlog.execution import fusion
 from roundlog.execution.batches import held
 from roundlog.execution.executor import Executor, Observe, StepResult
 from roundlog.execution.microbatch.analysis import Analysis, analyse, samples_of
-from roundlog.execution.microbatch.slicing import Samples, bytes_in_parts, ranges, summation, terms_of
 from roundlog.execution.microbatch.stages import Part, Parts, Reads, Values, cut, part_of
+from roundlog.execution.slicing import Samples, bytes_in_parts, ranges, summation, terms_of
 from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError, Watch
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact, StepInputs, check, operator
@@ -27,7 +27,7 @@ from roundlog.operators.elementwise import check_narrow
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.operators.summation import InParts
 from roundlog.program import Node, Program, ProgramError
-from roundlog.rounding import Follower, Recorder, Rounding
+from roundlog.rounding import Follower, Recorder, Rounding, Window, WindowRounding
 
 
 def micro_batches_of(program: Program, count: int) -> list[Samples]:
@@ -66,7 +66,6 @@ class MicrobatchExecutor:
                 f"micro-batches cannot be rounded by a {type(rounding).__name__}: give a Recorder or a Follower"
             )
         inputs = replace(inputs, states=held(inputs.states))
-        found = len(rounding.findings) if isinstance(rounding, Follower) else 0
         try:
             result = self._all(inputs, rounding, None)
         except NonFiniteError as error:
@@ -77,7 +76,7 @@ class MicrobatchExecutor:
                 self._all(inputs, rounding, watch)
             raise error.because(self.program, inputs.step, watch.origin_of(error.operator)) from None
         if isinstance(rounding, Follower):
-            rounding.findings[found:] = sorted(rounding.findings[found:], key=lambda f: (f.operator, f.element))
+            rounding.sort_findings()
         return result
 
     @cached_property
@@ -167,8 +166,8 @@ class MicrobatchExecutor:
         return see
 
 
-class _OfPart:
-    """Rounding for the operators of a part, by the log of the whole operators (implements Rounding)."""
+class _OfPart(WindowRounding):
+    """Rounding for the operators of a part, by the log of the whole operators."""
 
     def __init__(self, parts: Parts, part: Part, samples: Samples | None, rounding: Recorder | Follower) -> None:
         self._parts, self._part, self._samples, self._rounding = parts, part, samples, rounding
@@ -177,10 +176,18 @@ class _OfPart:
         self._rounding.start_again()
 
     def round(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        format: Format,
+        window: Window | None = None,
     ) -> torch.Tensor:
         original = self._part.original[index]
-        window = None if self._samples is None else self._parts.window(original, self._samples)
+        if self._samples is not None:
+            around = self._parts.window(original, self._samples)
+            window = around if window is None else replace(window, around=around)
         return self._rounding.round(original, operator, inputs, attributes, format, window)
 
 

@@ -21,7 +21,7 @@ import torch
 from roundlog.execution.batches import LazyBatch, LazyTensors
 from roundlog.execution.executor import Executor
 from roundlog.execution.microbatch.analysis import Analysis
-from roundlog.execution.microbatch.slicing import Layout, Samples, sliced_node, sliced_type
+from roundlog.execution.slicing import Layout, Samples, sliced_node, sliced_type
 from roundlog.number_format import Format
 from roundlog.operators import OperatorKind, Source, StepInputs, operator
 from roundlog.operators.registry import integer

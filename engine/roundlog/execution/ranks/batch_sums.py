@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from roundlog.arithmetic.exact_sums import RunningSums
-from roundlog.execution.microbatch.slicing import summation, terms_of
 from roundlog.execution.ranks.group import Ranks, bytes_of
 from roundlog.execution.ranks.orders import RankRounding
+from roundlog.execution.slicing import summation, terms_of
 from roundlog.kernels import superaccumulator
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact, Summation

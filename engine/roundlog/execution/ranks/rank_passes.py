@@ -16,7 +16,6 @@ from roundlog.arithmetic import DisturbedError
 from roundlog.execution.batches import LazyTensors
 from roundlog.execution.executor import Executor, StepResult
 from roundlog.execution.microbatch.analysis import Analysis
-from roundlog.execution.microbatch.slicing import Samples
 from roundlog.execution.microbatch.stages import Part, Parts, Reads, Scratch, Values, sliced_source
 from roundlog.execution.ranks.batch_sums import BatchSum, batch_sum, sums_over
 from roundlog.execution.ranks.group import Ranks
@@ -33,6 +32,7 @@ from roundlog.execution.ranks.rank_program import (
     samples_of_ranks,
 )
 from roundlog.execution.ranks.rank_states import Ownership
+from roundlog.execution.slicing import Samples
 from roundlog.number_format import Format
 from roundlog.operators import Inexact, Source, StepInputs, operator
 from roundlog.operators.registry import Attributes, Tensors

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roundlog.execution.microbatch.analysis import Analysis, analysis_of, samples_of
-from roundlog.execution.microbatch.slicing import (
+from roundlog.execution.slicing import (
     Layout,
     Needs,
     Samples,

@@ -3,7 +3,10 @@ that an operator reads to compute the part of its output that some samples own.
 
 Every rule is a statement about the operator alone, for any samples: *the part of the output under `wanted` is the
 operator applied to the parts of the inputs under these layouts* (None: to the input as it is). The analysis decides
-whether the values have these layouts. An operator without a rule is computed as a whole, which is always right."""
+whether the values have these layouts. An operator without a rule is computed as a whole, which is always right.
+
+Where a step runs whole, the same rules cut single operators that would need much memory beside their values
+(`slices_of`)."""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ from math import prod
 
 import torch
 
+from roundlog.arithmetic.formats import torch_dtype
 from roundlog.definitions import InputReads
-from roundlog.operators import Summation, operator
-from roundlog.operators.registry import integer, ints
-from roundlog.program import Node, TensorType
-from roundlog.rounding import Window
+from roundlog.number_format import Format
+from roundlog.operators import Inexact, Summation, operator
+from roundlog.operators.registry import Tensors, integer, ints
+from roundlog.program import Node, Program, TensorType
+from roundlog.rounding import Window, WindowRounding
 
 Samples = tuple[int, int]
 """A range of samples, (first, last): first <= s < last."""
@@ -313,3 +318,58 @@ def keeps_bound(node: Node, inputs: list[TensorType], needs: Needs, parts: list[
 
 def _sliced(inputs: list[TensorType], needs: Needs, samples: int) -> list[TensorType]:
     return [sliced_type(kind, need, samples) for kind, need in zip(inputs, needs, strict=True)]
+
+
+WORKSPACE = 1 << 28
+"""Bytes beside inputs and output above which an inexact operator is computed in slices of its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Parts of an inexact operator's output that are computed one after the other: positions of one axis."""
+
+    layout: Layout
+    needs: Needs
+    parts: tuple[Samples, ...]
+    workspace: int
+    """Bytes that the largest of them needs beside inputs and output."""
+
+    def round(self, rounding: WindowRounding, index: int, node: Node, inputs: Tensors, format: Format) -> torch.Tensor:
+        """The output of operator `index`, as `Rounding.round` gives it, on the device of its inputs."""
+        op, shape = operator(node.op), node.type.shape
+        assert isinstance(op, Inexact)
+        result = torch.empty(shape, dtype=torch_dtype(format), device=inputs[0].device)
+        for first, last in self.parts:
+            part = [x if one is None else one.part(x, first, last) for x, one in zip(inputs, self.needs, strict=True)]
+            window = self.layout.window(shape, first, last)
+            rounded = rounding.round(index, op, part, node.attributes, format, window)
+            self.layout.part(result, first, last).copy_(rounded)
+        return result
+
+
+def slices_of(program: Program, index: int) -> Slices | None:
+    """The slices in which an inexact operator needs at most WORKSPACE, or as little as it can, beside its inputs and
+    output. None if it needs no more as a whole, or has no rule for any axis."""
+    node = program.nodes[index]
+    op, inputs = operator(node.op), [program.nodes[value].type for value in node.inputs]
+    assert isinstance(op, Inexact)
+    whole, best = op.workspace(inputs, node.attributes, node.type), None
+    if whole <= WORKSPACE:
+        return None
+
+    def needed(layout: Layout, need: Needs, positions: int) -> int:
+        part = [sliced_type(kind, one, positions) for kind, one in zip(inputs, need, strict=True)]
+        return op.workspace(part, node.attributes, sliced_type(node.type, layout, positions))
+
+    for axis, size in enumerate(node.type.shape):
+        layout = Layout(axis, 1, 1)
+        if (need := needs(node, inputs, layout)) is None:
+            continue
+        # What every slice needs, however small it is, is not saved by smaller ones.
+        least = needed(layout, need, 1)
+        count = min(size, -(-(whole - least) // max(WORKSPACE - least, WORKSPACE // 4)))
+        parts = tuple(ranges(size, max(count, 1)))
+        bytes = needed(layout, need, max(last - first for first, last in parts))
+        if best is None or bytes < best.workspace:
+            best = Slices(layout, need, parts, bytes)
+    return best if best is not None and best.workspace < whole else None
