@@ -154,14 +154,14 @@ def create(
 
 def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, quiet: bool) -> dict[str, object]:
     """Post the job of a directory. Return its number, and the contract that it is posted on."""
-    from tiebreak.cli.notice_printer import Teller
+    from tiebreak.cli.notice_printer import NoticePrinter
     from tiebreak.roles.customer_role import post_job
     from tiebreak.roles.notices import ignore
 
     judge, _ = posted.addresses()
     assert judge is not None, "PostedTerms.check asks for a referee"
-    with Teller(as_json=False) as teller:
-        context = setup.context("customer", ignore if quiet else teller.tell)
+    with NoticePrinter(as_json=False) as printer:
+        context = setup.context("customer", ignore if quiet else printer.show)
         with contextlib.closing(context.sender):
             number = post_job(context, where, posted.record(reward), judge)
     if not quiet:

@@ -198,7 +198,7 @@ def _played(
 ) -> tuple[Progress, int | None]:
     """Return the progress of a role when it has ended, and the signal that made it end, if one did."""
     from tiebreak.cli import failures
-    from tiebreak.cli.notice_printer import Teller
+    from tiebreak.cli.notice_printer import NoticePrinter
     from tiebreak.roles.notices import Progress
     from tiebreak.roles.published_content import Keeper, PublishedContent
 
@@ -217,7 +217,10 @@ def _played(
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     progress, context = Progress(state="not started"), None
     try:
-        with Teller(as_json=as_json) as teller, (operation or Operation()).monitor(name, teller.tell) as monitor:
+        with (
+            NoticePrinter(as_json=as_json) as printer,
+            (operation or Operation()).monitor(name, printer.show) as monitor,
+        ):
             try:
                 context = setup.context_in_time(name, monitor)
                 if context is not None:

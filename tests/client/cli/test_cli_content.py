@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tiebreak.cli import output
-from tiebreak.cli.notice_printer import Teller
+from tiebreak.cli.notice_printer import NoticePrinter
 from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
 from tiebreak.store import Transfer, open_store
 from tiebreak.transactions.keys import devnet_account
@@ -78,8 +78,8 @@ def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.M
 
     monkeypatch.setattr(sys, "stdout", written := Slow())
     notices = [Notice(role="auditor", what=What.STEP, text=f"step {number}") for number in range(40)]
-    with Teller(as_json=True) as teller, ThreadPoolExecutor(4) as threads:
-        list(threads.map(teller.tell, notices))
+    with NoticePrinter(as_json=True) as printer, ThreadPoolExecutor(4) as threads:
+        list(threads.map(printer.show, notices))
     texts = [json.loads(line)["text"] for line in written.getvalue().splitlines()]
     assert sorted(texts) == sorted(notice.text for notice in notices)
 
@@ -115,13 +115,13 @@ def test_a_transfer_is_a_notice_for_programs_and_progress_for_people(
     told(Transfer("adding", "model\x1b[2J", 5_000_000, 20_000_000))
     of_warnings("trainer", notices.append)("something is not there yet")
     assert [notice.what for notice in notices] == [What.TRANSFER, What.WARNING]
-    with Teller(as_json=True) as teller:
-        teller.tell(notices[0])
+    with NoticePrinter(as_json=True) as printer:
+        printer.show(notices[0])
     shown = json.loads(capsys.readouterr().out)
     assert (shown["what"], shown["done"], shown["total"]) == ("transfer", 5_000_000, 20_000_000)
     monkeypatch.setattr(output, "_SECONDS_BETWEEN_LINES", 0.01)
-    with Teller(as_json=False) as teller:
-        teller.tell(notices[0])
+    with NoticePrinter(as_json=False) as printer:
+        printer.show(notices[0])
         time.sleep(0.2)
     printed = capsys.readouterr()
     assert printed.out == "" and "5 of 20" in printed.err and "\x1b" not in printed.err
