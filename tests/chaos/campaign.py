@@ -137,6 +137,7 @@ def _work(options: argparse.Namespace) -> int:
             for how, names in (("ranks", planned.by_ranks), ("workers", planned.by_workers)):
                 story += f", by {how}: {' '.join(sorted(names))}" if names else ""
             story += ", data elsewhere" if planned.gateway else ""
+            story += ", three nodes, of which one lies" if planned.several else ""
             told = {"seed": seed, "story": story, "ended": result.ended, "seconds": result.seconds}
             told |= {"violations": result.violations, "games": result.games, "counts": result.counts}
             print(json.dumps(told), flush=True)

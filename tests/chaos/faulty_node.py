@@ -18,6 +18,8 @@ from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from eth_hash.auto import keccak
+
 _DRIP_SECONDS = (2.0, 6.0)
 _DELAY_SECONDS = (0.1, 2.0)
 _REMEMBERED = 4000
@@ -41,6 +43,7 @@ class Fault(StrEnum):
     EMPTY = "an empty answer"
     REFUSED = "an internal error instead of an answer"
     RANGE = "a range of logs refused"
+    LIE = "a false answer"
 
 
 _USUAL = (
@@ -50,6 +53,8 @@ _USUAL = (
 )
 _BLOCK_PARAMETER = {"eth_call": 1, "eth_getBalance": 1, "eth_getCode": 1, "eth_getTransactionCount": 1}
 """Positions of the block in the parameters of methods."""
+_TRUE = ("eth_chainId", "net_version", "web3_clientVersion")
+"""Methods about which nobody lies: a node of another chain is not asked."""
 _EMPTY = {
     "eth_call": "0x",
     "eth_getCode": "0x",
@@ -64,11 +69,12 @@ class Weather:
     """The present behaviour of a role's node.
 
     rate: share of the requests with a fault. down: no request gets through. log_range: the most blocks in one question
-    for logs; None for any number."""
+    for logs; None for any number. lies: whether half of the answers are false."""
 
     rate: float = 0.0
     down: bool = False
     log_range: int | None = None
+    lies: bool = False
 
 
 @dataclass(slots=True)
@@ -200,6 +206,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(raw)
 
     def _result(self, line: _Line, fault: Fault | None, method: str, params: list[Any]) -> Any:
+        if line.weather.lies and method not in _TRUE and params[:1] != ["0x0"] and line.random.random() < 0.5:
+            self.node.count(Fault.LIE)
+            return self._lie(line, method, params)
         key = json.dumps([method, params])
         if fault is Fault.REFUSED:
             raise _Refusal(-32603, "internal error")
@@ -220,6 +229,24 @@ class _Handler(BaseHTTPRequestHandler):
         if len(line.remembered) > _REMEMBERED:
             line.remembered.clear()
         return result
+
+    def _lie(self, line: _Line, method: str, params: list[Any]) -> Any:
+        """Another answer than the true one: an older state, nothing, a failure, another number; of a transaction that
+        was handed over, which is dropped, its hash."""
+        if method == "eth_sendRawTransaction":
+            return "0x" + keccak(bytes.fromhex(params[0][2:])).hex()
+        if method == "eth_estimateGas":
+            raise _Refusal(3, "execution reverted")
+        if method in ("eth_getTransactionCount", "eth_getBalance", "eth_maxPriorityFeePerGas"):
+            return hex(line.random.randrange(5000))
+        if method in _EMPTY and line.random.random() < 0.5:
+            return _EMPTY[method]
+        found = self._behind(line.random.randint(1, 80), method, params)
+        if method == "eth_getTransactionReceipt" and found:
+            return found | {"status": "0x0"}
+        if method == "eth_getBlockByNumber" and found:
+            return found | {"hash": "0x" + line.random.randbytes(32).hex()}
+        return found[1:] if method == "eth_getLogs" else found
 
     def _limit(self, wanted: dict[str, Any], most: int) -> None:
         first, last = (wanted.get(name, "latest") for name in ("fromBlock", "toBlock"))

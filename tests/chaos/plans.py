@@ -73,7 +73,8 @@ class Plan:
     whether another customer's job has the same number at first, until a reorganisation gives it to this one. audits:
     what the job asks for. by_ranks: who runs as two ranks. by_workers: auditors with a worker, whose trainer publishes
     checkpoints. gateway: whether each party has a folder of its own, and reads those of others through a gateway that
-    drips; then somebody without an account trains the job, too, from data that lie behind it."""
+    drips; then somebody without an account trains the job, too, from data that lie behind it. several: whether each
+    honest party asks three nodes, of which one lies, and the others are always there."""
 
     seed: int
     job: int
@@ -93,6 +94,7 @@ class Plan:
     by_ranks: frozenset[str]
     by_workers: frozenset[str]
     gateway: bool
+    several: bool = False
 
     @property
     def appeals(self) -> bool:
@@ -158,4 +160,9 @@ def plan(seed: int, *, appeals: bool = False) -> Plan:
     by_ranks = frozenset(name for name in twins if draw.random() < 0.3)
     by_workers = frozenset(name for name in twins if name != "trainer" and draw.random() < 0.3)
     gateway = draw.random() < 0.3
-    return replace(made, by_ranks=by_ranks, by_workers=by_workers - by_ranks, gateway=gateway)
+    made = replace(made, by_ranks=by_ranks, by_workers=by_workers - by_ranks, gateway=gateway)
+    if draw.random() < 0.75:
+        return made
+    # With another node away there is no majority, and new bonds would rightly wait.
+    events = tuple(event for event in made.events if event.trouble is not Trouble.OUTAGE)
+    return replace(made, several=True, rates=dict.fromkeys(made.rates, 0.0), events=events)

@@ -78,7 +78,7 @@ class Stage:
         """A party, not yet started. Dishonest ones have a node without faults."""
         signer = self.accounts[account or name]
         honest = words[0] != "misbehave"
-        url = self.faulty.url(name) if honest else self.chain.url
+        url = self._nodes(name) if honest else self.chain.url
         environment = {
             KEY_VARIABLE: "0x" + bytes(signer.key).hex(),
             "TIEBREAK_CHAIN": url,
@@ -98,6 +98,13 @@ class Stage:
         party = Party(name, signer, honest, words, environment, disk, self.directory / f"{name}.out", lasting)
         self.parties[name] = party
         return party
+
+    def _nodes(self, name: str) -> str:
+        """The nodes of an honest party: a faulty one, or three, of which one lies."""
+        if not self.plan.several:
+            return self.faulty.url(name)
+        self.faulty.weather(f"{name}-liar", Weather(lies=True))
+        return " ".join(self.faulty.url(one) for one in (name, f"{name}-second", f"{name}-liar"))
 
     def _content(self, name: str) -> str:
         """The stores of a party: one folder for all, or its own and the gateway."""

@@ -137,7 +137,7 @@ def test_a_seed_decides_a_round() -> None:
     assert all(event.size <= plan(seed).confirmations for seed in range(300) for event in plan(seed).events
                if event.trouble is Trouble.REORGANISATION)  # fmt: skip
     assert {plan(seed).audits for seed in range(300)} == set(Audits)
-    assert {plan(seed).gateway for seed in range(300)} == {False, True}
+    assert {plan(seed).gateway for seed in range(300)} == {plan(seed).several for seed in range(300)} == {False, True}
     held = [plan(seed) for seed in range(300) if plan(seed).appeals]
     assert {one.audits for one in held} == {Audits.OPEN, Audits.BLIND} and any(one.by_workers for one in held)
     assert all(plan(seed, appeals=True).appeals for seed in range(300))
@@ -195,6 +195,10 @@ def test_a_faulty_node_fails_in_every_way_and_repeats_itself_by_its_seed(chain: 
         wanted = {"fromBlock": "0x1", "toBlock": "0x50"}
         assert "limited to a range of 10" in ask(node.url("auditor"), "eth_getLogs", wanted).text
         assert ask(node.url("auditor"), "eth_getLogs", wanted | {"toBlock": "0xa"}).json()["result"] == []
+        node.weather("liar", Weather(lies=True))
+        blocks = [ask(node.url("liar"), "eth_getBlockByNumber", hex(5), False).json()["result"] for _ in range(20)]
+        assert 2 < len({str(block) for block in blocks}) < 20, "half of what it says is true"
+        assert len({ask(node.url("liar"), "eth_getBlockByNumber", "0x0", False).text for _ in range(20)}) == 1
         node.weather("auditor", Weather(down=True))
         with pytest.raises(requests.ConnectionError):
             ask(node.url("auditor"), "eth_chainId")
@@ -218,7 +222,7 @@ def test_a_gateway_has_every_flaw_and_gives_right_blocks_between_them(tmp_path: 
         assert set(outcomes) == {"right", "StoreUnavailable", "CorruptBlock", "ContentMissing"}
         assert set(gateway.flaws) == set(Flaw)
         gateway.rate = 0.0
-        assert store.part(cid, 5, 7) == bytes(range(5, 12))
+        assert store.part(cid, 5, 7, is_right=bool) == bytes(range(5, 12))
     finally:
         gateway.close()
 

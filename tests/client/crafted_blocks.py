@@ -20,9 +20,7 @@ class Blocks(FolderStore):
 
     def put(self, block: bytes, codec: int = 0x70) -> Cid:
         cid = Cid.of(block, codec)
-        path = self._blocks / cid.digest.hex()[:2] / cid.digest.hex()[2:4] / cid.digest.hex()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(block)
+        self._put(cid, block)
         return cid
 
     def node(self, node: UnixFsNode) -> Cid:

@@ -24,7 +24,14 @@ class Request(BaseHTTPRequestHandler):
     body = b""
 
     def _any(self) -> None:
-        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            self.body = b""
+            while size := int(self.rfile.readline(), 16):
+                self.body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         with suppress(OSError):  # the client has gone
             type(self).answer(self)
 
@@ -52,8 +59,15 @@ def free_port() -> int:
         return port
 
 
-def giving_blocks(store: Store, lie: Callable[[bytes], bytes] = lambda block: block) -> Callable[[Request], None]:
-    """Answers of a trustless gateway to a store. lie: makes of a block what is sent."""
+def giving_blocks(
+    store: Store,
+    lie: Callable[[bytes], bytes] = lambda block: block,
+    *,
+    ranges: bool = True,
+    sent: list[int] | None = None,
+) -> Callable[[Request], None]:
+    """Answers of a trustless gateway to a store. lie: makes of a block what is sent. ranges: whether it sends parts of
+    blocks (RFC 9110, section 14). sent: gets the size of each answer."""
 
     def answer(request: Request) -> None:
         address = urlsplit(request.path).path.rpartition("/")[2]
@@ -62,11 +76,12 @@ def giving_blocks(store: Store, lie: Callable[[bytes], bytes] = lambda block: bl
         except StoreError:
             request.send(404)
             return
-        asked = re.fullmatch(r"bytes=([0-9]+)-([0-9]+)", request.headers.get("Range", ""))
-        if asked is None:
-            request.send(200, block)
-        else:
-            request.send(206, block[int(asked[1]) : int(asked[2]) + 1])
+        asked = re.fullmatch(r"bytes=([0-9]+)-([0-9]+)", request.headers.get("Range", "")) if ranges else None
+        if asked is not None:
+            block = block[int(asked[1]) : int(asked[2]) + 1]
+        if sent is not None:
+            sent.append(len(block))
+        request.send(200 if asked is None else 206, block)
 
     return answer
 

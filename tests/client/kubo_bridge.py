@@ -144,16 +144,6 @@ class Handler(BaseHTTPRequestHandler):
             return self._error("block was not found locally (offline): ipld: could not find " + query["arg"][0])
         return self._raw(200, "application/octet-stream", block)
 
-    def rpc_cat(self, query: dict[str, list[str]], _body: bytes) -> None:
-        cid, first, size = query["arg"][0], int(query["offset"][0]), int(query["length"][0])
-        if self.kubo.block(cid) is None:
-            return self._error("block was not found locally (offline): ipld: could not find " + cid)
-        with tempfile.TemporaryDirectory() as room:
-            path = Path(room, "content")
-            if not self.kubo.export(cid, path):
-                return self._error("cat: failed")
-            return self._raw(200, "text/plain", path.read_bytes()[first : first + size])
-
     def rpc_block_stat(self, query: dict[str, list[str]], _body: bytes) -> None:
         block = self.kubo.block(query["arg"][0])
         if block is None:
@@ -174,9 +164,6 @@ class Handler(BaseHTTPRequestHandler):
         if not self.kubo.unpin(query["arg"][0]):
             return self._error("unpin: failed")
         return self._answer(200, {"Pins": query["arg"]})
-
-    def rpc_pin_ls(self, _query: dict[str, list[str]], _body: bytes) -> None:
-        self._answer(200, {"Keys": {cid: {"Type": "recursive"} for cid in self.kubo.pins()}})
 
     def rpc_get(self, query: dict[str, list[str]], _body: bytes) -> None:
         """Not as the real command, which sends an archive: exports to a path of this machine."""

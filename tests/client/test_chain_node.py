@@ -6,35 +6,37 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tiebreak.contract.contract_watch import last_block_before
 from tiebreak.rpc.chain_errors import InvalidAnswer, RpcRefused
 from tiebreak.rpc.node import ChainNode
 
 from tests.client.canned_node import ADDRESS, HASH, Canned, block, log, receipt
 
-JUNK = [None, True, 7, -1, 1.5, "", "0x", "7", "0xzz", "0x-1", "0x00", "0x 1", "0x" + "f" * 65, "é", [], {}, ["0x1"]]
+JUNK = [None, True, 7, -1, 1.5, "", "0x", "7", "0xzz", "0x-1", "0x00", "0x" + "f" * 65, "é", [], {}]
 
 
-@pytest.mark.parametrize("junk", JUNK)
-def test_a_number_that_is_none_is_refused(junk: object) -> None:
-    for method, ask in {
-        "eth_chainId": lambda node: node.chain_id,
-        "eth_getBalance": lambda node: node.balance(ADDRESS),
-        "eth_getTransactionCount": lambda node: node.nonce(ADDRESS),
-        "eth_estimateGas": lambda node: node.estimate_gas(ADDRESS, b"", sender=ADDRESS),
-        "eth_maxPriorityFeePerGas": lambda node: node.fees(),
-    }.items():
+def test_a_number_or_bytes_that_are_none_are_refused() -> None:
+    for junk in JUNK:
+        for method, ask in {
+            "eth_chainId": lambda node: node.chain_id,
+            "eth_getBalance": lambda node: node.balance(ADDRESS),
+            "eth_getTransactionCount": lambda node: node.nonce(ADDRESS),
+            "eth_estimateGas": lambda node: node.estimate_gas(ADDRESS, b"", sender=ADDRESS),
+            "eth_maxPriorityFeePerGas": lambda node: node.priority_fee(),
+        }.items():
+            with pytest.raises(InvalidAnswer):
+                ask(ChainNode(Canned(**{method: junk})))
+    for junk in (*JUNK, "0x1", "0x" + "11" * 31):
         with pytest.raises(InvalidAnswer):
-            ask(ChainNode(Canned(**{method: junk})))
-
-
-@pytest.mark.parametrize("junk", [*JUNK[:6], *JUNK[7:10], "0x1", "0xabc", "0x" + "11" * 31, [], {}])
-def test_bytes_that_are_none_or_have_the_wrong_length_are_refused(junk: object) -> None:
-    with pytest.raises(InvalidAnswer):
-        ChainNode(Canned(eth_sendRawTransaction=junk)).send_raw(b"x")
+            ChainNode(Canned(eth_sendRawTransaction=junk)).send_raw(b"x")
 
 
 @pytest.mark.parametrize(
-    "junk", [7, "0x1", [], {}, block(None), block(hash="0x11"), block(timestamp="now"), block(number=5)]
+    "junk",
+    [
+        *(7, "0x1", {}, block(None), block(hash="0x11"), block(timestamp="now"), block(number=5)),
+        *(block(transactions=["0x11"]), block(transactions={})),
+    ],
 )
 def test_a_block_that_is_none_is_refused(junk: object) -> None:
     node = ChainNode(Canned(eth_getBlockByNumber=junk))
@@ -109,7 +111,7 @@ def test_events_that_were_not_asked_for_or_are_out_of_order_are_refused(items: o
 def test_an_event_without_its_transactions_place_is_one() -> None:
     for place, found in ((None, None), ("0x7", 7)):
         node = ChainNode(Canned(eth_getLogs=[log(3, transactionIndex=place)]))
-        assert [one.transaction_index for one in node.one_range(ADDRESS, 3, 3)] == [found]
+        assert [one.transaction_index for one in node.all_logs(ADDRESS, 3, 3)] == [found]
 
 
 def test_events_of_a_dropped_block_are_not_shown() -> None:
@@ -137,14 +139,17 @@ def test_a_wanted_last_block_need_not_be_confirmed() -> None:
     assert [item.block for item in logs_node(every_block).logs(ADDRESS, from_block=8, to_block=50)] == [8, 9]
 
 
-@pytest.mark.parametrize("says", [10, 5_000, 10**12, 2**64 - 1])
-@pytest.mark.parametrize("confirmations", [0, 1])
-def test_a_newest_block_that_the_node_does_not_have_is_no_end_to_search_to(says: int, confirmations: int) -> None:
-    head = 9 - confirmations
-    liar = Canned(eth_getLogs=every_block, eth_getBlockByNumber=chain(head, says))
-    with pytest.raises(InvalidAnswer, match=f"newest block is {says}, but does not have block {says - confirmations}"):
-        ChainNode(liar, confirmations=confirmations).logs(ADDRESS, from_block=0)
-    assert "eth_getLogs" not in [method for method, _ in liar.asked]
+@pytest.mark.parametrize("says", [10, 10**12, 2**64 - 1])
+def test_a_newest_block_that_the_node_does_not_have_is_no_end_to_search_to(says: int) -> None:
+    for confirmations in (0, 1):
+        liar = Canned(eth_getLogs=every_block, eth_getBlockByNumber=chain(9 - confirmations, says))
+        client = ChainNode(liar, confirmations=confirmations)
+        wanted = f"newest block is {says}, but does not have block {says - confirmations}"
+        with pytest.raises(InvalidAnswer, match=wanted):
+            client.logs(ADDRESS, from_block=0)
+        assert "eth_getLogs" not in [method for method, _ in liar.asked]
+        liar.answers["eth_getBlockByNumber"] = chain(9)
+        assert [item.block for item in client.logs(ADDRESS, from_block=0)] == list(range(10 - confirmations))
 
 
 def test_a_node_that_has_made_up_all_the_blocks_there_could_be_keeps_nobody_busy() -> None:
@@ -152,15 +157,6 @@ def test_a_node_that_has_made_up_all_the_blocks_there_could_be_keeps_nobody_busy
     with pytest.raises(InvalidAnswer, match="use another node"):
         ChainNode(liar).logs(ADDRESS, from_block=0)
     assert len(liar.asked) < 5
-
-
-def test_after_a_newest_block_that_was_not_one_every_event_is_found() -> None:
-    node = Canned(eth_getLogs=every_block, eth_getBlockByNumber=chain(9, 2**40))
-    client = ChainNode(node)
-    with pytest.raises(InvalidAnswer):
-        client.logs(ADDRESS, from_block=0)
-    node.answers["eth_getBlockByNumber"] = chain(9)
-    assert [item.block for item in client.logs(ADDRESS, from_block=0)] == list(range(10))
 
 
 def test_a_node_that_is_behind_the_first_block_asked_for_has_not_shown_that_there_is_nothing() -> None:
@@ -209,20 +205,68 @@ def test_a_node_that_takes_its_last_block_back_every_time_is_one_error() -> None
         ChainNode(Canned(eth_getLogs=[], eth_getBlockByNumber=answer)).logs(ADDRESS, from_block=0)
 
 
-def test_a_node_that_limits_ranges_still_gives_every_event_once() -> None:
-    def stingy(query: dict[str, str]) -> list[dict[str, object]]:
-        first, last = int(query["fromBlock"], 16), int(query["toBlock"], 16)
-        if last - first > 700:
-            raise RpcRefused("eth_getLogs", -32005, "query returned more than 10000 results")
-        return [log(i) for i in range(first, last + 1) if i % 97 == 0]
-
-    found = logs_node(stingy, head=5_000).logs(ADDRESS, from_block=10)
-    assert [item.block for item in found] == [i for i in range(10, 5_001) if i % 97 == 0]
+# Ranges of events that a provider limits, in whatever words.
 
 
-def test_a_node_that_refuses_even_one_block_is_one_error() -> None:
-    def refuse(query: dict[str, str]) -> None:
-        raise RpcRefused("eth_getLogs", -32005, "no")
+def limited(head: int, most: int, *, events: list[int] | None = None, results: int = 10**9) -> Any:
+    """A node that answers for at most so many blocks, or results, at a time; and the ranges that it was asked for."""
+    asked: list[tuple[int, int]] = []
 
+    def logs(wanted: dict[str, str]) -> list[object]:
+        first, last = int(wanted["fromBlock"], 16), int(wanted["toBlock"], 16)
+        asked.append((first, last))
+        found = [log(number) for number in events or [] if first <= number <= last]
+        if last - first + 1 > most or len(found) > results:
+            raise RpcRefused("eth_getLogs", -32005, "any words")
+        return list(found)
+
+    def blocks(tag: str, full: bool) -> object:
+        number = head if tag == "latest" else int(tag, 16)
+        return block(hex(number), timestamp=hex(12 * number))
+
+    return ChainNode(Canned(eth_getLogs=logs, eth_getBlockByNumber=blocks)), asked
+
+
+@pytest.mark.parametrize("most", [1, 7, 999])
+def test_every_event_is_found_once_within_any_limit(most: int) -> None:
+    events = [0, 3, 500, 501, 777, 1999]
+    node, asked = limited(2000, most, events=events)
+    assert [found.block for found in node.logs(ADDRESS, from_block=0)] == events
+    accepted = [pair for pair in asked if pair[1] - pair[0] < most]
+    assert sum(last - first + 1 for first, last in accepted) == 2001
+
+
+def test_the_limit_is_learned_and_not_met_again_and_again() -> None:
+    """100,000 blocks where a provider allows 100: 6,308 requests before the limit was remembered."""
+    node, asked = limited(100_000, 100)
+    node.logs(ADDRESS, from_block=0)
+    assert len(asked) <= 1800
+
+
+def test_a_limit_of_results_holds_only_where_the_results_are() -> None:
+    events = list(range(5000, 5400))
+    node, asked = limited(100_000, 10**9, events=events, results=50)
+    assert [found.block for found in node.logs(ADDRESS, from_block=0)] == events
+    assert len(asked) <= 400
+
+
+def test_a_node_that_refuses_one_block_is_not_asked_for_ever() -> None:
+    node, asked = limited(5000, 0)
     with pytest.raises(RpcRefused):
-        logs_node(refuse).logs(ADDRESS, from_block=0)
+        node.logs(ADDRESS, from_block=0)
+    assert len(asked) < 20
+
+
+def test_a_search_from_the_newest_block_stops_where_it_has_found() -> None:
+    node, asked = limited(100_000, 100, events=[10, 99_500])
+    first = next(node.search_back(ADDRESS, from_block=0, to_block=100_000))
+    assert first.block == 99_500 and first.block_hash == bytes.fromhex(HASH[2:])
+    assert len(asked) <= 25
+
+
+def test_a_games_own_block_is_found_by_its_time() -> None:
+    node, _ = limited(100_000, 100)
+    for started in (99_990, 99_000, 50_000, 17):
+        found = last_block_before(node, 12 * started, 100_000)
+        assert found < started
+        assert 100_000 - found <= max(64, 2 * (100_000 - started) + 2) or found == 0

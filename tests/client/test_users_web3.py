@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from eth_tester import EthereumTester, PyEVMBackend
 from hexbytes import HexBytes
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
@@ -21,11 +20,11 @@ from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import QuorumTransport
 from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.rpc.web3_providers import TransportProvider
-from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC, devnet_account
+from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
-from web3 import EthereumTesterProvider, HTTPProvider, IPCProvider, Web3
+from web3 import HTTPProvider, IPCProvider, Web3
 from web3.datastructures import AttributeDict
-from web3.exceptions import ContractCustomError, ContractLogicError, ProviderConnectionError, Web3RPCError
+from web3.exceptions import ContractCustomError, ProviderConnectionError, Web3RPCError
 from web3.middleware import Web3Middleware
 from web3.providers import BaseProvider
 
@@ -92,31 +91,6 @@ def test_the_contract_is_read_and_written_through_a_users_web3(kind: Any, url: s
         trainer.send(trainer.finalize(job))
 
 
-def test_a_provider_that_does_without_json_rpc_serves_the_whole_contract() -> None:
-    backend = PyEVMBackend.from_mnemonic(
-        MNEMONIC,
-        num_accounts=ACCOUNTS,
-        genesis_state_overrides={"balance": BALANCE},
-        hd_path="m/44'/60'/0'/0",
-    )
-    node = ChainNode(Web3(EthereumTesterProvider(EthereumTester(backend))))
-    assert node.name == "EthereumTesterProvider" and node.block(0) == node.head()
-    cast = Cast.on(node)
-    job = cast.post()
-    cast.commit(job, Run.of())
-    assert cast.customer.job(job).status is JobStatus.CLAIMED
-    assert [type(event).__name__ for event in cast.customer.events(job=job)] == ["JobPosted", "Committed", "RowShown"]
-    assert node.balance(devnet_account(0).address) == node.w3.eth.get_balance(devnet_account(0).address)
-    transactions = node.transactions_of(node.head().number)
-    assert transactions is not None
-    (receipt,) = [node.receipt(name) for name in transactions]
-    assert receipt is not None and receipt.succeeded and receipt.block == node.head().number
-    with pytest.raises(ContractError, match="WrongJobStatus"):
-        cast.customer.job(99)
-    with pytest.raises(ContractError, match="TooEarly"):
-        cast.trainer.send(cast.trainer.finalize(job))
-
-
 @pytest.mark.parametrize("several", [False, True])
 def test_these_providers_serve_web3(several: bool, chain: EmbeddedChain, url: str, cast: Cast) -> None:
     job = cast.post()
@@ -165,27 +139,12 @@ def test_a_node_that_does_not_answer_a_provider_in_time_is_unavailable(tmp_path:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "node.ipc"))
         silent.listen()
-        with pytest.raises(ChainUnavailable, match=r"no usable answer from the chain at IPCProvider to .* \(Timeout\)"):
+        with pytest.raises(ChainUnavailable, match=r"no usable answer from the chain at .*node.ipc to .* \(Timeout\)"):
             ChainNode(Web3(IPCProvider(tmp_path / "node.ipc", timeout=1))).head()
     with pytest.raises(ChainUnavailable, match="no usable answer from the chain at Raising"):
         ChainNode(Raising(ProviderConnectionError("nobody is there"))).head()
     with pytest.raises(ChainUnavailable, match="no usable answer from the chain at HTTPProvider"):
         ChainNode(Web3(HTTPProvider("http://[x", exception_retry_configuration=None))).head()
-
-
-class TransactionFailed(Exception):
-    """Of the name that eth-tester's error has."""
-
-
-@pytest.mark.parametrize(
-    "error",
-    [ContractLogicError("no", data="0xzz"), TransactionFailed("b'open"), TransactionFailed("\ud800")],
-    ids=str,
-)
-def test_a_revert_whose_data_are_none_is_a_refusal(error: Exception) -> None:
-    with pytest.raises(RpcRefused, match="execution reverted") as caught:
-        ChainNode(Raising(error)).head()
-    assert caught.value.data is None
 
 
 class Refusing(BaseProvider):

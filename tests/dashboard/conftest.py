@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from starlette.testclient import TestClient
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.web import Server, listen, make_app
+from tiebreak.dashboard.web import listen, make_app
 from tiebreak.devnet.embedded import embedded_node
+from tiebreak.http_server import BackgroundServer, bounded_server, url_of
 
 from tests.client.disputes import Cast
 
@@ -64,8 +66,22 @@ def shown(cast: Cast) -> Site:
 @pytest.fixture
 def served(shown: Site) -> Iterator[str]:
     """The address of a site over the cast's contract."""
-    with listen("127.0.0.1", 0) as listening, Server(shown, listening) as server:
-        yield server.url
+    with serving_site(shown) as url:
+        yield url
+
+
+@contextmanager
+def serving_site(site: Site) -> Iterator[str]:
+    """The address of a site that is served beside."""
+    with listen("127.0.0.1", 0) as listening:
+        server = BackgroundServer(bounded_server(make_app(site)), listening, "dashboard")
+        site.start()
+        assert server.start()
+        try:
+            yield url_of(listening)
+        finally:
+            server.stop()
+            site.close()
 
 
 def find_browser() -> Path | None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.web import Server, listen
 from tiebreak.devnet.embedded import embedded_node
 
 from tests.client.disputes import JOB_CID, TERMS, Cast, Party, Run
+from tests.dashboard.conftest import serving_site
 from tests.dashboard.looking import AXE, Look
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def half_played() -> Iterator[str]:
     given = {"spec_hash": cast.spec().hash, "checkpoint_root": BELIEVED.checkpoints.root, "bond": 10**17}
     cast.auditor.send(cast.auditor.attest(audited, log_cid=JOB_CID, model_cid=JOB_CID, **given))
     cast.referee.send(cast.referee.attest(audited, log_cid="x" * 128, model_cid="<b>", **given))
-    with listen("127.0.0.1", 0) as listening, Server(Site(cast.customer), listening) as server:
-        yield server.url
+    with serving_site(Site(cast.customer)) as url:
+        yield url
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

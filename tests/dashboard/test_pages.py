@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tiebreak.contract import events
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.game import VerificationGame
 from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, ContractPages
-from tiebreak.dashboard.game_history import event_words
-from tiebreak.dashboard.local_files import OwnReplay
-from tiebreak.dashboard.showing import LONGEST, content, facts, status_words, tone
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
 from tiebreak.devnet.embedded import embedded_node
@@ -25,6 +21,14 @@ from tiebreak.rpc.chain_errors import ContractError
 from tests.client.disputes import ETHER, JOB_CID, TERMS, Cast, Run
 
 RIGHT, WRONG = Run.of(), Run.of(23)
+AUDITED = replace(TERMS, attestations_needed=2, attestation_bond=3 * ETHER // 2, audit_fee=ETHER // 50)
+
+
+def attest(auditor: VerificationGame, job: int, **cids: str) -> None:
+    """Attest to the right claim, with a bond."""
+    given = {"spec_hash": auditor.job(job).spec_hash, "checkpoint_root": RIGHT.checkpoints.root}
+    cids = {"log_cid": JOB_CID, "model_cid": JOB_CID} | cids
+    auditor.send(auditor.attest(job, bond=AUDITED.attestation_bond, **given, **cids))  # type: ignore[arg-type]
 
 
 def text(client: TestClient, path: str, status: int = 200) -> str:
@@ -83,33 +87,30 @@ def test_a_replay_that_failed_says_why(
 ) -> None:
     job = cast.post()
     cast.commit(job, WRONG)
-    game = cast.dispute(job, WRONG, RIGHT)
+    game = cast.challenge(job, RIGHT.checkpoints.root)
     seen(site)
-    trouble = "the store <b>is</b> away. It is tried again by itself."
-    monkeypatch.setattr(site.replays, "trouble", lambda job: trouble)
-    monkeypatch.setattr(site.replays, "game", lambda game, job: OwnReplay([], True, trouble))
+    trouble = "the file <b>is</b> damaged."
+    monkeypatch.setattr(site.local, "runs", lambda job: [Path("run")])
+    monkeypatch.setattr(site.local, "root", lambda job, place=(), sum_of=None: (None, trouble))
     assert f"Our own run cannot be held against this claim: {trouble}" in text(client, f"/jobs/{job}")
-    shown = text(client, f"/games/{game}")
-    assert f"The replay of the next level has failed: {trouble} The next level is being executed again." in shown
+    assert f"The replay of the next level has failed: {trouble}" in text(client, f"/games/{game}")
 
 
 @pytest.mark.slow
 def test_accounts_are_told_by_role_with_what_they_have_at_stake(cast: Cast, site: Site, client: TestClient) -> None:
-    first, second = cast.post(), cast.post()
+    first, second = cast.post(), cast.post(AUDITED)
     cast.commit(first, WRONG)
     cast.dispute(first, WRONG, RIGHT)
     cast.commit(second, RIGHT)
+    attest(cast.referee, second)
     seen(site)
-    page = site.accounts(site.head_monitor.sight())["page"]
+    page = site.accounts(site.head_monitor.snapshot())["page"]
     by_role = {role: one for one in page.accounts for role in one.roles}
     assert by_role["trainer"].bonds == TERMS.trainer_bond and by_role["trainer"].roles["trainer"] == 2
     assert by_role["challenger"].bonds == 0
     assert by_role["challenger"].credit == cast.customer.credit_of(by_role["challenger"].address) > 0
-    assert by_role["customer"].escrowed == TERMS.reward, "the other reward is the customer's again"
-    for name, game in (("trainer", cast.trainer), ("challenger", cast.auditor), ("customer", cast.customer)):
-        account = by_role[name]
-        sent = game.node.nonce(account.address)  # the customer has deployed the contract as well
-        assert 0 < account.transactions <= sent and account.gas > 21_000 * account.transactions
+    assert by_role["auditor"].bonds == AUDITED.attestation_bond
+    assert by_role["customer"].escrowed == TERMS.reward + AUDITED.audit_fee, "the other reward is the customer's again"
     assert page.burnt == cast.customer.burnt() > 0
     assert text(client, "/accounts").count("ETH") > 5
 
@@ -144,12 +145,10 @@ def test_a_hostile_address_is_text_and_never_a_link(cast: Cast, site: Site, clie
 
 
 def test_an_attestation_is_told_with_its_bond_and_its_addresses(cast: Cast, site: Site, client: TestClient) -> None:
-    job = cast.post(replace(TERMS, attestations_needed=2, attestation_bond=3 * ETHER // 2, audit_fee=ETHER // 50))
+    job = cast.post(AUDITED)
     cast.commit(job, RIGHT)
-    root, spec_hash = RIGHT.checkpoints.root, cast.spec().hash
-    given = {"spec_hash": spec_hash, "checkpoint_root": root, "bond": 3 * ETHER // 2}
-    cast.auditor.send(cast.auditor.attest(job, log_cid=JOB_CID, model_cid="bafymodel", **given))
-    cast.referee.send(cast.referee.attest(job, log_cid="x" * 128, model_cid=HOSTILE[0], **given))
+    attest(cast.auditor, job, model_cid="bafymodel")
+    attest(cast.referee, job, log_cid="x" * 128, model_cid=HOSTILE[0])
     seen(site)
     shown = text(client, f"/jobs/{job}")
     shown = shown[shown.index("Attestations 2") :]
@@ -161,26 +160,8 @@ def test_an_attestation_is_told_with_its_bond_and_its_addresses(cast: Cast, site
     assert "<script>alert" not in client.get(f"/jobs/{job}").text
 
 
-def test_a_long_address_is_shown_in_part() -> None:
-    assert len(content("files", "x" * 10_000).text) == LONGEST
-
-
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/jobs/0",
-        "/jobs/-1",
-        "/jobs/1e3",
-        "/jobs/" + "9" * 5000,
-        "/jobs/%31%00",
-        "/games/../../etc/passwd",
-        "/static/../web.py",
-        "/static/..%2fweb.py",
-        "/static/%2e%2e/web.py",
-        "/static/base.html",
-        "/templates/base.html",
-        "/etc/passwd",
-    ],
+    "path", ["/jobs/0", "/jobs/1e3", "/jobs/" + "9" * 5000, "/static/..%2fweb.py", "/static/base.html", "/etc/passwd"]
 )
 def test_what_is_not_there_is_not_there(empty: TestClient, path: str) -> None:
     assert "There is no" in text(empty, path, 404)
@@ -191,44 +172,28 @@ def test_a_job_or_game_that_is_not_there_is_told_by_its_number(empty: TestClient
     assert "There is no game 999999999999999999 in this contract" in text(empty, "/games/" + "9" * 18, 404)
 
 
-@pytest.mark.parametrize("page", ["0", "-3", "x", "9" * 18, "9" * 4000, "1'", "%00", ""])
+@pytest.mark.parametrize("page", ["0", "x", "9" * 4000, "%00"])
 def test_a_page_that_is_not_there_is_the_nearest(empty: TestClient, page: str) -> None:
     assert "There are no jobs yet" in text(empty, f"/jobs?page={page}")
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-@pytest.mark.parametrize("path", ["/jobs", "/jobs/1", "/games/1", "/accounts", "/events", "/static/style.css"])
-def test_nothing_can_be_sent(empty: TestClient, method: str, path: str) -> None:
-    answer = empty.request(method, path, content=b"x" * 1000)
-    assert answer.status_code == 405
-    assert "GET" in answer.headers["allow"]
-
-
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8646", "192.168.0.7", "", "[::ffff:1.2.3.4]"],
-)
-@pytest.mark.parametrize("path", ["/jobs", "/events", "/static/live.js"])
-def test_another_name_in_the_host_header_is_refused(empty: TestClient, host: str, path: str) -> None:
-    answer = empty.get(path, headers={"host": host})
-    assert answer.status_code == 400 and "contract" not in answer.text
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1:8646", "localhost:1", "LOCALHOST", "[::1]:8646"])
-def test_names_of_this_machine_are_answered(empty: TestClient, host: str) -> None:
-    assert empty.get("/jobs", headers={"host": host}).status_code == 200
+@pytest.mark.parametrize("method", ["POST", "DELETE", "OPTIONS"])
+def test_nothing_can_be_sent(empty: TestClient, method: str) -> None:
+    for path in ("/jobs", "/games/1", "/accounts", "/changes", "/static/style.css"):
+        answer = empty.request(method, path, content=b"x" * 1000)
+        assert answer.status_code == 405 and "GET" in answer.headers["allow"]
 
 
 def test_a_page_of_another_site_gets_nothing(empty: TestClient) -> None:
     for mode in ("no-cors", "cors"):
         headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": mode}
         assert empty.get("/jobs", headers=headers).status_code == 403
-        assert empty.get("/events", headers=headers).status_code == 403
+        assert empty.get("/changes", headers=headers).status_code == 403
     followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     assert empty.get("/jobs", headers=followed).status_code == 200, "a link in a mail"
 
 
-@pytest.mark.parametrize("path", ["/jobs", "/nowhere", "/static/style.css", "/static/live.js"])
+@pytest.mark.parametrize("path", ["/jobs", "/nowhere", "/static/live.js"])
 def test_every_answer_has_the_headers_that_keep_strangers_out(empty: TestClient, path: str) -> None:
     headers = empty.get(path).headers
     policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
@@ -254,15 +219,11 @@ class Endless:
         return [self._answer(call) for call in calls]
 
     def _answer(self, call: ContractCall) -> Any:
-        match call.function:
-            case "jobCount" | "gameCount":
-                return self._count
-            case "getJob" | "getGame":
-                there = 1 <= int(str(call.arguments[0])) <= self._count
-                found: Any = self._job if call.function == "getJob" else self._game
-                return found if there else ContractError("WrongJobStatus", {})
-        _, start, most = (int(str(one)) for one in call.arguments)
-        return tuple(range(start + 1, min(start + most, self._count) + 1))
+        if call.function in ("jobCount", "gameCount"):
+            return self._count
+        there = 1 <= int(str(call.arguments[0])) <= self._count
+        found: Any = self._job if call.function == "getJob" else self._game
+        return found if there else ContractError("WrongJobStatus", {})
 
 
 @pytest.fixture(scope="module")
@@ -280,59 +241,12 @@ def endless(posted: tuple[VerificationGame, int, int]) -> Endless:
 
 
 @pytest.mark.slow_cases("1")
-@pytest.mark.parametrize("page", [1, 2, 100_000, 200_000, 10**17])
+@pytest.mark.parametrize("page", [1, 2, 10**17])
 def test_of_millions_of_jobs_a_page_reads_a_few(endless: Endless, page: int) -> None:
     found = ContractPages(endless).jobs(page, 1)  # type: ignore[arg-type]
     assert len(found.jobs) == PAGE and found.pages == 5_000_000 // PAGE
     assert len(endless.requests) <= 2 and sum(endless.requests) <= 2 + PAGE + NEWEST_GAMES
     assert found.jobs[0][0] == 5_000_000 - (found.number - 1) * PAGE
-
-
-@pytest.mark.parametrize("page", [1, 7, 10**17])
-def test_of_millions_of_games_a_page_reads_a_few(endless: Endless, page: int) -> None:
-    found = ContractPages(endless).job(1, page, 1)  # type: ignore[arg-type]
-    assert len(found.games) == PAGE
-    assert len(endless.requests) <= 3 and sum(endless.requests) <= 2 + PAGE
-
-
-@pytest.mark.slow
-def test_all_pages_of_jobs_together_have_each_job_once(cast: Cast) -> None:
-    terms = replace(TERMS, reward=ETHER // 100, trainer_bond=ETHER // 100, challenger_bond=ETHER // 100)
-    for _ in range(PAGE + 3):
-        cast.post(terms)
-    block = cast.customer.node.head().number
-    source = ContractPages(cast.customer)
-    pages = [source.jobs(page, block).jobs for page in (1, 2)]
-    assert [number for page in pages for number, _ in page] == list(range(PAGE + 3, 0, -1))
-
-
-def test_a_newer_contract_shows_what_it_has_no_words_for() -> None:
-    class Status(IntEnum):
-        SEALED_AGAIN = 9
-
-    @dataclass
-    class Newer:
-        audit_fee: int = ETHER
-        attestations_needed: int = 3
-        quite_new_window: int = 3600
-        quite_new_bond: int = 5 * ETHER
-
-    assert (status_words(Status.SEALED_AGAIN), tone(Status.SEALED_AGAIN)) == ("Sealed again", "busy")
-    shown = {one.name: (one.text, one.kind) for one in facts(Newer())}
-    assert shown == {
-        "fee for audits": ("1 ETH", "money"),
-        "attestations needed": ("3", "number"),
-        "quite new window": ("1h", "span"),
-        "quite new bond": ("5 ETH", "money"),
-    }
-
-
-def test_an_event_without_words_is_told_by_its_name() -> None:
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class AppealOpened(events.Event):
-        game: int
-
-    assert event_words(AppealOpened(block=1, index=0, transaction=b"", game=1)) == "appeal opened"
 
 
 def test_transactions_are_linked_to_the_explorer_that_was_named(posted: tuple[VerificationGame, int, int]) -> None:

@@ -29,7 +29,7 @@ from tiebreak.contract.structs import (
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.game_history import GameHistory, verdict
 from tiebreak.dashboard.local_files import HEIGHT, POINTS, curve
-from tiebreak.dashboard.path import LEAST, WIDTH, depth, rungs
+from tiebreak.dashboard.path import LEAST, WIDTH, depth, draw_levels
 from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES, Names
 
 from tests.client.disputes import SPEC, TERMS
@@ -85,14 +85,10 @@ def game(*levels: tuple[Level, int, int], height: int = 0, **changes: Any) -> Ga
     ("wei", "shown"),
     [
         (0, "0 ETH"),
-        (7, "7 wei"),
         (9_999, "9,999 wei"),
         (618_000_000, "0.618 gwei"),
-        (27 * 10**12, "0.000027 ETH"),
-        (ETHER, "1 ETH"),
         (-3 * ETHER // 2, "-1.5 ETH"),
         (1_234_567 * ETHER + 1, "1,234,567 ETH"),
-        (2**128 - 1, "340,282,366,920,938,463,463 ETH"),
     ],
 )
 def test_amounts_have_five_digits_or_all_before_the_point(wei: int, shown: str) -> None:
@@ -110,13 +106,9 @@ def test_an_fp32_number_is_told_exactly(bits: int) -> None:
         assert shown.value in ("NaN", "infinity", "-infinity")
 
 
-def test_a_number_of_two_bytes_is_told_in_both_formats() -> None:
+def test_other_elements_are_told_by_their_width() -> None:
     assert showing.number(0x3F80, 2) == showing.Number("0x3f80", "1.0 in BF16, 1.875 in FP16")
-    assert showing.number(0xFC00, 2) == showing.Number("0xfc00", "-2.658456e+36 in BF16, -infinity in FP16")
     assert showing.number(0x7FC0, 2).value == "NaN in BF16, NaN in FP16"
-
-
-def test_other_elements_are_integers_and_booleans() -> None:
     assert showing.number(2**64 - 1, 8) == showing.Number("0x" + "f" * 16, "-1")
     assert (showing.number(1, 1).value, showing.number(2, 1).value) == ("true", "neither true nor false")
     assert showing.number(2**70, 0).bits == "0x" + "0" * 16, "a width that is not known yet"
@@ -155,11 +147,11 @@ def test_a_search_is_drawn_where_it_is(leaves: int, at: float, left: int) -> Non
     moved = min(left, len(heights) - 1)
     height = heights[moved]
     index = index >> height << height
-    (rung,) = rungs(game((Level.CHECKPOINT, leaves, index), height=height), JOB, NAMES)
-    for box in rung.boxes:
+    (level,) = draw_levels(game((Level.CHECKPOINT, leaves, index), height=height), JOB, NAMES)
+    for box in level.boxes:
         assert -0.01 <= box.x <= box.x + box.width <= WIDTH + 0.01
-        assert box.y + box.height <= rung.height + 0.01
-    marks = [box for box in rung.boxes if box.kind in ("place", "found")]
+        assert box.y + box.height <= level.height + 0.01
+    marks = [box for box in level.boxes if box.kind in ("place", "found")]
     # Every place lies in the one above it, except where a mark is as narrow as marks get.
     for above, below in pairwise(marks[1:]):
         assert below.x >= above.x - LEAST and below.x + below.width <= above.x + above.width + LEAST
@@ -167,32 +159,29 @@ def test_a_search_is_drawn_where_it_is(leaves: int, at: float, left: int) -> Non
     last = marks[-1]
     middle = (index + min(index + (1 << height), leaves)) / 2 / leaves * WIDTH
     assert abs(last.x + last.width / 2 - middle) <= LEAST
-    assert rung.done == (height == 0) and (marks[0].kind == "found") == rung.done
-    agreed = [box for box in rung.boxes if box.kind == "agreed"]
+    assert level.done == (height == 0) and (marks[0].kind == "found") == level.done
+    agreed = [box for box in level.boxes if box.kind == "agreed"]
     assert all(box.x + box.width <= last.x + last.width for box in agreed), "what lies to the right was not looked at"
 
 
 def test_a_path_leads_from_the_run_to_a_chunk() -> None:
-    shown = rungs(
+    shown = draw_levels(
         game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9)), JOB, NAMES
     )
-    assert [(rung.found, rung.detail) for rung in shown] == [
+    assert [(one.found, one.detail) for one in shown] == [
         ("checkpoint 6", "the first that differs: after steps 30 to 34"),
         ("step 32", "the first whose state differs"),
         ("operator 99", "matmul of gpt.py line 54"),
         ("chunk 9", "elements 2,304 to 2,559 of its output"),
     ]
-    assert [bool(rung.funnel) for rung in shown] == [True, True, True, False]
+    assert [bool(one.funnel) for one in shown] == [True, True, True, False]
 
 
-def test_a_slot_of_the_state_is_told_by_its_name() -> None:
-    shown = rungs(game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 131)), JOB, NAMES)
+def test_a_slot_of_the_state_is_told_by_its_name_and_a_leaf_of_the_padding_drawn_at_the_end() -> None:
+    shown = draw_levels(game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 131)), JOB, NAMES)
     assert (shown[-1].found, shown[-1].detail) == ("state slot 3", "weight 3")
-
-
-def test_a_leaf_of_the_padding_is_drawn_at_the_end() -> None:
-    (rung,) = rungs(game((Level.CHECKPOINT, 12, 15)), JOB, NAMES)
-    assert rung.boxes[2].x + rung.boxes[2].width == WIDTH
+    (level,) = draw_levels(game((Level.CHECKPOINT, 12, 15)), JOB, NAMES)
+    assert level.boxes[2].x + level.boxes[2].width == WIDTH
 
 
 # Verdicts.
@@ -218,14 +207,10 @@ def test_a_computed_element_is_told_with_both_numbers() -> None:
     )
 
 
-def test_an_element_without_a_value_is_told() -> None:
-    over = game(*LEVELS_DOWN, outcome=Outcome.CHALLENGER_WON, reason=Reason.PROOF)
-    proof = events.ElementProven(**PLACE, game=1, element=7, claimed=0, finding=Finding.STOPS, bits=0x7F800000)
-    assert "no" not in told(over, proof)[0] and "a claim of any number is wrong" in told(over, proof)[1]
-
-
-def test_a_referees_verdict_is_told() -> None:
+def test_an_element_that_the_contract_cannot_compute_is_told() -> None:
     over = game(*LEVELS_DOWN, outcome=Outcome.TRAINER_WON, reason=Reason.VERDICT)
+    proof = events.ElementProven(**PLACE, game=1, element=7, claimed=0, finding=Finding.STOPS, bits=0x7F800000)
+    assert "a claim of any number is wrong" in told(over, proof)[1]
     asked = events.ElementProven(**PLACE, game=1, element=7, claimed=0x40000000, finding=Finding.UNDECIDED, bits=0)
     answer = events.Adjudicated(**PLACE, game=1, bits=0x40000000)
     assert told(over, asked, answer)[1].endswith("The referee says 0x40000000 (2.0).")
@@ -259,32 +244,19 @@ def test_a_segment_is_told_with_whose_sum_is_wrong(outcome: Outcome, wrong: str)
 def test_a_game_without_a_proof_is_told_by_its_end(outcome: Outcome, reason: Reason, said: str) -> None:
     over = game((Level.CHECKPOINT, 12, 0), height=3, outcome=outcome, reason=reason)
     assert told(over)[1] == said
-
-
-def test_a_game_that_goes_on_has_no_verdict() -> None:
-    assert verdict(game((Level.CHECKPOINT, 12, 0), height=3), JOB, GameHistory([], []), NAMES) is None
-
-
-@given(st.integers(-1, 200))
-def test_names_of_operators_that_are_not_there_are_empty(index: int) -> None:
-    assert bool(NAMES.operator(index)) == (0 <= index < 100)
+    assert verdict(replace(over, outcome=Outcome.NONE), JOB, GameHistory([], []), NAMES) is None, "it goes on"
 
 
 # The loss.
 
 
-@pytest.mark.parametrize("steps", [1, 2, 239, 240, 241, 100_000])
+@pytest.mark.parametrize("steps", [1, 240, 241, 100_000])
 def test_a_curve_has_few_points_within_its_picture(steps: int) -> None:
     source = random.Random(1)
     losses = [(step, source.random()) for step in range(steps)]
     drawn = curve(losses, steps)
-    assert drawn is not None
+    assert drawn is not None and curve([], 10) is None
     points = [tuple(map(float, point.split(","))) for point in drawn.points.split()]
     assert 1 <= len(points) <= POINTS and drawn.steps == steps
     assert all(0 <= x <= 1000 and 0 <= y <= HEIGHT for x, y in points)
     assert points == sorted(points, key=lambda point: point[0])
-    assert (drawn.lowest, drawn.highest) == (min(x for _, x in losses), max(x for _, x in losses))
-
-
-def test_no_losses_make_no_curve() -> None:
-    assert curve([], 10) is None

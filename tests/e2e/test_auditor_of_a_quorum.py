@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
+from tiebreak.rpc import quorum
+from tiebreak.rpc.chain_errors import RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import quorum_of
 from tiebreak.transactions.keys import devnet_account
@@ -23,8 +26,15 @@ from tests.e2e.world import NAMES, World
 pytestmark = pytest.mark.slow
 
 
+def refusing(params: list[Any], true: Any) -> Any:
+    raise RpcRefused("eth_estimateGas", 3, "execution reverted", b"")
+
+
 @pytest.mark.parametrize("honest", [1, 2])
-def test_an_auditor_wins_though_a_node_hides_the_game(tmp_path: Path, honest: int) -> None:
+def test_an_auditor_wins_though_a_node_hides_the_game(
+    tmp_path: Path, honest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quorum, "GRACE", 30.0)  # the nodes are one chain here, and a busy machine is slow
     chain = EmbeddedChain()
     world = World(ChainNode(chain), tmp_path)
     world.post()
@@ -46,10 +56,13 @@ def test_an_auditor_wins_though_a_node_hides_the_game(tmp_path: Path, honest: in
     while not contract.game_count():
         cheat.step()
         auditor.step()
-    # From here on the first node shows the chain as it is now, for ever.
+    # From here on the first node shows the chain as it is now, for ever, and says that every move would fail or has.
     before = hex(world.node.head().number)
     liar.lies["eth_call"] = lambda params, true: chain.request("eth_call", [params[0], before])
     liar.lies["eth_getLogs"] = lambda params, true: []
+    liar.lies["eth_estimateGas"] = refusing
+    liar.lies["eth_getTransactionReceipt"] = lambda params, true: true and true | {"status": "0x0"}
+    liar.swallows = True
     ends = time.monotonic() + 300
     contradicted = undecided = False
     while not world.game().outcome:

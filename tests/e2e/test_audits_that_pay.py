@@ -16,7 +16,7 @@ from tiebreak.roles.customer_role import CustomerRole
 from tiebreak.roles.notices import Notice
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.store import ContentStore
+from tiebreak.store import Store
 from tiebreak.store.dag_reader import Plan
 from tiebreak.store.store_errors import FetchTooSlow
 from tiebreak.transactions.signer import Funds
@@ -165,7 +165,7 @@ def test_a_file_that_lies_where_the_model_belongs_is_not_taken_for_it(world: Wor
 class Dripping:
     """A store that would let one piece of content drip for weeks, to whoever sets no time for it."""
 
-    def __init__(self, store: ContentStore, cid: str) -> None:
+    def __init__(self, store: Store, cid: str) -> None:
         self._store, self._cid = store, cid
         self.asked: list[float] = []
 

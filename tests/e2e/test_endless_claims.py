@@ -79,25 +79,42 @@ def test_two_liars_who_agree_on_a_wrong_state_do_not_save_the_claim(world: World
     assert world.status is JobStatus.REJECTED
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("honest", [False, True])
-def test_who_cannot_hold_a_whole_step_puts_no_bond_on_it(world: World, honest: bool) -> None:
-    """Neither on a challenge nor on an attestation, which may have to be defended in an appeal."""
+def wide_task() -> Task:
+    """Batches that take most of a step's memory."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
     rows = {"x": torch.randn(300, 4), "y": torch.randint(0, 3, (300,))}
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    task = replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256)
-    world.post(task, terms=OPEN if honest else TERMS)
+    return replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("honest", [False, True])
+def test_who_cannot_hold_a_disputed_step_puts_no_bond_on_it(world: World, honest: bool) -> None:
+    """Neither on a challenge nor on an attestation, which may have to be defended in an appeal."""
+    world.post(wide_task(), terms=OPEN if honest else TERMS)
     job = Job.read(world.root / "files")
     trainer = TrainerRole(world.context("trainer"), world.job)
     world.run(trainer if honest else poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
-    small = RoleLimits(memory_bytes=run_bytes(job.program, job.spec, 4))
-    assert small.memory_bytes < run_bytes(job.program, job.spec)
     engine = Engine(options=RunOptions(micro_batches=4))
+    small = RoleLimits(memory_bytes=engine.dispute_bytes(job) - 1)
+    assert run_bytes(job.program, job.spec, 4) < small.memory_bytes < run_bytes(job.program, job.spec)
     auditor = AuditorRole(replace(world.context("auditor"), limits=small, engine=engine), world.job)
     progress = ended(auditor)
     why = "gets no attestation from here" if honest else "not challenged"
-    assert progress.finished and f"{why}: a whole step of it takes up to" in progress.state
+    assert progress.finished and f"{why}: a disputed step of it takes up to" in progress.state
     posted = world.contract.job(world.job)
     assert posted.game_count == posted.attestations == 0
+
+
+@pytest.mark.slow
+def test_a_step_that_is_too_large_as_a_whole_is_disputed_in_micro_batches(world: World) -> None:
+    world.post(wide_task(), terms=TERMS)
+    job = Job.read(world.root / "files")
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1)
+    world.run(trainer)
+    engine = Engine(options=RunOptions(micro_batches=4))
+    small = RoleLimits(memory_bytes=engine.dispute_bytes(job))
+    assert small.memory_bytes < run_bytes(job.program, job.spec)
+    world.run(trainer, AuditorRole(replace(world.context("auditor"), limits=small, engine=engine), world.job))
+    assert (world.game(1).outcome, world.game(1).reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)

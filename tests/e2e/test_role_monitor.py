@@ -53,8 +53,6 @@ class Watched:
             log=RotatingLog(self.log),
             metrics=self.metrics,
             clock=lambda: self.seconds,
-            today=lambda: 1_000_000 + self.seconds,
-            free=lambda _: 100 << 30,
         )
         self.context = replace(world.context(name), notify=self.monitor.notice, on_look=self.monitor.look)
         self.monitor.attach(self.context)

@@ -46,7 +46,7 @@ DOORS = (
     "roundlog.execution.ranks",
     "roundlog.kernels.cuda",
     "roundlog.segment_audits.cluster",
-    "tiebreak.bounded_connections",
+    "tiebreak.http_server",
     "tiebreak.dashboard",
     "tiebreak.server",
 )

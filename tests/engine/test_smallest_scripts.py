@@ -63,6 +63,7 @@ SMALLEST: dict[str, list[str]] = {
     "measure_capture": [],
     "measure_differences": ["--steps", "1", "--only", "a linear layer"],
     "measure_house": [],
+    "measure_mutants": ["--each", "1", "--only", "log/payload"],
     "measure_moved_constants": ["--only", "scheduled"],
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")

@@ -18,11 +18,11 @@ from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport, Transport
-from tiebreak.store.dag_reader import read_file, write_directory
+from tiebreak.store.dag_reader import DagReader
 from tiebreak.store.dagpb import DIRECTORY, FILE, RAW, Cid, Link, decode
 from tiebreak.store.dagpb import UnixFsNode as Block
 from tiebreak.store.dagpb import encode as encode_block
-from tiebreak.store.store import reachable
+from tiebreak.store.store import blocks as blocks_below
 from tiebreak.store.store_errors import ContentMissing, InvalidCid, MalformedContent, StoreError, UnsafeName
 
 from tests.fuzz.mutations import canonical, change_bytes, change_json, change_words
@@ -97,14 +97,14 @@ def _read_graph(data: bytes) -> None:
             raise ContentMissing(f"no block {cid}")
         return blocks[cid]
 
-    assert len(list(reachable(fetch, root))) <= len(blocks)
+    assert len(list(blocks_below(fetch, root))) <= len(blocks)
     try:
-        content = b"".join(read_file(fetch, root, _MOST_BYTES))
+        content = DagReader(fetch, root, _MOST_BYTES).read()
         assert len(content) <= _MOST_BYTES
     except (MalformedContent, StoreError):
         pass
     with tempfile.TemporaryDirectory(prefix="fuzz-") as room:
-        write_directory(fetch, root, Path(room) / "inside" / "content", _everything, _MOST_BYTES)
+        DagReader(fetch, root, _MOST_BYTES).write_directory(Path(room) / "inside" / "content", _everything)
         outside = [path for path in Path(room).rglob("*") if "content" not in path.relative_to(room).parts]
         assert [path.name for path in outside] == ["inside"]
         assert sum(path.stat().st_size for path in Path(room).rglob("*") if path.is_file()) <= _MOST_BYTES
@@ -281,7 +281,7 @@ def _read_answers(data: bytes) -> None:
         lambda: node.balance(_ADDRESS),
         lambda: node.code(_ADDRESS),
         lambda: node.nonce(_ADDRESS, pending=True),
-        node.fees,
+        node.priority_fee,
         lambda: node.call(_ADDRESS, b""),
         lambda: node.estimate_gas(_ADDRESS, b"", sender=_ADDRESS),
         lambda: node.send_raw(b""),

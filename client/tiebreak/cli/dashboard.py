@@ -30,11 +30,6 @@ def dashboard(
         "sides. Repeatable.",
         metavar="DIR",
     ),
-    store: str | None = option(
-        "Content stores to fetch jobs from, for names and lines, and data for replays (default: none).",
-        metavar="PLACE,...",
-        envvar="TIEBREAK_STORE",
-    ),
     explorer: str | None = option("Block explorer that transactions are linked to.", metavar="URL"),
     *,
     chain: network.ContractOptions,
@@ -50,19 +45,16 @@ def dashboard(
     if explorer is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?", explorer):
         raise WrongUsage(f"{explorer} is not the address of a block explorer: use the form https://etherscan.io.")
     try:
-        from tiebreak.dashboard.web import Server, listen
+        from tiebreak.dashboard.web import listen, serve
+        from tiebreak.http_server import url_of
     except ModuleNotFoundError as error:
         raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
 
     from tiebreak.dashboard.site import Site
-    from tiebreak.store import locations, open_stores
 
-    stores = open_stores(locations(store), warn=output.warn) if store is not None else None
-    game, linked = chain.open_game(), explorer or ""
-    site = Site(game, files=files or (), follow=follow or (), store=stores, explorer=linked)
+    site = Site(chain.open_game(), files=files or (), follow=follow or (), explorer=explorer or "")
     with listen(host, port) as listening:
-        server = Server(site, listening)
-        output.show_line(f"The page is at {server.url} (Ctrl-C ends it)")
+        output.show_line(f"The page is at {url_of(listening)} (Ctrl-C ends it)")
         output.flush()
         with suppress(KeyboardInterrupt):  # how it is meant to end
-            server.run()
+            serve(site, listening)

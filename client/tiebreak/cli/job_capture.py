@@ -132,8 +132,8 @@ class JobCost:
     @staticmethod
     def of(job: Job, max_memory: int) -> JobCost:
         """Reckon it, in about a second."""
+        from roundlog.execution import estimate_step_seconds
         from roundlog.execution.microbatch import samples_of
-        from roundlog.execution.step_cost import estimate_step_seconds
         from roundlog.training import run_bytes
 
         from tiebreak.roles.policy import largest_trees, most_moves

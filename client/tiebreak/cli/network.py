@@ -55,7 +55,7 @@ KEYSTORE = option(
     rich_help_panel="Network",
 )
 NODES = option(
-    f"JSON-RPC node: http(s)://, ws(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). Repeatable: "
+    f"JSON-RPC node: http(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). Repeatable: "
     "several nodes are compared; in the variable blanks stand between them.",
     metavar="URL|PATH",
     envvar="TIEBREAK_CHAIN",
@@ -105,11 +105,8 @@ class ContentOptions:
     ) -> Store:
         """Open the content stores as one. Raises StoreError."""
         from tiebreak.store import open_stores
-        from tiebreak.store.transfers import untold
 
-        return open_stores(
-            self.places(), services=self.services(stop), warn=warn, stop=stop, on_transfer=on_transfer or untold
-        )
+        return open_stores(self.places(), services=self.services(stop), warn=warn, stop=stop, on_transfer=on_transfer)
 
     def places(self) -> tuple[str, ...]:
         """Return the locations of the stores, from anywhere on this machine. Raises StoreError."""

@@ -105,7 +105,7 @@ class RoleSetup:
 
         Raises CommandError and AccountError, the latter also for a directory in which another process works, and
         DeploymentError once the chain has said the same several times."""
-        from tiebreak.deadlines import Pauses
+        from tiebreak.http_client import Pauses
         from tiebreak.roles.job_role import LOOKS
         from tiebreak.roles.notices import of_warnings, sentence
         from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError

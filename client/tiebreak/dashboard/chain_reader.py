@@ -13,13 +13,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooSlow
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tiebreak.contract.contract_calls import ContractCall
-from tiebreak.contract.structs import GameView, JobView
+from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.dashboard.showing import span
-from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, printable
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS, ChainNode
 
@@ -31,126 +30,6 @@ LAG = 300
 
 SILENCE = 8.0
 """Seconds without an answer after which a page says so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """The newest block as the node showed it. `at`: when, by `time.monotonic`; `trouble`: what is wrong, in one
-    sentence, or empty."""
-
-    number: int = 0
-    hash: bytes = b""
-    timestamp: int = 0
-    at: float = 0.0
-    chain_id: int = 0
-    trouble: str = ""
-    changes: int = 0
-    """Counts what pages should be made anew for."""
-
-    def now(self) -> int:
-        """The chain's time in seconds since 1970, by the newest block and the time since."""
-        return self.timestamp + int(time.monotonic() - self.at) if self.timestamp else 0
-
-
-class HeadMonitor:
-    """Looks every `every` seconds until `close`. `wall`: this machine's time, for tests."""
-
-    def __init__(self, node: ChainNode, *, every: float = 1.0, wall: Callable[[], float] = time.time) -> None:
-        self._node = node
-        self._every = every
-        self._wall = wall
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._highest = 0
-        self._seen: Block | None = None
-        self._chain_id = 0
-        self._answered = time.monotonic()
-        self._problem = ""
-        self._changes = 0
-        self._told = ""
-        self._at = 0.0
-        self._thread = threading.Thread(target=self._watch, name="head_monitor", daemon=True)
-        self._first = threading.Event()
-
-    def start(self, patience: float = SILENCE) -> None:
-        """Starts looking, and waits for the first answer or failure."""
-        self._thread.start()
-        self._first.wait(patience)
-
-    def close(self) -> None:
-        """Tells the thread to end; one that waits for the node ends when the node does."""
-        self._stop.set()
-
-    def sight(self) -> Sight:
-        """The latest knowledge of the chain. Never waits for the node."""
-        with self._lock:
-            trouble = self._trouble()
-            if trouble.partition(" for ")[0] != self._told:
-                self._told = trouble.partition(" for ")[0]
-                self._changes += 1
-            seen = self._seen
-            if seen is None:
-                return Sight(trouble=trouble, changes=self._changes)
-            return Sight(
-                number=seen.number,
-                hash=seen.hash,
-                timestamp=seen.timestamp,
-                at=self._at,
-                chain_id=self._chain_id,
-                trouble=trouble,
-                changes=self._changes,
-            )
-
-    def announce(self) -> None:
-        """Lets pages be made anew: something beside the chain has become known."""
-        with self._lock:
-            self._changes += 1
-
-    def _trouble(self) -> str:
-        silent = time.monotonic() - self._answered
-        if self._problem:
-            return self._problem
-        if silent > SILENCE:
-            return f"{self._node.name} has not answered for {span(int(silent))}: see whether it still runs."
-        seen = self._seen
-        if seen is None:
-            return f"{self._node.name} has not answered yet."
-        if seen.number < self._highest:
-            return (
-                f"{self._node.name} shows block {seen.number} as its newest, after it had shown {self._highest}: it "
-                "lags behind, or has lost blocks."
-            )
-        if self._chain_id not in DEVELOPMENT_CHAINS and (late := int(self._wall()) - seen.timestamp) > LAG:
-            return (
-                f"{self._node.name} lags behind: its newest block has been the same for {span(late)}; what is shown "
-                "may be old."
-            )
-        return ""
-
-    def _watch(self) -> None:
-        while not self._stop.is_set():
-            self.look()
-            self._first.set()
-            self._stop.wait(self._every)
-
-    def look(self) -> None:
-        """Asks once."""
-        try:
-            chain_id = self._chain_id or self._node.chain_id
-            head = self._node.head()
-        except ChainError as error:
-            with self._lock:
-                self._problem = printable(str(error))[:300]
-                self._answered = time.monotonic()
-            return
-        with self._lock:
-            self._answered, self._problem, self._chain_id = time.monotonic(), "", chain_id
-            if self._seen is None or head.hash != self._seen.hash:
-                self._at = time.monotonic()
-                self._changes += 1
-                self._seen = head
-                self._highest = max(self._highest, head.number)
-
 
 PAGE = 25
 """Jobs or games on one page."""
@@ -164,12 +43,99 @@ PATIENCE = 4.0
 _READINGS = 64
 """Readings that are kept; the one used longest ago goes first."""
 
-_THREADS = 8
-"""Readings that run at the same time; a node that hangs holds each for as long as its transport allows."""
+
+@dataclass(frozen=True, slots=True)
+class HeadSnapshot:
+    """The newest block as the node showed it. `at`: when, by `time.monotonic`; `trouble`: what is wrong, in one
+    sentence, or empty; `changes`: count of what pages should be made anew for."""
+
+    number: int = 0
+    hash: bytes = b""
+    timestamp: int = 0
+    at: float = 0.0
+    chain_id: int = 0
+    trouble: str = ""
+    changes: int = 0
+
+    def now(self) -> int:
+        """Return the chain's time in seconds since 1970, by the newest block and the time since."""
+        return self.timestamp + int(time.monotonic() - self.at) if self.timestamp else 0
+
+
+class HeadMonitor:
+    """Looks every `every` seconds until `close`. `wall`: this machine's time, for tests."""
+
+    def __init__(self, node: ChainNode, *, every: float = 1.0, wall: Callable[[], float] = time.time) -> None:
+        self._node, self._every, self._wall = node, every, wall
+        self._lock = threading.Lock()
+        self._stop, self._first = threading.Event(), threading.Event()
+        self._last = HeadSnapshot()
+        self._highest = 0
+        self._answered, self._problem = time.monotonic(), ""
+
+    def start(self) -> None:
+        """Start looking, and wait for the first answer or failure."""
+        threading.Thread(target=self._watch, name="head_monitor", daemon=True).start()
+        self._first.wait(SILENCE)
+
+    def close(self) -> None:
+        """Tell the thread to end; one that waits for the node ends when the node does."""
+        self._stop.set()
+
+    def snapshot(self) -> HeadSnapshot:
+        """Return the latest knowledge of the chain. Never waits for the node."""
+        with self._lock:
+            trouble, before = self._trouble(), self._last
+            is_new = trouble.partition(" for ")[0] != before.trouble.partition(" for ")[0]
+            self._last = replace(before, trouble=trouble, changes=before.changes + is_new)
+            return self._last
+
+    def announce(self) -> None:
+        """Have pages made anew: something beside the chain has become known."""
+        with self._lock:
+            self._last = replace(self._last, changes=self._last.changes + 1)
+
+    def _trouble(self) -> str:
+        name, last, silent = self._node.name, self._last, time.monotonic() - self._answered
+        if self._problem:
+            return self._problem
+        if silent > SILENCE:
+            return f"{name} has not answered for {span(int(silent))}: see whether it still runs."
+        if not last.hash:
+            return f"{name} has not answered yet."
+        if last.number < self._highest:
+            shown = f"shows block {last.number} as its newest, after it had shown {self._highest}"
+            return f"{name} {shown}: it lags behind, or has lost blocks."
+        if last.chain_id not in DEVELOPMENT_CHAINS and (late := int(self._wall()) - last.timestamp) > LAG:
+            same = f"its newest block has been the same for {span(late)}"
+            return f"{name} lags behind: {same}; what is shown may be old."
+        return ""
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            self.look()
+            self._first.set()
+            self._stop.wait(self._every)
+
+    def look(self) -> None:
+        """Ask once."""
+        head, problem, chain_id = None, "", 0
+        try:
+            chain_id = self._last.chain_id or self._node.chain_id
+            head = self._node.head()
+        except ChainError as error:
+            problem = printable(str(error))[:300]
+        with self._lock:
+            self._answered, self._problem, last = time.monotonic(), problem, self._last
+            if head is not None and head.hash != last.hash:
+                at, changes = time.monotonic(), last.changes + 1
+                self._last = HeadSnapshot(head.number, head.hash, head.timestamp, at, chain_id, last.trouble, changes)
+                self._highest = max(self._highest, head.number)
+
 
 T = TypeVar("T")
 
-Moment = tuple[int, bytes]
+Moment = tuple[int, object]
 """Number and hash of the block that a reading is as of."""
 
 
@@ -183,90 +149,89 @@ class Busy(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
-    """A result and its age. `trouble`: why it is not as of now, in one sentence; empty if it is."""
+    """A result. `trouble`: why it is not as of now, in one sentence; empty if it is."""
 
     value: T
-    block: int
     trouble: str = ""
 
 
 class Readings:
     """Results by key, each read once for a block however many ask for it. May be used from several threads."""
 
-    def __init__(self, *, patience: float = PATIENCE) -> None:
+    def __init__(
+        self, *, patience: float = PATIENCE, threads: int = 8, done: Callable[[], None] = lambda: None
+    ) -> None:
+        """patience: seconds that those who ask wait. threads: readings that run at the same time; a node that hangs
+        holds each for as long as its transport allows. done: is called after each reading."""
         self.patience = patience
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="reading")
+        self._threads, self._done = threads, done
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reading")
         self._lock = threading.Lock()
         self._running: dict[Any, Future[Any]] = {}
-        self._kept: OrderedDict[Any, tuple[Moment, Any]] = OrderedDict()
+        self._cache: OrderedDict[Any, tuple[Moment, Any]] = OrderedDict()
 
     def get(self, key: Any, block: Moment, read: Callable[[], T], *, patience: float | None = None) -> Reading[T]:
-        """The result of `read` as of `block`, or an older one with its trouble. Raises Busy, Missing, ChainError."""
+        """Return the result of `read` as of `block`, or an older one with its trouble. Raises Busy, Missing,
+        ChainError."""
         with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
-                if kept[0] == block:
-                    return Reading(cast(T, kept[1]), block[0])
+            older = self._cache.get(key)
+            if older is not None:
+                self._cache.move_to_end(key)
+                if older[0] == block:
+                    return Reading(older[1])
             running = self._running.get(key)
-            if running is None:
-                if len(self._running) >= _THREADS:
-                    return self._older(kept, "the node is slow, and too much is being read already")
-                running = self._pool.submit(self._read, key, block, read)
-                self._running[key] = running
-        try:
-            value = running.result(self.patience if patience is None else patience)
-        except TooSlow:
-            return self._older(kept, "the node has not answered in time")
-        except ContractError:
-            raise
-        except ChainError as error:
-            if kept is None:
+            if running is None and len(self._running) < self._threads:
+                running = self._running[key] = self._pool.submit(self._read, key, block, read)
+        error: ChainError | None = None
+        if running is None:
+            why = "the node is slow, and too much is being read already"
+        else:
+            try:
+                return Reading(running.result(self.patience if patience is None else patience))
+            except TooSlow:
+                why = "the node has not answered in time"
+            except ContractError:
                 raise
-            return self._older(kept, str(error).rstrip("."))
-        return Reading(value, block[0])
+            except ChainError as raised:
+                error, why = raised, str(raised).rstrip(".")
+        if older is not None:
+            return Reading(older[1], f"{why}; this is what it said at block {older[0][0]:,}.")
+        raise error or Busy(f"{why[0].upper()}{why[1:]}: this page is tried again by itself, or by a reload.")
 
     def _read(self, key: Any, block: Moment, read: Callable[[], Any]) -> Any:
         try:
             value = read()
             with self._lock:
-                self._kept[key] = block, value
-                while len(self._kept) > _READINGS:
-                    self._kept.popitem(last=False)
+                self._cache[key] = block, value
+                while len(self._cache) > _READINGS:
+                    self._cache.popitem(last=False)
             return value
         finally:
             with self._lock:
                 self._running.pop(key, None)
-
-    @staticmethod
-    def _older(kept: tuple[Moment, Any] | None, why: str) -> Reading[Any]:
-        if kept is None:
-            raise Busy(f"{why[0].upper()}{why[1:]}: this page is tried again by itself, or by a reload.")
-        return Reading(kept[1], kept[0][0], f"{why}; this is what it said at block {kept[0][0]:,}.")
+            self._done()
 
     def close(self) -> None:
-        """Lets no further reading start; one that hangs ends with the process."""
+        """Let no further reading start; one that hangs ends with the process."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
 class JobsPage:
-    """A page of jobs, the newest first."""
+    """Page `number` of `pages`, counted from 1, of `count` jobs, the newest first. `live`: games that are being played,
+    among the newest."""
 
     count: int
     number: int
-    """Number of the page, from 1."""
     pages: int
     jobs: list[tuple[int, JobView]]
     live: list[tuple[int, GameView]]
-    """Games that are being played, among the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
     """A job with a page of its games, in the order of their challenges."""
 
-    number: int
     job: JobView
     games: list[tuple[int, GameView]]
     page: int
@@ -280,22 +245,17 @@ class ContractPages:
         self.contract = contract
 
     def jobs(self, page: int, block: int) -> JobsPage:
-        """A page of jobs, counted from 1; the nearest one there is."""
-        count, games = self._numbers([ContractCall.of("jobCount"), ContractCall.of("gameCount")], block)
+        """Return a page of jobs, counted from 1; the nearest one there is."""
+        count, games = self._numbers(block, "jobCount", "gameCount")
         pages = max(1, -(-count // PAGE))
         page = min(max(1, page), pages)
-        newest = count - (page - 1) * PAGE
-        wanted = range(newest, max(0, newest - PAGE), -1)
-        recent = range(games, max(0, games - NEWEST_GAMES), -1) if page == 1 else range(0)
-        shown = [("getJob", n) for n in wanted] + [("getGame", n) for n in recent]
-        found = self._views([ContractCall.of(*one) for one in shown], block)
-        jobs = [(number, _checked(number, job)) for number, job in zip(wanted, found, strict=False) if _is_there(job)]
-        played = zip(recent, found[len(wanted) :], strict=True)
-        live = [(number, game) for number, game in played if _is_there(game) and not game.outcome]
-        return JobsPage(count, page, pages, jobs, live)
+        wanted = _down_from(count - (page - 1) * PAGE, PAGE)
+        recent = _down_from(games, NEWEST_GAMES if page == 1 else 0)
+        jobs, played = self._found(block, jobs=wanted, games=recent)
+        return JobsPage(count, page, pages, jobs, [one for one in played if not one[1].outcome])
 
     def job(self, number: int, page: int, block: int) -> JobPage:
-        """A job, and a page of its games."""
+        """Return a job, and a page of its games."""
         job = self._one("getJob", number, block)
         pages = max(1, -(-job.game_count // PAGE))
         page = min(max(1, page), pages)
@@ -303,35 +263,42 @@ class ContractPages:
         listed = self._views([games_of], block)[0] if job.game_count else ()
         if isinstance(listed, ContractError) or len(listed) > PAGE:
             raise InvalidAnswer(f"{self.contract.node.name} gave another list of games than was asked for.")
-        games = self._views([ContractCall.of("getGame", game) for game in listed], block) if listed else []
-        shown = [(game, view) for game, view in zip(listed, games, strict=True) if _is_there(view)]
-        return JobPage(number, _checked(number, job), shown, page, pages)
+        return JobPage(_checked(number, job), self._found(block, games=listed)[1], page, pages)
 
     def game(self, number: int, block: int) -> tuple[GameView, JobView]:
-        """A game, and its job."""
+        """Return a game, and its job."""
         game = self._one("getGame", number, block)
         return game, _checked(game.job, self._one("getJob", game.job, block))
 
-    def newest(self, jobs: int, games: int, block: int) -> tuple[dict[int, JobView], dict[int, GameView]]:
-        """The newest jobs and games, at most so many."""
-        last_job, last_game = self._numbers([ContractCall.of("jobCount"), ContractCall.of("gameCount")], block)
-        wanted = [("getJob", n) for n in range(last_job, max(0, last_job - jobs), -1)]
-        wanted += [("getGame", n) for n in range(last_game, max(0, last_game - games), -1)]
-        found = self._views([ContractCall.of(*one) for one in wanted], block) if wanted else []
-        shown = [(*one, view) for one, view in zip(wanted, found, strict=True) if _is_there(view)]
-        return (
-            {number: view for kind, number, view in shown if kind == "getJob"},
-            {number: view for kind, number, view in shown if kind == "getGame"},
-        )
+    def newest(self, most: int, block: int) -> tuple[dict[int, JobView], dict[int, GameView]]:
+        """Return the newest jobs and games, at most so many of each."""
+        jobs, games = self._numbers(block, "jobCount", "gameCount")
+        found = self._found(block, jobs=_down_from(jobs, most), games=_down_from(games, most))
+        return dict(found[0]), dict(found[1])
+
+    def audits(self, jobs: Sequence[int], block: int) -> dict[int, Sequence[AuditView]]:
+        """Return the first audits with a bond of each job."""
+        found = self._views([ContractCall.of("auditsOf", job, 0, PAGE) for job in jobs], block)
+        return {job: audits for job, audits in zip(jobs, found, strict=True) if _is_there(audits)}
 
     def credits(self, accounts: Sequence[str], block: int) -> dict[str, int]:
-        """Wei that each account may withdraw."""
-        found = self._views([ContractCall.of("creditOf", account) for account in accounts], block) if accounts else []
+        """Return the wei that each account may withdraw."""
+        found = self._views([ContractCall.of("creditOf", account) for account in accounts], block)
         return {one: credit for one, credit in zip(accounts, found, strict=True) if isinstance(credit, int)}
 
     def burnt(self, block: int) -> int:
-        """Wei of lost bonds that stay in the contract."""
-        return self._numbers([ContractCall.of("burnt")], block)[0]
+        """Return the wei of lost bonds that stay in the contract."""
+        return self._numbers(block, "burnt")[0]
+
+    def _found(
+        self, block: int, *, jobs: Sequence[int] = (), games: Sequence[int] = ()
+    ) -> tuple[list[tuple[int, JobView]], list[tuple[int, GameView]]]:
+        """Return those of these jobs and games that are there, with their numbers."""
+        wanted = [*(("getJob", number) for number in jobs), *(("getGame", number) for number in games)]
+        views = self._views([ContractCall.of(*one) for one in wanted], block)
+        pairs = [(number, view) for (_, number), view in zip(wanted, views, strict=True)]
+        shown = [[one for one in part if _is_there(one[1])] for part in (pairs[: len(jobs)], pairs[len(jobs) :])]
+        return [(number, _checked(number, job)) for number, job in shown[0]], shown[1]
 
     def _one(self, function: str, number: int, block: int) -> Any:
         found = self._views([ContractCall.of(function, number)], block)[0]
@@ -340,14 +307,19 @@ class ContractPages:
             raise Missing(f"There is no {kind} {number} in this contract.")
         return found
 
-    def _numbers(self, calls: Sequence[ContractCall], block: int) -> list[int]:
-        found = self._views(calls, block)
+    def _numbers(self, block: int, *functions: str) -> list[int]:
+        found = self._views([ContractCall.of(function) for function in functions], block)
         if any(not isinstance(one, int) for one in found):
             raise InvalidAnswer(f"{self.contract.node.name} cannot count jobs or games: use another node.")
         return found
 
     def _views(self, calls: Sequence[ContractCall], block: int) -> list[Any]:
-        return self.contract.views(calls, block=block)
+        return self.contract.views(calls, block=block) if calls else []
+
+
+def _down_from(number: int, most: int) -> range:
+    """Return the numbers from this one down to 1, at most so many."""
+    return range(number, max(0, number - most), -1)
 
 
 def _is_there(found: object) -> bool:
@@ -355,7 +327,7 @@ def _is_there(found: object) -> bool:
 
 
 def _checked(number: int, job: JobView) -> JobView:
-    """Raises InvalidAnswer for a job that contradicts itself: only a node that lies, or one that was lied to, shows
+    """Raise InvalidAnswer for a job that contradicts itself: only a node that lies, or one that was lied to, shows
     it."""
     if job.spec.hash != job.spec_hash:
         raise InvalidAnswer(

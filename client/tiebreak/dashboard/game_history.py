@@ -5,33 +5,38 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tiebreak.contract import events
 from tiebreak.contract.contract_watch import last_block_before
-from tiebreak.contract.enums import Finding, Level, Outcome, Reason, Side
+from tiebreak.contract.enums import Finding, Level, Outcome, Reason
 from tiebreak.contract.events import Event
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard import showing
-from tiebreak.dashboard.path import half_of, left_to_search, step_of
-from tiebreak.dashboard.showing import ENDS, EVENTS, FINDINGS, LEVELS, OUTCOMES, Names, Number, mover, name_words
+from tiebreak.dashboard.path import left_to_search, operator_words, step_of
+from tiebreak.dashboard.showing import EVENTS, FINDINGS, LEVELS, OUTCOMES, Names, Number, mover, name_words
 from tiebreak.game.moves import stride
 from tiebreak.rpc.answers import TransactionReceipt
 
 MOST_MOVES = 400
 """Transactions of one game that are shown; the longest game of a job that the contract takes has some 250."""
 
+MANY = 1 << 64
+"""Leaves of a level where they are not known."""
+
 _RECEIPTS = 20_000
 
 E = TypeVar("E", bound=Event)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One transaction of a game."""
+    """One transaction of a game. `fee`: in wei; `shared`: whether the transaction made moves of other games as well,
+    which its gas includes."""
 
     transaction: str
     block: int
@@ -40,19 +45,16 @@ class Move:
     words: str
     gas: int
     fee: int
-    """Fee in wei."""
     shared: bool
-    """Whether the transaction made moves of other games as well, which its gas includes."""
 
 
 @dataclass(frozen=True, slots=True)
 class GameHistory:
-    """All moves of a game, and its events."""
+    """All moves of a game, and its events. `cut`: whether moves beyond `MOST_MOVES` were left out."""
 
     moves: list[Move]
     events: list[Event]
     cut: bool = False
-    """Whether moves beyond `MOST_MOVES` were left out."""
 
     @property
     def gas(self) -> int:
@@ -63,116 +65,91 @@ class GameHistory:
         return sum(move.fee for move in self.moves)
 
     def last(self, kind: type[E]) -> E | None:
-        """The last event of a kind."""
+        """Return the last event of a kind."""
         return next((event for event in reversed(self.events) if isinstance(event, kind)), None)
 
 
 class Receipts:
-    """Receipts and times of blocks, each asked for once. May be used from several threads."""
+    """Receipts and blocks, each asked for once. May be used from several threads."""
 
     def __init__(self, contract: VerificationGame) -> None:
         self._contract = contract
         self._lock = threading.Lock()
-        self._receipts: OrderedDict[tuple[int, bytes], TransactionReceipt] = OrderedDict()
-        self._times: OrderedDict[int, int] = OrderedDict()
+        self._cache: OrderedDict[object, Any] = OrderedDict()
 
     def receipt(self, event: Event) -> TransactionReceipt | None:
-        """The receipt of an event's transaction; None if the node does not show it. Raises ChainError."""
-        key = event.block, event.transaction
-        with self._lock:
-            found = self._receipts.get(key)
-        if found is None:
-            found = self._contract.node.receipt(event.transaction)
-            if found is not None and found.block == event.block:
-                with self._lock:
-                    _keep(self._receipts, key, found)
-        return found
+        """Return the receipt of an event's transaction; None if the node does not show it. Raises ChainError."""
+        return self._once((event.block, event.transaction), lambda: self._contract.node.receipt(event.transaction))
+
+    def time(self, block: int) -> int:
+        """Return the time of a block in seconds since 1970; 0 if the node does not show it. Raises ChainError."""
+        found = self._once(block, lambda: self._contract.node.block(block))
+        return 0 if found is None else found.timestamp
 
     def games(self, receipt: TransactionReceipt) -> set[int]:
-        """Games in which a transaction made moves."""
+        """Return the games in which a transaction made moves."""
         found = self._contract.decode(receipt.logs)
         return {game for event in found if mover([event]) and (game := getattr(event, "game", None)) is not None}
 
-    def time(self, block: int) -> int:
-        """The time of a block in seconds since 1970; 0 if the node does not show it. Raises ChainError."""
+    def _once(self, key: object, read: Callable[[], T | None]) -> T | None:
         with self._lock:
-            found = self._times.get(block)
-        if found is None:
-            shown = self._contract.node.block(block)
-            if shown is None:
-                return 0
-            found = shown.timestamp
+            found: T | None = self._cache.get(key)
+        if found is None and (found := read()) is not None:
             with self._lock:
-                _keep(self._times, block, found)
+                self._cache[key] = found
+                while len(self._cache) > _RECEIPTS:
+                    self._cache.popitem(last=False)
         return found
 
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    kept[key] = value
-    while len(kept) > _RECEIPTS:
-        kept.popitem(last=False)
-
-
 def first_block(contract: VerificationGame, job: JobView, newest: int) -> int:
-    """A block before everything that happened to a job. Raises ChainError."""
+    """Return a block before everything that happened to a job. Raises ChainError."""
     return max(contract.first_block, last_block_before(contract.node, job.posted_at, newest))
 
 
 def read_history(contract: VerificationGame, receipts: Receipts, number: int, job: JobView, newest: int) -> GameHistory:
-    """The history of a game up to block `newest`. Raises ChainError."""
+    """Return the history of a game up to block `newest`. Raises ChainError."""
     found = contract.events(game=number, from_block=first_block(contract, job, newest), to_block=newest)
     return history_of(found, job, receipts)
 
 
 def history_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> GameHistory:
-    """The history that these events make. Raises ChainError."""
+    """Return the history that these events make. Raises ChainError."""
     grouped: OrderedDict[bytes, list[Event]] = OrderedDict()
     for event in found:
         grouped.setdefault(event.transaction, []).append(event)
     games = {getattr(event, "game", None) for event in found}
     top = next((one for one in found if isinstance(one, events.LeafFound) and one.level is Level.CHECKPOINT), None)
     first_step = 0 if top is None else top.leaf_index * job.spec.training.interval
-    leaves = {one.level: one.leaf_count for one in found if isinstance(one, events.LevelStarted)}
+    leaves: dict[object, int] = {one.level: one.leaf_count for one in found if isinstance(one, events.LevelStarted)}
     moves = []
     for transaction, group in list(grouped.items())[:MOST_MOVES]:
-        receipt = receipts.receipt(group[0])
-        others = () if receipt is None else receipts.games(receipt)
+        block, receipt = group[0].block, receipts.receipt(group[0])
+        said = [event_words(event, first_step, leaves.get(getattr(event, "level", None), MANY)) for event in group]
         moves.append(
             Move(
                 transaction=showing.hexed(transaction),
-                block=group[0].block,
-                time=receipts.time(group[0].block),
+                block=block,
+                time=receipts.time(block),
                 who=mover(group),
-                words="; ".join(
-                    words
-                    for event in group
-                    if (
-                        words := event_words(
-                            event, first_step, leaves.get(getattr(event, "level", Level.CHECKPOINT), 1 << 64)
-                        )
-                    )
-                ),
+                words="; ".join(words for words in said if words),
                 gas=0 if receipt is None else receipt.gas_used,
                 fee=0 if receipt is None else receipt.fee,
-                shared=any(game not in games for game in others),
+                shared=receipt is not None and not receipts.games(receipt) <= games,
             )
         )
     return GameHistory(moves, list(found), cut=len(grouped) > MOST_MOVES)
 
 
 def _range(unit: str, skipped: int, index: int, height: int, leaves: int) -> str:
-    """The leaves below a place in words."""
+    """Return the leaves below a place in words."""
     first, last = skipped + index, skipped + min(index + (1 << height), leaves) - 1
     return f"{unit}s {first:,} to {last:,}" if last > first else f"{unit} {first:,}"
 
 
-def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str:
-    """An event in a clause; empty for one that only repeats another. An event that this version has no words for is
-    told by its name.
+def event_words(event: Event, first_step: int = 0, leaves: int = MANY) -> str:
+    """Return an event in a clause; empty for one that only repeats another. An event that this version has no words
+    for is told by its name.
 
     first_step: of the disputed interval, where the leaves of level STEP begin. leaves: of the event's level."""
     skipped = first_step if getattr(event, "level", None) is Level.STEP else 0
@@ -180,8 +157,6 @@ def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str
     match event:
         case events.Challenged():
             return f"challenges the claim with root {showing.short(showing.hexed(event.checkpoint_root))}"
-        case events.GameStarted():
-            return "the clocks start"
         case events.Bisected():
             left = max(0, event.height - stride(event.height))
             place = _range(unit, skipped, event.leaf_index, event.height, leaves)
@@ -211,14 +186,9 @@ def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str
         case events.Adjudicated():
             return f"says that the right bits are {showing.number(event.bits, 4).bits}"
         case events.GameOver():
-            why = ENDS.get(event.reason, name_words(event.reason))
-            return f"{OUTCOMES.get(event.outcome, name_words(event.outcome)).lower()} {why}"
-        case events.ClaimRejected():
-            return "the claim is rejected"
+            return f"{showing.outcome_words(event.outcome).lower()} {showing.end_words(event.reason)}"
         case events.Burnt():
             return f"{showing.ether(event.amount)} of lost bonds are burnt"
-        case events.LevelStarted() | events.Credited():
-            return ""
     name = type(event).__name__
     if name in EVENTS:
         return EVENTS[name]
@@ -227,10 +197,10 @@ def event_words(event: Event, first_step: int = 0, leaves: int = 1 << 64) -> str
 
 @dataclass(frozen=True, slots=True)
 class DisputedNumber:
-    """The disputed number, as far as known. `claimed`: the trainer's; `computed`: the contract's, or the referee's."""
+    """The disputed number, as far as known. `subject`: such as operator 255, matmul of gpt.py line 54, element 2,411;
+    `claimed`: the trainer's; `computed`: the contract's, or the referee's."""
 
     subject: str
-    """operator 255, matmul of gpt.py line 54, element 2,411"""
     sentence: str
     claimed: Number | None = None
     computed: Number | None = None
@@ -238,26 +208,20 @@ class DisputedNumber:
 
 
 def subject(game: GameView, job: JobView, names: Names) -> str:
-    """The thing that a game is about, as exactly as it is known."""
+    """Return the disputed step, operator and element, as far as they are known."""
     step = step_of(game, job)
     if step is None:
         return ""
     parts = [f"step {step:,}"]
     if len(game.levels) > 2 and not (len(game.levels) == 3 and left_to_search(game)):
-        level = game.levels[Level.OPERATOR]
-        half = half_of(level.leaf_count, job.spec.training.state_count)
-        if level.index >= half:
-            slot = level.index - half
-            parts.append(f"state slot {slot:,}" + (f", {names.slot(slot)}" if names.slot(slot) else ""))
-        else:
-            parts.append(f"operator {level.index:,}" + (f", {name}" if (name := names.operator(level.index)) else ""))
+        parts += [words for words in operator_words(game.levels[Level.OPERATOR], job, names) if words]
     if game.disputed.known:
         parts.append(f"element {game.disputed.element:,}")
     return ", ".join(parts)
 
 
 def verdict(game: GameView, job: JobView, history: GameHistory, names: Names) -> DisputedNumber | None:
-    """Finding of the contract, or another end of the game; None as long as there is nothing to tell."""
+    """Return the contract's finding, or another end of the game; None as long as there is nothing to tell."""
     about, width = subject(game, job, names), game.operator.width
     if (proof := history.last(events.ElementProven)) is not None:
         return _element(game, proof, about, width, history)
@@ -297,28 +261,28 @@ def _element(
 
 def _segment(game: GameView, proof: events.SegmentProven, about: str, width: int) -> DisputedNumber:
     claimed = showing.number(game.disputed.claimed, width) if game.disputed.known else None
-    wrong = {Outcome.CHALLENGER_WON: "trainer's", Outcome.TRAINER_WON: "challenger's"}.get(game.outcome, "")
+    loser = _loser(game)
     said = (
         f"The element is a sum of {game.operator.segments:,} segments of terms. The contract added up segment "
-        f"{proof.segment:,} itself"
+        f"{proof.segment:,} itself" + (f": the {loser}'s running result after it is wrong." if loser else ".")
     )
-    said += f": the {wrong} running result after it is wrong." if wrong else "."
     if claimed is not None:
         said += f" The trainer claims {claimed.bits} ({claimed.value}) for the whole sum."
     return DisputedNumber(about, said, claimed)
 
 
 def _store(game: GameView, proof: events.StoreProven, about: str) -> DisputedNumber:
-    wrong = {Outcome.CHALLENGER_WON: "trainer", Outcome.TRAINER_WON: "challenger"}.get(game.outcome, "")
-    kept = showing.short(showing.hexed(proof.payload))
+    kept, loser = showing.short(showing.hexed(proof.payload)), _loser(game)
     said = f"State slot {proof.slot:,} has to keep what was computed for it, the tensor with root {kept}"
-    return DisputedNumber(about, f"{said}; the {wrong} claims another one." if wrong else f"{said}.")
+    return DisputedNumber(about, f"{said}; the {loser} claims another one." if loser else f"{said}.")
+
+
+def _loser(game: GameView) -> str:
+    """Return the side that has lost alone; empty if none has."""
+    return {Outcome.CHALLENGER_WON: "trainer", Outcome.TRAINER_WON: "challenger"}.get(game.outcome, "")
 
 
 def _how(game: GameView) -> str:
-    if game.reason is Reason.TIMEOUT:
-        silent = {Outcome.TRAINER_WON: Side.CHALLENGER, Outcome.CHALLENGER_WON: Side.TRAINER}.get(game.outcome)
-        if silent is not None:
-            return f"{OUTCOMES[game.outcome]}: the {name_words(silent)}'s clock ran out."
-    who = OUTCOMES.get(game.outcome, name_words(game.outcome).capitalize())
-    return f"{who} {ENDS.get(game.reason, name_words(game.reason))}."
+    if game.reason is Reason.TIMEOUT and (loser := _loser(game)):
+        return f"{OUTCOMES[game.outcome]}: the {loser}'s clock ran out."
+    return f"{showing.outcome_words(game.outcome)} {showing.end_words(game.reason)}."

@@ -1,10 +1,10 @@
-"""Files on this machine that say more than the chain: jobs, for names and lines, and runs, for losses, drawn as a
-picture of bounded size, and replays.
+"""Files on this machine that say more than the chain: jobs, for names and lines, and runs, for losses and replays.
 
-They are looked for under fixed names only, in directories that the user has named, and read beside the pages.
+They are looked for under fixed names only, in directories that the user has named, and read by a thread beside the
+pages: a page shows what is known, and is made anew when more is.
 
-A replay executes parts of the followed run again, as a party would to answer, and is held against what both sides
-claim, level by level: the disputed interval, then the disputed step. It reads the run and changes nothing in it.
+A replay executes parts of the followed run again, as a party would to answer, and compares their roots with what both
+sides claim, level by level: the disputed interval, then the disputed step. It reads the run and changes nothing in it.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from roundlog.storage import open_regular
 
 from tiebreak.contract.enums import Level, Side
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.dashboard.background_work import BackgroundWork
-from tiebreak.dashboard.showing import LEVELS, SIDES, UNKNOWN, Names
+from tiebreak.dashboard.chain_reader import Busy, Readings
+from tiebreak.dashboard.showing import LEVELS, SIDES, UNKNOWN, Names, bounded
 
 if TYPE_CHECKING:
     from roundlog.training import Job
 
     from tiebreak.roles.engine import DisputeTrees
-    from tiebreak.store.store import Store
 
+T = TypeVar("T")
+Place = tuple[int, ...]
+"""Indices of the leaves that a dispute has found, from the checkpoint down."""
 
 POINTS = 240
 """Points of a curve; of more steps, the mean of as many neighbours as it takes is drawn."""
@@ -44,7 +46,8 @@ _MOST_LINES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A curve, drawn from left to right, with the numbers that belong to its ends."""
+    """A curve, drawn from left to right, with the numbers that belong to its ends. `total`: steps of the whole run,
+    which the width stands for."""
 
     points: str
     steps: int
@@ -53,11 +56,11 @@ class Curve:
     lowest: float
     highest: float
     total: int
-    """Steps of the whole run, which the width stands for."""
 
 
 def read_curve(run_dir: Path, total: int) -> Curve | None:
-    """The losses in a run's history, of a run of `total` steps; None if there are none, or the file is damaged."""
+    """Return the losses in a run's history, of a run of `total` steps; None if there are none, or the file is
+    damaged."""
     from roundlog.storage import StorageError
     from roundlog.training import read_history
 
@@ -70,7 +73,7 @@ def read_curve(run_dir: Path, total: int) -> Curve | None:
 
 
 def curve(losses: list[tuple[int, float]], total: int) -> Curve | None:
-    """The curve through (step, loss); None if there are none."""
+    """Return the curve through (step, loss); None if there are none."""
     if not losses:
         return None
     every = -(-len(losses) // POINTS)
@@ -81,21 +84,9 @@ def curve(losses: list[tuple[int, float]], total: int) -> Curve | None:
     points = " ".join(
         f"{step / width * WIDTH:.1f},{4 + (HEIGHT - 8) * (1 - (loss - low) / height):.1f}" for step, loss in means
     )
-    return Curve(
-        points=points,
-        steps=len(losses),
-        first=losses[0][1],
-        last=losses[-1][1],
-        lowest=min(loss for _, loss in losses),
-        highest=max(loss for _, loss in losses),
-        total=total,
-    )
+    values = [loss for _, loss in losses]
+    return Curve(points, len(losses), values[0], values[-1], min(values), max(values), total)
 
-
-MAX_NAMES_BYTES = 65 << 20
-"""Most bytes of a job's program and spec, which are fetched from a store for their names."""
-
-FETCH_SECONDS = 60.0
 
 _MOST_RECORD = 4096
 _MOST_ENTRIES = 10_000
@@ -105,249 +96,106 @@ RUNS = ("run", "alone", "blind")
 
 
 class LocalFiles:
-    """Jobs and runs in directories of the user, and jobs in a store."""
+    """Jobs and runs in directories of the user, read by one thread. Used until `close`."""
 
     def __init__(
         self,
-        work: BackgroundWork,
         *,
         files: Sequence[Path] = (),
         follow: Sequence[Path] = (),
-        store: Store | None = None,
+        done: Callable[[], None] = lambda: None,
     ) -> None:
-        """files: directories of jobs, or of roles. follow: directories of runs, or of roles."""
-        self._work = work
-        self._files = [*files, *follow]
-        self._follow = list(follow)
-        self._store = store
+        """files: directories of jobs, or of roles. follow: directories of runs, or of roles. done: is called when more
+        is known."""
+        self._readings = Readings(patience=0.0, threads=1, done=done)
+        self._files, self._follow = [*files, *follow], list(follow)
+        self._trees: tuple[Path, DisputeTrees] | None = None
+        """Trees of the run used last; only the thread that reads touches them."""
+
+    def close(self) -> None:
+        """Let no further reading start."""
+        self._readings.close()
+
+    def _read(self, key: object, read: Callable[[], T], version: object = None) -> tuple[T | None, str] | None:
+        """Return what has been read, or why it could not be, in one sentence; None as long as it is being read. It is
+        read again for every new `version`."""
+
+        def guarded() -> tuple[T | None, str]:
+            try:
+                return read(), ""
+            except Exception as error:  # a damaged file, or another program's: the page says less
+                return None, f"{bounded(str(error), 400).rstrip('.') or type(error).__name__}."
+
+        with suppress(Busy):
+            return self._readings.get(key, (0, version), guarded).value
+        return None
 
     @property
     def follows(self) -> bool:
         """Whether own runs were named."""
         return bool(self._follow)
 
-    def names(self, job: JobView) -> Names:
-        """The names of a job's operators and slots, as far as they are known."""
-        root = job.spec.training.program_root
-        rooms = tuple(path for path in self.jobs(job) if (path / "program.json").is_file())
-        found = self._work.result(("names", root, rooms), lambda: self._read_names(rooms, root)) if rooms else None
-        if found is None and self._store is not None:
-            cid, store = job.job_cid, self._store
-            found = self._work.result(("names", root, cid), lambda: _fetch_names(store, cid, root))
-        return found or UNKNOWN
-
-    def jobs(self, job: JobView) -> list[Path]:
-        """Directories where the files of a job could be."""
+    def jobs(self, job: JobView) -> tuple[Path, ...]:
+        """Return the directories that could be a job's files."""
         found = []
         for directory in self._files:
             found += [room / "job" for room in _rooms(directory, job)]
             found += [directory, directory / "job", directory.parent / "job"]
-        return found
-
-    def read_job(self, directory: Path) -> Job:
-        """The job in a directory, whose data may lie in the store. Raises JobError."""
-        from roundlog.training import Job, JobLimits
-
-        from tiebreak.segment_audits.stored_jobs import lies_elsewhere, read_elsewhere
-
-        return read_elsewhere(directory, JobLimits(), self._store) if lies_elsewhere(directory) else Job.read(directory)
+        return tuple(path for path in found if (path / "program.json").is_file())
 
     def runs(self, job: JobView) -> list[Path]:
-        """Directories of own runs of a job, as far as they are there."""
+        """Return the directories of own runs of a job."""
         found = []
         for directory in self._follow:
             found += [room / run for room in _rooms(directory, job) for run in RUNS] + [directory]
         run_id = job.spec.training.run_id.hex()
         return [path for path in found if _run_id(path) == run_id]
 
+    def names(self, job: JobView) -> Names:
+        """Return the names of a job's operators and slots, as far as they are known."""
+        root, rooms = job.spec.training.program_root, self.jobs(job)
+        found = self._read(("names", root, rooms), partial(_names, rooms, root))
+        return UNKNOWN if found is None or found[0] is None else found[0]
+
     def curve(self, job: JobView) -> Curve | None:
-        """The losses of the first own run of a job that has any; of one that goes on, as far as it has come."""
+        """Return the losses of the first own run of a job that has any; of one that goes on, as far as it has come."""
         steps = job.spec.training.steps
         for run in self.runs(job):
-            try:
-                size = (run / "history.jsonl").stat().st_size
-            except OSError:
-                continue
-            found = self._work.result(("curve", run), partial(read_curve, run, steps), version=size)
-            if found is not None:
-                return found
+            if size := _size(run / "history.jsonl"):
+                found = self._read(("curve", run), partial(read_curve, run, steps), size)
+                if found is not None and found[0] is not None:
+                    return found[0]
         return None
 
-    @staticmethod
-    def _read_names(rooms: Sequence[Path], root: bytes) -> Names | None:
-        for room in rooms:
-            if (found := _names(room, root)) is not None:
-                return found
-        return None
-
-
-def _rooms(directory: Path, job: JobView) -> list[Path]:
-    """A role's rooms of jobs with this spec, which are named as by `RoleContext.room`. The same spec has the same run,
-    whichever job it was posted as."""
-    ending = f"-{job.spec_hash.hex()[:16]}"
-    try:
-        names = [entry.name for entry in islice(os.scandir(directory), _MOST_ENTRIES)]
-    except OSError:
-        return []
-    return [directory / name for name in sorted(names) if name.startswith("job-") and name.endswith(ending)]
-
-
-def _run_id(run: Path) -> str:
-    """The id of the job whose run a directory is; empty if it is none."""
-    try:
-        with open_regular(run / "run.json") as file:
-            record = json.loads(file.read(_MOST_RECORD))
-        return str(record["run_id"])
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
-        return ""
-
-
-def _fetch_names(store: Store, cid: str, root: bytes) -> Names | None:
-    from tiebreak.segment_audits.stored_jobs import program_plan
-
-    with TemporaryDirectory(prefix="tiebreak-dashboard-") as name:
-        room = Path(name) / "job"
-        store.get_directory(cid, room, program_plan, max_bytes=MAX_NAMES_BYTES, within=FETCH_SECONDS)
-        return _names(room, root)
-
-
-def _names(room: Path, root: bytes) -> Names | None:
-    """The names in the files of a job, once they are shown to be the program that the chain commits to."""
-    from roundlog.training import JobError, read_program
-
-    try:
-        program, spec = read_program(room)
-    except JobError:
-        return None
-    if spec.program_root != root:
-        return None
-    return Names([(node.op, node.source) for node in program.nodes], list(program.state_names))
-
-
-@dataclass(frozen=True, slots=True)
-class RootComparison:
-    """Our own root of one level beside the two sides'."""
-
-    level: str
-    ours: str
-    agrees: tuple[bool, bool]
-    """Whether each side has our root, by Side."""
-
-    @property
-    def words(self) -> str:
-        """Sentence that names the sides with our root."""
-        who = [SIDES[side] for side in Side if self.agrees[side]]
-        if len(who) == 2:
-            return "both sides have our root"
-        return f"the {who[0]} has our root" if who else "neither side has our root"
-
-
-@dataclass(frozen=True, slots=True)
-class OwnReplay:
-    """Comparison of a game with our own run."""
-
-    levels: list[RootComparison]
-    waiting: bool
-    """Whether a level is being executed again."""
-    trouble: str = ""
-    """Why the next level could not be executed again, and what follows; empty if nothing is wrong."""
-
-    @property
-    def words(self) -> str:
-        """The whole in one sentence."""
-        if not self.levels and self.trouble:
-            return "Our own run cannot be compared now."
-        if not self.levels:
-            return "Our own run is being read." if self.waiting else "Our own run has no root to compare yet."
-        top = self.levels[0]
-        sides = [side for side in Side if top.agrees[side]]
-        if not sides:
-            return "Our own replay agrees with neither side: each claims another root than ours."
-        said = f"Our own replay agrees with the {SIDES[sides[0]]}"
-        with_it = [one for one in self.levels if one.agrees[sides[0]]]
-        if len(with_it) < len(self.levels):
-            first = next(one for one in self.levels if not one.agrees[sides[0]])
-            return f"{said} at first, but not at level {first.level}."
-        return f"{said} at every level that was compared; the {SIDES[sides[0].other]} claims another root."
-
-
-class Replays:
-    """Replays of the runs that are followed."""
-
-    def __init__(self, local: LocalFiles, work: BackgroundWork) -> None:
-        self._local = local
-        self._work = work
-        self._trees: tuple[Path, DisputeTrees] | None = None
-        """Trees of the run used last; only the thread of the background work touches them."""
-
-    def claim(self, job: JobView) -> bool | None:
-        """Whether the followed run of a job has the claimed root; None if there is none, or it is not done."""
-        root = self._root(job, ())
-        return None if root is None or not job.claim.committed_at else root == job.claim.checkpoint_root
-
-    def trouble(self, job: JobView) -> str:
-        """Why the followed run of a job cannot be held against its claim; empty if nothing is wrong."""
-        return self._work.trouble(_key(job, (), None)) if self._local.runs(job) else ""
-
-    def game(self, game: GameView, job: JobView) -> OwnReplay | None:
-        """Comparison of a game with the followed run; None if none is followed."""
-        if not self._local.runs(job):
-            return None
-        found: list[RootComparison] = []
-        place: tuple[int, ...] = ()
-        sum_of: tuple[int, int] | None = None
-        for level in game.levels:
-            sum_of = (game.disputed.element, game.disputed.claimed) if level.level is Level.PARTIAL else None
-            if level.level is Level.PARTIAL:
-                place = place[:3]
-            root = self._root(job, place, sum_of)
-            if root is None:
-                break
-            agrees = level.roots[Side.TRAINER] == root, level.roots[Side.CHALLENGER] == root
-            found.append(RootComparison(LEVELS[level.level][0], "0x" + root.hex(), agrees))
-            if agrees == (False, False):
-                break  # what lies below is of neither side's tree
-            place = (*place, level.index)
-            if level is game.current or not self._has_tree(level.level, level.index, job):
-                break
-        key = _key(job, place, sum_of)
-        return OwnReplay(found, self._work.is_waiting(key), self._work.trouble(key))
-
-    @staticmethod
-    def _has_tree(level: Level, index: int, job: JobView) -> bool:
-        """Whether a leaf has a tree of its own below it: a slot of the state has none."""
-        return level is not Level.OPERATOR or index < job.spec.training.operator_count
-
-    def _root(self, job: JobView, place: tuple[int, ...], sum_of: tuple[int, int] | None = None) -> bytes | None:
+    def root(
+        self, job: JobView, place: Place = (), sum_of: tuple[int, int] | None = None
+    ) -> tuple[bytes | None, str] | None:
+        """Return the root of an own run's tree at a place, or None and why it could not be executed; None while it is
+        being executed. sum_of: element of a sum, and its claimed bits, for the tree of its segments."""
         whole = 32 * job.spec.training.intervals
-        runs = tuple(run for run in self._local.runs(job) if _size(run / "roots") >= whole)
+        runs = tuple(run for run in self.runs(job) if _size(run / "roots") >= whole)
         if not runs:
-            return None
-        rooms = tuple(self._local.jobs(job))
-        replayed = partial(self._replayed, rooms, runs, job, place, sum_of)
-        return self._work.result(_key(job, place, sum_of), replayed, version=runs)
+            return None, ""
+        replay = partial(self._replay, self.jobs(job), runs, job, place, sum_of)
+        return self._read(("replay", job.spec_hash, place, sum_of), replay, runs)
 
-    def _replayed(
+    def _replay(
         self,
-        rooms: tuple[Path, ...],
-        runs: tuple[Path, ...],
+        rooms: Sequence[Path],
+        runs: Sequence[Path],
         job: JobView,
-        place: tuple[int, ...],
+        place: Place,
         sum_of: tuple[int, int] | None,
     ) -> bytes | None:
-        for run in runs:
-            trees = self._trees_of(rooms, run, job)
-            if trees is None:
-                continue
-            tree = trees.tree(place)
-            if sum_of is not None:
-                return tree.running(*sum_of).tree.root  # type: ignore[union-attr]
-            return tree.tree.root
-        return None
+        trees = next((trees for run in runs if (trees := self._trees_of(rooms, run, job)) is not None), None)
+        if trees is None:
+            return None
+        tree = trees.tree(place)
+        return (tree if sum_of is None else tree.running(*sum_of)).tree.root  # type: ignore[union-attr]
 
-    def _trees_of(self, rooms: tuple[Path, ...], run: Path, job: JobView) -> DisputeTrees | None:
-        """The trees of a run that has ended; None if its record is damaged or its job's files are not at hand. Raises
-        JobError for files that are damaged, unless others are at hand."""
+    def _trees_of(self, rooms: Sequence[Path], run: Path, job: JobView) -> DisputeTrees | None:
+        """Return the trees of a run that has ended; None if its record is damaged or its job's files are not at hand.
+        Raises JobError for files that are damaged, unless others are at hand."""
         from roundlog.training import JobError, Run
 
         from tiebreak.roles.engine import DisputeTrees
@@ -356,10 +204,8 @@ class Replays:
             return self._trees[1]
         damaged: JobError | None = None
         for room in rooms:
-            if not (room / "program.json").is_file():
-                continue
             try:
-                read = self._local.read_job(room)
+                read = _read_job(room)
             except JobError as error:
                 damaged = error
                 continue
@@ -375,9 +221,49 @@ class Replays:
         return None
 
 
-def _key(job: JobView, place: tuple[int, ...], sum_of: tuple[int, int] | None) -> tuple[object, ...]:
-    """The name of the replay of a place of a job's run."""
-    return "replay", job.spec_hash, place, sum_of
+def _rooms(directory: Path, job: JobView) -> list[Path]:
+    """Return a role's rooms of jobs with this spec, which are named as by `RoleContext.room`. The same spec has the
+    same run, whichever job it was posted as."""
+    ending = f"-{job.spec_hash.hex()[:16]}"
+    try:
+        names = [entry.name for entry in islice(os.scandir(directory), _MOST_ENTRIES)]
+    except OSError:
+        return []
+    return [directory / name for name in sorted(names) if name.startswith("job-") and name.endswith(ending)]
+
+
+def _run_id(run: Path) -> str:
+    """Return the id of the job whose run a directory is; empty if it is none."""
+    try:
+        with open_regular(run / "run.json") as file:
+            record = json.loads(file.read(_MOST_RECORD))
+        return str(record["run_id"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return ""
+
+
+def _names(rooms: Sequence[Path], root: bytes) -> Names | None:
+    """Return the names in the files of a job, once they are shown to be the program that the chain commits to."""
+    from roundlog.training import JobError, read_program
+
+    for room in rooms:
+        try:
+            program, spec = read_program(room)
+        except JobError:
+            continue
+        if spec.program_root == root:
+            return Names([(node.op, node.source) for node in program.nodes], list(program.state_names))
+    return None
+
+
+def _read_job(directory: Path) -> Job:
+    """Return the job in a directory; one whose data lies in a store is enough for what needs no data. Raises
+    JobError."""
+    from roundlog.training import Job, JobLimits
+
+    from tiebreak.segment_audits.stored_jobs import lies_elsewhere, read_elsewhere
+
+    return read_elsewhere(directory, JobLimits(), None) if lies_elsewhere(directory) else Job.read(directory)
 
 
 def _size(path: Path) -> int:
@@ -385,3 +271,71 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+@dataclass(frozen=True, slots=True)
+class RootComparison:
+    """Our own root of one level beside the two sides'. `agrees`: whether each side has it, by Side."""
+
+    level: str
+    ours: str
+    agrees: tuple[bool, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReplay:
+    """Comparison of a game with our own run. `waiting`: whether a level is being executed again; `trouble`: why the
+    next level could not be, in one sentence, or empty."""
+
+    levels: list[RootComparison]
+    waiting: bool
+    trouble: str = ""
+
+    @property
+    def words(self) -> str:
+        """The whole in one sentence."""
+        if not self.levels and self.trouble:
+            return "Our own run cannot be compared now."
+        if not self.levels:
+            return "Our own run is being read." if self.waiting else "Our own run has no root to compare yet."
+        sides = [side for side in Side if self.levels[0].agrees[side]]
+        if not sides:
+            return "Our own replay agrees with neither side: each claims another root than ours."
+        said = f"Our own replay agrees with the {SIDES[sides[0]]}"
+        first = next((one for one in self.levels if not one.agrees[sides[0]]), None)
+        if first is not None:
+            return f"{said} at first, but not at level {first.level}."
+        return f"{said} at every level that was compared; the {SIDES[sides[0].other]} claims another root."
+
+
+def compare_claim(local: LocalFiles, job: JobView) -> tuple[bool | None, str]:
+    """Return whether the followed run of a job has the claimed root, None if there is none or it is not done; and why
+    it cannot be compared, in one sentence."""
+    root, trouble = local.root(job) or (None, "")
+    agrees = None if root is None or not job.claim.committed_at else root == job.claim.checkpoint_root
+    return agrees, trouble
+
+
+def compare_game(local: LocalFiles, game: GameView, job: JobView) -> OwnReplay | None:
+    """Return the comparison of a game with the followed run; None if none is followed."""
+    if not local.runs(job):
+        return None
+    found: list[RootComparison] = []
+    place: Place = ()
+    sum_of: tuple[int, int] | None = None
+    for level in game.levels:
+        if level.level is Level.PARTIAL:
+            place, sum_of = place[:3], (game.disputed.element, game.disputed.claimed)
+        known = local.root(job, place, sum_of)
+        if known is None or known[0] is None:
+            return OwnReplay(found, known is None, "" if known is None else known[1])
+        root = known[0]
+        agrees = level.roots[Side.TRAINER] == root, level.roots[Side.CHALLENGER] == root
+        found.append(RootComparison(LEVELS[level.level][0], "0x" + root.hex(), agrees))
+        # A root of neither side has none of their trees below it, nor has a slot of the state one.
+        if agrees == (False, False) or (
+            level.level is Level.OPERATOR and level.index >= job.spec.training.operator_count
+        ):
+            break
+        place = (*place, level.index)
+    return OwnReplay(found, False)

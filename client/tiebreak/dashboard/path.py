@@ -42,34 +42,32 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """One level of the path."""
+class LevelPicture:
+    """One level of the path. `count`: number of its leaves, in words; `found`: the leaf that was found, or the range
+    that is left; `funnel`: points of the polygon into the next level, empty for the last."""
 
     title: str
     count: str
-    """Number of its leaves, in words."""
     found: str
-    """The leaf that was found, or the range that is left."""
     detail: str
     done: bool
     boxes: list[Box]
     height: float
     funnel: str
-    """Points of the polygon into the next level; empty for the last."""
 
 
-def rungs(game: GameView, job: JobView, names: Names) -> list[Rung]:
-    """The levels that a game has reached, from the top."""
+def draw_levels(game: GameView, job: JobView, names: Names) -> list[LevelPicture]:
+    """Return the levels that a game has reached, from the top."""
     found = []
     for place, level in enumerate(game.levels):
         is_last = place == len(game.levels) - 1
         height = left_to_search(game) if is_last else 0
-        found.append(_rung(game, job, names, level, height, leads_on=not is_last))
+        found.append(_draw_level(game, job, names, level, height, leads_on=not is_last))
     return found
 
 
 def left_to_search(game: GameView) -> int:
-    """Height of the place that the search of the present level has reached; 0 once a leaf is found."""
+    """Return the height of the node that the search of the present level has reached; 0 once a leaf is found."""
     current = game.current
     if game.phase is Phase.QUEUED or (current.level is Level.PARTIAL and bytes(32) in current.roots):
         return depth(current.leaf_count)
@@ -77,28 +75,38 @@ def left_to_search(game: GameView) -> int:
 
 
 def depth(leaves: int) -> int:
-    """Depth of a tree: ceil(log2(leaves)), 0 for a single leaf."""
+    """Return the depth of a tree: ceil(log2(leaves)), 0 for a single leaf."""
     return max(0, leaves - 1).bit_length()
 
 
 def half_of(leaves: int, states: int) -> int:
-    """Leaves of the operators' half at level OPERATOR, whose tree has these leaves in all."""
+    """Return the leaves of the operators' half at level OPERATOR, whose tree has these leaves in all."""
     return max(1, leaves - states)
 
 
+def operator_words(level: LevelView, job: JobView, names: Names) -> tuple[str, str]:
+    """Return the operator or slot that a level has found, and its name, if that is known."""
+    half = half_of(level.leaf_count, job.spec.training.state_count)
+    if level.index >= half:
+        return f"state slot {level.index - half:,}", names.slot(level.index - half)
+    return f"operator {level.index:,}", names.operator(level.index)
+
+
 def first_step(game: GameView, job: JobView) -> int:
-    """The first step of the disputed interval, counted from 0."""
+    """Return the first step of the disputed interval, counted from 0."""
     return game.levels[0].index * job.spec.training.interval
 
 
 def step_of(game: GameView, job: JobView) -> int | None:
-    """The disputed step, counted from 0; None while it is searched for."""
+    """Return the disputed step, counted from 0; None while it is searched for."""
     if len(game.levels) < 2 or (len(game.levels) == 2 and left_to_search(game)):
         return None
     return first_step(game, job) + game.levels[1].index
 
 
-def _rung(game: GameView, job: JobView, names: Names, level: LevelView, height: int, *, leads_on: bool) -> Rung:
+def _draw_level(
+    game: GameView, job: JobView, names: Names, level: LevelView, height: int, *, leads_on: bool
+) -> LevelPicture:
     unit, title = LEVELS.get(level.level, (name_words(level.level), name_words(level.level)))
     leaves = max(1, level.leaf_count)
     first = min(level.index, leaves - 1)
@@ -117,12 +125,11 @@ def _rung(game: GameView, job: JobView, names: Names, level: LevelView, height: 
         tall += _FUNNEL
     if height:
         said = f"{unit}s {first:,} to {last:,}" if last > first else f"{unit} {first:,}"
-        detail = "the first difference is among these"
-        if last - first + 1 == leaves:
-            detail = "nothing is ruled out yet"
+        is_whole = last - first + 1 == leaves
+        detail = "nothing is ruled out yet" if is_whole else "the first difference is among these"
     else:
         said, detail = _leaf(game, job, names, level, unit)
-    return Rung(title, count, said, detail, not height, boxes, tall, funnel)
+    return LevelPicture(title, count, said, detail, not height, boxes, tall, funnel)
 
 
 def _leaf(game: GameView, job: JobView, names: Names, level: LevelView, unit: str) -> tuple[str, str]:
@@ -137,11 +144,10 @@ def _leaf(game: GameView, job: JobView, names: Names, level: LevelView, unit: st
         case Level.STEP:
             return f"step {first_step(game, job) + index:,}", "the first whose state differs"
         case Level.OPERATOR:
-            half = half_of(level.leaf_count, spec.state_count)
-            if index >= half:
-                slot = names.slot(index - half)
-                return f"state slot {index - half:,}", slot or "the operators agree; what is stored differs"
-            return f"operator {index:,}", names.operator(index) or "the first whose output differs"
+            found, name = operator_words(level, job, names)
+            is_slot = index >= half_of(level.leaf_count, spec.state_count)
+            differs = "the operators agree; what is stored differs" if is_slot else "the first whose output differs"
+            return found, name or differs
         case Level.CHUNK:
             width = max(1, game.operator.width)
             each = spec.chunk_size // width
@@ -151,7 +157,7 @@ def _leaf(game: GameView, job: JobView, names: Names, level: LevelView, unit: st
 
 
 def _search(leaves: int, first: int, height: int) -> tuple[list[Box], float]:
-    """The ruler and the rows of the search, and how tall they are."""
+    """Return the ruler and the rows of the search, and their height."""
     boxes = [Box(0, 0, WIDTH, _RULER, "whole")]
     if first:
         boxes.append(Box(0, 0, first / leaves * WIDTH, _RULER, "agreed"))
@@ -178,7 +184,7 @@ def _search(leaves: int, first: int, height: int) -> tuple[list[Box], float]:
 
 
 def _extent(leaves: int, first: int, last: int) -> tuple[float, float]:
-    """The two ends of leaves on the ruler, never closer than `LEAST`."""
+    """Return both ends of a range of leaves on the ruler, at least `LEAST` apart."""
     left, right = first / leaves * WIDTH, (last + 1) / leaves * WIDTH
     if right - left < LEAST:
         middle = min(max((left + right) / 2, LEAST / 2), WIDTH - LEAST / 2)

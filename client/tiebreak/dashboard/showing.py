@@ -20,6 +20,7 @@ from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import Event
 from tiebreak.contract.struct_bases import ANYONE
+from tiebreak.contract.structs import GameView
 from tiebreak.quantities import by_unit, exact_ether, in_utc
 from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.dagpb import Cid
@@ -73,12 +74,16 @@ WINDOWS = {
 """Actions that are possible until a deadline, by the name of its field."""
 
 EVENTS = {
+    "GameStarted": "the clocks start",
+    "LevelStarted": "",
+    "ClaimRejected": "the claim is rejected",
+    "Credited": "",
     "Appealed": "an auditor appeals, and defends the claim",
     "VerdictAppealable": "the auditors that attested may appeal",
     "VerdictUpheld": "the verdict is upheld",
     "VerdictOverturned": "the verdict is overturned",
 }
-"""Events without numbers to tell, by their names."""
+"""Words for events without numbers to tell, by their names; empty for those that only repeat another."""
 
 SETTLED = {"NONE", "FINAL", "REJECTED", "EXPIRED", "LAPSED"}
 """Names of the statuses in which a job holds no reward and no trainer's bond any more."""
@@ -138,37 +143,54 @@ POLICIES = [f"{name}: {what} decides" for name, what in zip(POLICY_NAMES, ("the 
 
 
 def field_words(name: str) -> str:
-    """The name of a record's field for people."""
+    """Return the name of a record's field for people."""
     return FIELDS.get(name, name.replace("_", " "))
 
 
 def name_words(value: Enum) -> str:
-    """The name of an enum's value for people: `CHALLENGER_WON` is "challenger won"."""
+    """Return the name of an enum's value for people: `CHALLENGER_WON` is "challenger won"."""
     return value.name.lower().replace("_", " ")
 
 
 def status_words(status: Enum) -> str:
-    """A job's status in a clause."""
+    """Return a job's status in a clause."""
     return STATUSES.get(status.name, name_words(status).capitalize())
 
 
 def tone(status: Enum) -> str:
-    """Colour of a status: good, bad, quiet or busy. The word beside it always says the same."""
+    """Return the colour of a status: good, bad, quiet or busy. The word beside it always says the same."""
     return TONES.get(status.name, "busy")
 
 
+def game_tone(game: GameView) -> str:
+    """Return the colour of a game, as `tone`."""
+    return {Outcome.TRAINER_WON: "good", Outcome.CHALLENGER_WON: "bad"}.get(
+        game.outcome, "quiet" if game.outcome else "busy"
+    )
+
+
 def is_settled(status: Enum) -> bool:
-    """Whether a job of this status is over. One that this version does not know is not."""
+    """Return whether a job of this status is over. One that this version does not know is not."""
     return status.name in SETTLED
 
 
+def outcome_words(outcome: Outcome) -> str:
+    """Return the outcome of a game in a clause."""
+    return OUTCOMES.get(outcome, name_words(outcome).capitalize())
+
+
+def end_words(reason: Reason) -> str:
+    """Return why a game has ended, to follow its outcome."""
+    return ENDS.get(reason, name_words(reason))
+
+
 def due_words(phase: Phase, level: Level) -> str:
-    """The move that is due, to follow "has to"; "move" for a phase that this version does not know."""
+    """Return the move that is due, to follow "has to"; "move" for a phase that this version does not know."""
     return DUE.get((phase, level)) or DUE.get((phase, None)) or "move"
 
 
 def mover(group: Iterable[Event]) -> str:
-    """Party that made a move, by the events that only one party can cause; empty if anybody could have."""
+    """Return the party that made a move, by the events that only one can cause; empty if anybody could have."""
     for event in group:
         match event:
             case events.Bisected(mover=side) | events.RootOpened(side=side) | events.LeafOpened(side=side):
@@ -205,7 +227,7 @@ class Fact:
 
 
 def bounded(text: str, most: int = LONGEST) -> str:
-    """A stranger's text on one line, without control characters, of at most `most` characters."""
+    """Return a stranger's text on one line, without control characters, cut to `most` characters."""
     text = printable(text[: 4 * most])
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -215,12 +237,12 @@ def hexed(data: bytes, most: int = 4096) -> str:
 
 
 def short(text: str) -> str:
-    """A hash or an address by its two ends, as people compare them: `0x1234abcd…89ef`."""
+    """Return both ends of a hash or an address, as people compare them: `0x1234abcd…89ef`."""
     return text if len(text) <= 20 else f"{text[:10]}…{text[-4:]}"
 
 
 def ether(wei: int) -> str:
-    """Wei in five significant digits, as ether, or as gwei where that is little; `full` values of a page are exact."""
+    """Return wei in five significant digits, as ether, or as gwei where that is little."""
     amount, unit, size = abs(wei), "ETH", 18
     if amount < 10**4:
         return f"{wei:,} wei" if wei else "0 ETH"
@@ -233,12 +255,12 @@ def ether(wei: int) -> str:
 
 
 def span(seconds: int) -> str:
-    """A time by its two largest units: `2d 3h`, `4m 5s`."""
+    """Return a time by its two largest units: `2d 3h`, `4m 5s`."""
     return " ".join(f"{count:,}{unit}" for count, unit in by_unit(abs(seconds))[:2]) or "0s"
 
 
 def content(name: str, cid: str) -> Fact:
-    """A content address as somebody wrote it on the chain. It is never made a link."""
+    """Return a content address as somebody wrote it on the chain. It is never made a link."""
     shown = bounded(cid)
     try:
         Cid.parse(cid)
@@ -248,7 +270,7 @@ def content(name: str, cid: str) -> Fact:
 
 
 def fact(name: str, value: Any, *, words: str = "") -> Fact:
-    """A field of a record by its value and its name's unit."""
+    """Return a field of a record by its value and its name's unit."""
     label = words or field_words(name)
     if isinstance(value, bytes):
         return Fact(label, hexed(value), "hash")
@@ -272,7 +294,7 @@ def fact(name: str, value: Any, *, words: str = "") -> Fact:
 
 
 def facts(record: Any, *without: str) -> list[Fact]:
-    """The fields of a record in their order, except those that hold records and those named."""
+    """Return the fields of a record in their order, except those that hold records and those named."""
     return [
         fact(one.name, value)
         for one in fields(record)
@@ -284,17 +306,15 @@ def facts(record: Any, *without: str) -> list[Fact]:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a tensor by its bits."""
+    """A number of a tensor: its bits in hex, as many digits as the element has, and its value as people read it."""
 
     bits: str
-    """Bits in hex, as many digits as the element has."""
     value: str
-    """The number as people read it."""
 
 
 def number(bits: int, width: int) -> Number:
-    """The element of `width` bytes with these bits: 4 are an FP32 number, 8 an integer, 1 a boolean, and 2 a number of
-    BF16 or of FP16, which the chain does not tell apart (`roundlog.program.DType`)."""
+    """Return the element of `width` bytes with these bits: 4 are an FP32 number, 8 an integer, 1 a boolean, and 2 a
+    number of BF16 or of FP16, which the chain does not tell apart (`roundlog.program.DType`)."""
     bits &= (1 << (8 * width if 0 < width <= 8 else 64)) - 1
     if width == 4:
         return Number(f"0x{bits:08x}", repr_of_f32(bits))
@@ -308,7 +328,7 @@ def number(bits: int, width: int) -> Number:
 
 
 def repr_of_f32(bits: int) -> str:
-    """The shortest decimal that is this FP32 number."""
+    """Return the shortest decimal that is this FP32 number."""
     import numpy as np
 
     value = np.float32(struct.unpack("<f", struct.pack("<I", bits))[0])
@@ -319,14 +339,14 @@ def repr_of_f32(bits: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The operators and slots of one program, as people know them. A stranger's text, bounded."""
+    """The operators of one program, by kind and source line ("matmul", "gpt.py:54"), and its slots, by name. A
+    stranger's text, shown bounded."""
 
     operators: Sequence[tuple[str, str]]
-    """Kind and source line of each: ("matmul", "gpt.py:54")."""
     slots: Sequence[str]
 
     def operator(self, index: int) -> str:
-        """`matmul of gpt.py line 54`; empty for an operator that the program does not have."""
+        """Return `matmul of gpt.py line 54`; empty for an operator that the program does not have."""
         if not 0 <= index < len(self.operators):
             return ""
         kind, source = self.operators[index]

@@ -7,13 +7,11 @@ name in the Host header has to be this machine's, so that no foreign page can re
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import json
 import logging
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -21,29 +19,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, url_of
 from tiebreak.dashboard import showing
-from tiebreak.dashboard.chain_reader import Sight
-from tiebreak.dashboard.site import Busy, Missing, Site
-from tiebreak.loopback import names_this_machine
+from tiebreak.dashboard.chain_reader import Busy, HeadSnapshot, Missing
+from tiebreak.dashboard.site import Site
+from tiebreak.http_server import bound_socket, bounded_server, names_this_machine
 from tiebreak.quantities import exact_ether, in_utc
 from tiebreak.rpc.chain_errors import ChainError
 
-MOST_STREAMS = 32
-"""Event streams that are open at the same time; each further client is told to come back."""
-
-STREAM_SECONDS = 1800.0
-"""Length of an event stream; the browser opens the next one by itself."""
-
 _LOG = logging.getLogger(__name__)
-
-_LOOK_SECONDS = 0.5
-_BEAT_SECONDS = 15.0
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 
 _STATIC = {
@@ -67,46 +55,35 @@ _HEADERS = {
 
 
 def make_app(site: Site) -> Starlette:
-    """The application of a site that was started."""
+    """Return the application of a site that was started."""
     pages = _Pages(site)
-    routes = [
-        Route("/", pages.home, methods=["GET"]),
-        Route("/jobs", pages.jobs, methods=["GET"]),
-        Route("/jobs/{number}", pages.job, methods=["GET"]),
-        Route("/games/{number}", pages.game, methods=["GET"]),
-        Route("/accounts", pages.accounts, methods=["GET"]),
-        Route("/events", pages.events, methods=["GET"]),
-        Route("/static/{name}", pages.static, methods=["GET"]),
-    ]
-    return Starlette(routes=routes, middleware=[Middleware(_Guard)], exception_handlers={HTTPException: pages.refused})
+    handlers = {
+        "/": lambda request: RedirectResponse("/jobs", 307),
+        "/jobs": pages.jobs,
+        "/jobs/{number}": pages.job,
+        "/games/{number}": pages.game,
+        "/accounts": pages.accounts,
+        "/changes": pages.changes,
+        "/static/{name}": pages.static,
+    }
+    routes = [Route(path, handler, methods=["GET"]) for path, handler in handlers.items()]
+    guard = Middleware(BaseHTTPMiddleware, dispatch=_guard)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: pages.refused})
 
 
-class _Guard:
-    """Adds the headers to every answer, and refuses what a page of another site asks for, or asks of another host."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return  # the lifespan needs nothing, and websockets are not spoken
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                kept = [pair for pair in message["headers"] if pair[0].lower() not in dict(self._headers)]
-                message["headers"] = [*kept, *self._headers]
-            await send(message)
-
-        if not names_this_machine([value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]):
-            await PlainTextResponse("This page is at 127.0.0.1 only.", 400)(scope, receive, guarded)
-            return
-        given = dict(scope["headers"])
-        foreign = given.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
-        if foreign and given.get(b"sec-fetch-mode") != b"navigate":
-            await PlainTextResponse("This page answers to itself only.", 403)(scope, receive, guarded)
-            return
-        await self._app(scope, receive, guarded)
+async def _guard(request: Request, answer: RequestResponseEndpoint) -> Response:
+    """Add the headers to every answer, and refuse what a page of another site asks for, or asks of another host."""
+    given = request.headers
+    is_foreign = given.get("sec-fetch-site") in ("cross-site", "same-site")
+    found: Response
+    if not names_this_machine(given.getlist("host")):
+        found = PlainTextResponse("This page is at 127.0.0.1 only.", 400)
+    elif is_foreign and given.get("sec-fetch-mode") != "navigate":
+        found = PlainTextResponse("This page answers to itself only.", 403)
+    else:
+        found = await answer(request)
+    found.headers.update(_HEADERS)
+    return found
 
 
 class _Pages:
@@ -114,7 +91,6 @@ class _Pages:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._streams = 0
         self._static = {name: files("tiebreak.dashboard").joinpath("static", name).read_bytes() for name in _STATIC}
         self._templates = Environment(
             loader=PackageLoader("tiebreak.dashboard"),
@@ -133,24 +109,19 @@ class _Pages:
             "words": showing.name_words,
         }
 
-    # Pages.
-
-    def home(self, request: Request) -> Response:
-        return RedirectResponse("/jobs", 307)
-
     def jobs(self, request: Request) -> Response:
-        return self._page("jobs.html", "jobs", lambda sight: self._site.jobs(sight, _page(request)))
+        return self._page("jobs.html", "jobs", lambda head: self._site.jobs(head, _page(request)))
 
     def job(self, request: Request) -> Response:
         number, page = _number(request), _page(request)
-        return self._page("job.html", "jobs", lambda sight: self._site.job(sight, number, page))
+        return self._page("job.html", "jobs", lambda head: self._site.job(head, number, page))
 
     def game(self, request: Request) -> Response:
         number = _number(request)
-        return self._page("game.html", "jobs", lambda sight: self._site.game(sight, number))
+        return self._page("game.html", "jobs", lambda head: self._site.game(head, number))
 
     def accounts(self, request: Request) -> Response:
-        return self._page("accounts.html", "accounts", lambda sight: self._site.accounts(sight))
+        return self._page("accounts.html", "accounts", self._site.accounts)
 
     def static(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -158,21 +129,24 @@ class _Pages:
             raise HTTPException(404)
         return Response(self._static[name], media_type=_STATIC[name])
 
+    def changes(self, request: Request) -> Response:
+        """Answer with a number that changes when pages should be made anew, and the chain's time."""
+        head = self._site.head_monitor.snapshot()
+        return JSONResponse({"changes": head.changes, "now": head.now()})
+
     def refused(self, request: Request, error: Exception) -> Response:
-        """Answer to a request for a page that is not there, or to one that is not allowed."""
+        """Answer a request for a page that is not there, or one that is not allowed."""
         assert isinstance(error, HTTPException)
         said = {
             404: "There is no such page.",
             405: "This page can only be looked at: it has nothing to send to.",
         }.get(error.status_code, "That cannot be answered.")
-        sight, headers = self._site.head_monitor.sight(), dict(error.headers or {})
-        return self._render("message.html", "", sight, error.status_code, {"message": said}, headers)
+        return self._render("message.html", "", self._site.head_monitor.snapshot(), {"message": said}, error)
 
-    def _page(self, template: str, section: str, make: Callable[[Sight], dict[str, Any]]) -> Response:
-        sight = self._site.head_monitor.sight()
+    def _page(self, template: str, section: str, make: Callable[[HeadSnapshot], dict[str, Any]]) -> Response:
+        head = self._site.head_monitor.snapshot()
         try:
-            made = make(sight)
-            return self._render(template, section, sight, 200, made)
+            return self._render(template, section, head, make(head))
         except Missing as error:
             status, said = 404, str(error)
         except Busy as error:
@@ -182,69 +156,31 @@ class _Pages:
         except Exception as error:
             _LOG.debug("%s could not be made", template, exc_info=True)
             status, said = 500, f"Something went wrong that should not ({type(error).__name__}): please report it."
-        return self._render("message.html", section, sight, status, {"message": said})
+        return self._render("message.html", section, head, {"message": said}, HTTPException(status))
 
     def _render(
         self,
         template: str,
         section: str,
-        sight: Sight,
-        status: int,
+        head: HeadSnapshot,
         values: dict[str, Any],
-        headers: dict[str, str] | None = None,
+        error: HTTPException | None = None,
     ) -> Response:
         everywhere = {
             "section": section,
-            "sight": sight,
-            "now": sight.now(),
+            "head": head,
+            "now": head.now(),
             "contract": self._site.contract.address,
             "explorer": self._site.explorer,
             "follows": self._site.local.follows,
             "trouble": "",
         }
         page = self._templates.get_template(template).render(everywhere | values)
-        return HTMLResponse(page, status, headers)
-
-    # Liveness.
-
-    async def events(self, request: Request) -> Response:
-        """A stream with one short event for every change, which the pages answer by being made anew."""
-        if self._streams >= MOST_STREAMS:
-            return PlainTextResponse("Too many pages are open at once: close some.", 503, {"Retry-After": "10"})
-        self._streams += 1
-        return _Stream(self._changes(), self._closed)
-
-    def _closed(self) -> None:
-        self._streams -= 1
-
-    async def _changes(self) -> AsyncIterator[str]:
-        yield "retry: 3000\n\n"
-        told, quiet, left = -1, 0.0, STREAM_SECONDS
-        while left > 0:
-            sight = self._site.head_monitor.sight()
-            if sight.changes != told or quiet >= _BEAT_SECONDS:
-                told, quiet = sight.changes, 0.0
-                yield f"data: {json.dumps({'changes': told, 'block': sight.number, 'now': sight.now()})}\n\n"
-            await asyncio.sleep(_LOOK_SECONDS)
-            quiet, left = quiet + _LOOK_SECONDS, left - _LOOK_SECONDS
-
-
-class _Stream(StreamingResponse):
-    """An event stream that tells when it has ended, by either side."""
-
-    def __init__(self, content: AsyncIterator[str], ended: Callable[[], None]) -> None:
-        super().__init__(content, media_type="text/event-stream")
-        self._ended = ended
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._ended()
+        return HTMLResponse(page, *((200,) if error is None else (error.status_code, error.headers)))
 
 
 def _number(request: Request) -> int:
-    """The number in a path. Raises HTTPException for anything else than a number from 1."""
+    """Return the number in a path. Raises HTTPException for anything else than a number from 1."""
     text = request.path_params["number"]
     if not _NUMBER.fullmatch(text):
         raise HTTPException(404)
@@ -252,7 +188,7 @@ def _number(request: Request) -> int:
 
 
 def _page(request: Request) -> int:
-    """The page that was asked for; the first one for anything else than a number."""
+    """Return the page that was asked for; the first one for anything else than a number."""
     text = request.query_params.get("page", "1")
     return int(text) if _NUMBER.fullmatch(text) else 1
 
@@ -262,8 +198,8 @@ class ServerError(Exception):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on the loopback interface. `port` 0: any free one. Raises ServerError for any other interface, or a
-    port that is taken."""
+    """Return a socket on the loopback interface. `port` 0: any free one. Raises ServerError for any other interface, or
+    a port that is taken."""
     try:
         where = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
@@ -281,34 +217,10 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-class Server:
-    """A site on a socket. Used in a `with` block, it serves beside; `run` serves in this thread, until a signal."""
-
-    def __init__(self, site: Site, listening: socket.socket) -> None:
-        self._site = site
-        self._socket = listening
-        self._server = bounded_server(make_app(site))
-        self._beside = BackgroundServer(self._server, listening, "dashboard")
-
-    @property
-    def url(self) -> str:
-        """The address of the page."""
-        return url_of(self._socket)
-
-    def run(self) -> None:
-        """Serves until SIGINT or SIGTERM."""
-        self._site.start()
-        try:
-            self._server.run(sockets=[self._socket])
-        finally:
-            self._site.close()
-
-    def __enter__(self) -> Server:
-        self._site.start()
-        if not self._beside.start():
-            raise ServerError("the page's server did not start: choose another port with --port.")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._beside.stop()
-        self._site.close()
+def serve(site: Site, listening: socket.socket) -> None:
+    """Serve a site on a socket until SIGINT or SIGTERM."""
+    site.start()
+    try:
+        bounded_server(make_app(site)).run(sockets=[listening])
+    finally:
+        site.close()

@@ -9,11 +9,13 @@ that a question about a few hundred blocks takes it seconds.
 
 from __future__ import annotations
 
+import ast
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
 from web3 import EthereumTesterProvider, Web3
@@ -25,7 +27,6 @@ from tiebreak.process_resources import restore_recursion_limit
 from tiebreak.rpc.chain_errors import DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
-from tiebreak.rpc.web3_providers import revert_data
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
 
@@ -200,7 +201,7 @@ class EmbeddedChain(Transport):
                     return self._logs.select(cast(Mapping[str, Any], params[0]))
                 answer = self._perform(RPCEndpoint(method), params)
             except (TransactionFailed, ContractLogicError) as error:
-                raise RpcRefused(method, 3, "execution reverted", revert_data(error)) from error
+                raise RpcRefused(method, 3, "execution reverted", _revert_data(error)) from error
             except Exception as error:
                 # eth-tester and py-evm refuse bad requests with errors of a dozen unrelated types.
                 raise RpcRefused(method, -32000, _reason(method, error)) from error
@@ -355,6 +356,24 @@ def _reason(method: str, error: Exception) -> str:
     if method == "eth_sendRawTransaction" and "nonce" in lowered:
         return f"nonce too low or too high: {text}"
     return text or type(error).__name__
+
+
+_ERROR_STRING = bytes.fromhex("08c379a0")  # Error(string)
+
+
+def _revert_data(error: Exception) -> bytes | None:
+    """Return the bytes that a reverted call returned, which eth-tester hands over in four forms; None for others."""
+    if isinstance(error, ContractLogicError):
+        return bytes.fromhex(error.data.removeprefix("0x")) if isinstance(error.data, str) else None
+    # web3 replaces eth-tester's error by one with a shortened text; the original still has the bytes.
+    original = error.__context__ if isinstance(error.__context__, TransactionFailed) else error
+    payload: object = original.args[0] if original.args else b""
+    if isinstance(payload, Exception):
+        payload = payload.args[0] if payload.args else b""
+    if isinstance(payload, str):
+        is_bytes = payload.startswith(("b'", 'b"'))
+        payload = ast.literal_eval(payload) if is_bytes else _ERROR_STRING + encode(["string"], [payload])
+    return payload if isinstance(payload, bytes) else None
 
 
 def _as_json(value: object) -> object:

@@ -27,7 +27,7 @@ from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from roundlog.storage import lock_file, open_regular, replace_file
 
-from tiebreak.loopback import LoopbackHandler, LoopbackServer
+from tiebreak.http_server import LoopbackHandler, LoopbackServer
 from tiebreak.process_resources import environment_of_others
 from tiebreak.rpc.chain_errors import ChainError, DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode

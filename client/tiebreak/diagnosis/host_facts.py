@@ -44,7 +44,7 @@ class HostFacts:
 
 
 def host_facts(root: Path = Path("/")) -> HostFacts:
-    """The facts of this machine. `root` is there for tests."""
+    """Return the facts of this machine. `root` is there for tests."""
     lines = _read(root / "proc/cpuinfo").splitlines()
     found = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in reversed(lines)}
     flags = found.get("flags", found.get("Features"))
@@ -71,13 +71,13 @@ def _named(flags: list[str]) -> tuple[str, ...]:
 
 
 def _driver(text: str) -> str:
-    """The version in a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu ...`."""
+    """Return the version in a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu ...`."""
     match = re.search(r"Kernel Module\D*?(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
     return match[1] if match else ""
 
 
 def _read(path: Path) -> str:
-    """The text of a file of the system; empty where it cannot be read."""
+    """Return the text of a file of the system; empty where it cannot be read."""
     try:
         with path.open(errors="replace") as file:
             return file.read(_MOST_READ)

@@ -19,14 +19,14 @@ _MOST_DEVICES = 64
 
 
 def main() -> None:
-    """Prints what is found. An error ends the process, and its last line says which."""
+    """Print what is found. An error ends the process, and its last line says which."""
     print(json.dumps(torch_facts()), flush=True)
     for found in device_facts():
         print(json.dumps(found), flush=True)
 
 
 def torch_facts() -> dict[str, Any]:
-    """PyTorch's version and build, and the engine's kernels on the processor."""
+    """Return PyTorch's version and build, and the engine's kernels on the processor."""
     import torch
     from roundlog.training import kernel_instructions
 
@@ -46,7 +46,7 @@ def torch_facts() -> dict[str, Any]:
 
 
 def device_facts() -> Iterator[dict[str, Any]]:
-    """Every device, each after its self-test."""
+    """Yield every device, each after its self-test."""
     import torch
 
     yield _facts(torch.device("cpu")) | {
@@ -85,7 +85,7 @@ def _facts(device: torch.device) -> dict[str, Any]:
 
 
 def _self_test(device: torch.device) -> str:
-    """The reason why a device does not compute as it has to; empty if it does."""
+    """Return why a device does not compute as it has to; empty if it does."""
     from roundlog.arithmetic import MachineError, check_machine
 
     try:
@@ -98,7 +98,7 @@ def _self_test(device: torch.device) -> str:
 
 
 def _cuda() -> tuple[bool, str]:
-    """(whether PyTorch can use a card of NVIDIA's, and why not, where it was built for them)."""
+    """Return whether PyTorch can use a card of NVIDIA's, and why not, where it was built for them."""
     import torch
 
     if torch.version.cuda is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.deadlines import TooLate, within
+from tiebreak.http_client import TooLate, within
 from tiebreak.rpc.chain_errors import ChainError
 from tiebreak.store import gateway_address, kubo_address
 from tiebreak.store.store_errors import StoreError, StoreUnavailable
@@ -50,7 +50,7 @@ class PlaceFinding:
 
 
 def check_store(location: str, seconds: float) -> PlaceFinding:
-    """A folder, Kubo's RPC or a gateway. seconds: for an answer."""
+    """Ask a folder, Kubo's RPC or a gateway. seconds: for an answer."""
     try:
         gateway = gateway_address(location)
         address = None if gateway is not None else kubo_address(location)
@@ -75,7 +75,7 @@ def check_store(location: str, seconds: float) -> PlaceFinding:
 
 
 def check_pinning(service: PinningService, seconds: float) -> PlaceFinding:
-    """A pinning service, made with `timeout` and one attempt."""
+    """Ask a pinning service, made with `timeout` and one attempt."""
 
     def ask() -> str:
         service.check()
@@ -85,7 +85,7 @@ def check_pinning(service: PinningService, seconds: float) -> PlaceFinding:
 
 
 def check_node(location: str, seconds: float) -> PlaceFinding:
-    """A node of a chain: an address as of `tiebreak.rpc.node.connect`."""
+    """Ask a node of a chain: an address as of `tiebreak.rpc.node.connect`."""
     from tiebreak.rpc.node import ChainNode, transport_to
 
     try:
@@ -104,7 +104,7 @@ def check_node(location: str, seconds: float) -> PlaceFinding:
 
 
 def check_contract(location: str, where: ChecksumAddress, seconds: float) -> PlaceFinding:
-    """The contract at an address, asked of a node that has answered before."""
+    """Ask a node that has answered before for the contract at an address."""
     from tiebreak.contract.game import VerificationGame
     from tiebreak.rpc.node import ChainNode, transport_to
 
@@ -138,7 +138,7 @@ def _sentence(name: str, error: Exception, seconds: float) -> str:
 
 
 def _folder(path: Path) -> PlaceFinding:
-    """The folder of a store, which is made when something is stored."""
+    """Look at the folder of a store, which is made when something is stored."""
     there = next(one for one in (path, *path.absolute().parents) if one.exists())
     name = str(path)
     try:

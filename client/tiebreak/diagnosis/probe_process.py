@@ -46,7 +46,7 @@ class MachineProbe:
         self._is_over = False
 
     def findings(self, seconds: float) -> MachineFindings:
-        """Its findings at its end, or after so many seconds, when it is killed."""
+        """Return its findings at its end, or after so many seconds, when it is killed."""
         try:
             out, err = self._process.communicate(timeout=seconds)
             why = _reason(self._process.returncode, err) if self._process.returncode else ""
@@ -57,7 +57,7 @@ class MachineProbe:
         return _read(out, why)
 
     def kill(self) -> None:
-        """Ends it and the processes that it has started, whatever they do."""
+        """End it and the processes that it has started, whatever they do."""
         if not self._is_over:
             self._is_over = True
             kill_group(self._process)
@@ -65,7 +65,7 @@ class MachineProbe:
 
 @contextmanager
 def machine_probe(command: Sequence[str] | None = None) -> Iterator[MachineProbe]:
-    """A process that is asking PyTorch until the block ends."""
+    """Have a process ask PyTorch until the block ends."""
     probe = MachineProbe(command or COMMAND)
     try:
         yield probe
@@ -74,7 +74,7 @@ def machine_probe(command: Sequence[str] | None = None) -> Iterator[MachineProbe
 
 
 def kill_group(process: subprocess.Popen[str]) -> str:
-    """Kills a process that leads a group and has not been waited for, and its group. Its output until then. Takes a few
+    """Kill a process that leads a group and has not been waited for, and its group; return its output. Takes a few
     seconds at most: who holds its pipes in another group, or does not end although it is killed, is left alone."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ def kill_group(process: subprocess.Popen[str]) -> str:
 
 
 def _read(text: str, why: str) -> MachineFindings:
-    """The findings in its lines. A line that was cut off says nothing."""
+    """Return the findings in its lines. A line that was cut off says nothing."""
     found = MachineFindings(why=why)
     for line in text.splitlines():
         try:

@@ -24,7 +24,7 @@ class Problem:
 
 
 def problems(host: HostFacts, found: MachineFindings, places: Sequence[PlaceFinding]) -> list[Problem]:
-    """All problems, the grave ones first."""
+    """Return all problems, the grave ones first."""
     every = [*_of_pytorch(host, found), *_of_devices(found), *_of_places(places)]
     if host.usable_bytes < _LITTLE:
         left = f"{host.usable_bytes / 1e9:.1f} GB"

@@ -17,7 +17,7 @@ from roundlog.execution import StoppedError
 from roundlog.training import StepEvent, Verdict, noted_stop
 
 from tiebreak.contract.structs import JobView
-from tiebreak.deadlines import Pauses
+from tiebreak.http_client import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import fetch_log, require_decidable
@@ -172,12 +172,15 @@ class Auditing:
         )
 
     def too_large(self, job: engine.Job) -> str | None:
-        """The reason why a disputed step could not be executed here; None if it could. Audits cut batches, but a
-        disputed step is executed whole."""
-        need, most = engine.run_bytes(job.program, job.spec), self._long_work.context.limits.memory_bytes
+        """The reason why a disputed step could not be executed here; None if it could."""
+        context = self._long_work.context
+        need, most = context.engine.dispute_bytes(job), context.limits.memory_bytes
         if need <= most:
             return None
-        return f"a whole step of it takes up to {need} bytes of memory, more than the {most} allowed"
+        return (
+            f"a disputed step of it takes up to {need} bytes of memory, more than the {most} allowed: allow more, or "
+            "cut its batches into more micro-batches"
+        )
 
     # Blind.
 
@@ -195,7 +198,7 @@ class Auditing:
             # By then its clocks were judged.
             self._is_fit = steps >= MEASURED_STEPS and self.too_large(job) is None
 
-        if self.too_large(job) is None:
+        if engine.run_bytes(job.program, job.spec) <= work.context.limits.memory_bytes:
             # With a run that stops there is nothing to attest to, and the dispute about it needs fabricated values.
             with suppress(StoppedError):
                 found = work.context.engine.train(job, room / BLIND, on_step)

@@ -28,7 +28,7 @@ from tiebreak.roles.notices import Notify, OnLook, ignore, unseen
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.transaction_queue import TransactionQueue
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS
-from tiebreak.store import ContentStore
+from tiebreak.store import Store
 from tiebreak.store.staging import size_of
 from tiebreak.store.store_errors import NoSpace
 from tiebreak.transactions.sender import Sender
@@ -146,7 +146,7 @@ class RoleContext:
 
     contract: VerificationGame
     sender: Sender
-    store: ContentStore
+    store: Store
     directory: Path
     engine: Engine = field(default_factory=Engine)
     limits: RoleLimits = field(default_factory=RoleLimits)

@@ -38,6 +38,7 @@ from roundlog.training import (
     replay,
     replay_interval,
     replay_state,
+    run_bytes,
 )
 
 from tiebreak.game.moves import Leaves, Output, Place, Trace, Tree
@@ -276,6 +277,12 @@ class Engine:
         """The dispute trees of a run that an earlier process has finished; None if there is none."""
         roots = Run(job, run_dir).recorded_roots()
         return self.trees(job, run_dir, roots) if len(roots) == job.spec.intervals else None
+
+    def dispute_bytes(self, job: Job) -> int:
+        """Most memory of a game about a step of a job: a step in micro-batches, and an operator's inputs and output."""
+        nodes, count = job.program.nodes, self._options(job).micro_batches
+        operators = (sum(nodes[value].type.nbytes for value in needed(job.program, q)) for q in range(len(nodes)))
+        return run_bytes(job.program, job.spec, count) + max(operators)
 
     def step_seconds(self, job: Job) -> float:
         """Seconds of a step of a job as this process executes it for games, without the helpers."""

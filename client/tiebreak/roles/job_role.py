@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from roundlog.arithmetic import MachineError
 
 from tiebreak.contract.structs import JobView
-from tiebreak.deadlines import Pauses
+from tiebreak.http_client import Pauses
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.background_jobs import Interrupted
 from tiebreak.roles.fetched_content import Refused

@@ -15,7 +15,7 @@ from roundlog.segment_audits import Publisher
 from roundlog.storage import StorageError
 from roundlog.training import StepEvent, checkpoint_path
 
-from tiebreak.deadlines import Pauses
+from tiebreak.http_client import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority
 from tiebreak.roles.fetched_content import Damaged, Refused, fetch_job, read_files
 from tiebreak.roles.notices import OUTAGES, Notice, What, sentence

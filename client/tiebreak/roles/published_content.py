@@ -22,9 +22,10 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
 from tiebreak.roles.notices import OUTAGES, Notice, Notify, What, of_warnings, sentence
 from tiebreak.rpc.chain_errors import ContractError
-from tiebreak.store import ContentStore
+from tiebreak.store import Store
 from tiebreak.store.dag_reader import Plan
 from tiebreak.store.dagpb import Cid
+from tiebreak.store.store import Build
 from tiebreak.store.store_errors import InvalidCid
 
 OVER = (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.LAPSED, JobStatus.EXPIRED)
@@ -44,13 +45,14 @@ class Published:
     over_in: int | None = None
 
 
-class PublishedContent:
-    """A `ContentStore` that remembers what was added from the rooms of a role's jobs.
+class PublishedContent(Store):
+    """A store that remembers what was added from the rooms of a role's jobs.
 
     `store`: where everything goes. `directory`: the role's directory, whose rooms are named as by `RoleContext.room`;
     what lies elsewhere is added and not remembered. Raises StorageError for a record that is damaged."""
 
-    def __init__(self, store: ContentStore, directory: Path) -> None:
+    def __init__(self, store: Store, directory: Path) -> None:
+        super().__init__(store.name, store.stop, store.on_transfer)
         self._store, self._directory = store, directory
         self._path = directory / "published.json"
         self._lock = threading.Lock()
@@ -58,8 +60,11 @@ class PublishedContent:
         self._unpinned: set[str] = set()
         self._rooms = self._read()
 
-    def add_bytes(self, data: bytes) -> str:
-        return self._store.add_bytes(data)
+    def block(self, cid: Cid, seconds: float | None = None) -> bytes:
+        return self._store.block(cid, seconds)
+
+    def add_blocks(self, build: Build) -> Cid:
+        return self._store.add_blocks(build)
 
     def add_file(self, path: Path) -> str:
         return self._remember(path, self._store.add_file(path))
@@ -72,9 +77,6 @@ class PublishedContent:
 
     def address_of_directory(self, path: Path) -> str:
         return self._store.address_of_directory(path)
-
-    def read(self, cid: str, *, max_bytes: int, within: float | None = None) -> bytes:
-        return self._store.read(cid, max_bytes=max_bytes, within=within)
 
     def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
         self._store.get_file(cid, dest, max_bytes=max_bytes, within=within)

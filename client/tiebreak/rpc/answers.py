@@ -1,4 +1,4 @@
-"""Answers of a node, checked: the values of JSON-RPC, and blocks, events and receipts that are made of them.
+"""Answers of a node, checked: values of JSON-RPC, blocks, events and receipts; and the same as JSON again.
 
 Formats: https://ethereum.org/en/developers/docs/apis/json-rpc/
 """
@@ -6,8 +6,8 @@ Formats: https://ethereum.org/en/developers/docs/apis/json-rpc/
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
@@ -27,12 +27,13 @@ _DATA = re.compile(r"0x([0-9a-fA-F]{2})*")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block; `timestamp` in seconds since 1970, `base_fee` in wei per gas."""
+    """One block; `timestamp` in seconds since 1970, `base_fee` in wei per gas. `transactions`: their hashes."""
 
     number: int
     hash: bytes
     timestamp: int
     base_fee: int
+    transactions: tuple[bytes, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +53,21 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class TransactionReceipt:
-    """Result of a transaction. `fee` in wei; `contract`: the address of the contract that it created, if any."""
+    """Result of a transaction. `gas_price` in wei per gas; `contract`: the address of the contract that it created."""
 
     transaction: bytes
     block: int
     block_hash: bytes
     succeeded: bool
     gas_used: int
-    fee: int
+    gas_price: int
     contract: ChecksumAddress | None
     logs: tuple[Log, ...]
+
+    @property
+    def fee(self) -> int:
+        """The fee that was paid, in wei."""
+        return self.gas_used * self.gas_price
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,52 +79,20 @@ class Fees:
 
 
 def read_block(answer: object) -> Block:
-    """A block, checked. Raises InvalidAnswer."""
+    """Read a block. Raises InvalidAnswer."""
     block = record(answer, "a block")
+    listed = sequence(block.get("transactions", []), "a block's transactions", MAX_LOGS)
     return Block(
         quantity(block.get("number"), "a block number", 2**64 - 1),
         data(block.get("hash"), "a block hash", 32),
         quantity(block.get("timestamp"), "a block's time", 2**64 - 1),
         quantity(block.get("baseFeePerGas", "0x0"), "a base fee", 2**128),
+        tuple(data(one, "a transaction's hash", 32) for one in listed) if "transactions" in block else None,
     )
 
 
-def read_transactions(answer: object) -> list[bytes]:
-    """The hashes of a block's transactions, checked. Raises InvalidAnswer."""
-    listed = sequence(record(answer, "a block").get("transactions"), "a block's transactions", MAX_LOGS)
-    return [data(one, "a transaction's hash", 32) for one in listed]
-
-
-def wanted_topic(topic: Topic) -> object:
-    """A condition as `eth_getLogs` takes it."""
-    if topic is None:
-        return None
-    return "0x" + topic.hex() if isinstance(topic, bytes) else ["0x" + one.hex() for one in topic]
-
-
-def read_topic(wanted: object) -> Topic:
-    """A condition as `wanted_topic` makes it, read back. Raises InvalidAnswer."""
-    if wanted is None:
-        return None
-    if isinstance(wanted, str):
-        return data(wanted, "a topic", 32)
-    return tuple(data(one, "a topic", 32) for one in sequence(wanted, "topics", MAX_LOGS))
-
-
-def fits(found: tuple[bytes, ...], topic: Topic) -> bool:
-    """Whether an event's topic, if it is there (`found` is empty or has one), meets a condition."""
-    if topic is None:
-        return True
-    return bool(found) and found[0] in ((topic,) if isinstance(topic, bytes) else topic)
-
-
-def is_removed(item: object) -> bool:
-    """True if a log belongs to a block that a reorganisation has dropped."""
-    return isinstance(item, dict) and item.get("removed") is True
-
-
 def read_log(item: object) -> Log:
-    """An event, checked. Raises InvalidAnswer."""
+    """Read an event. Raises InvalidAnswer."""
     log = record(item, "an event")
     place = log.get("transactionIndex")
     return Log(
@@ -133,66 +107,71 @@ def read_log(item: object) -> Log:
     )
 
 
-def read_receipt(answer: object, transaction: bytes) -> TransactionReceipt:
-    """The receipt of the transaction with this hash, checked. Raises InvalidAnswer."""
+def read_logs(answer: object) -> list[Log]:
+    """Read events, without those of blocks that a reorganisation has dropped. Raises InvalidAnswer."""
+    items = sequence(answer, "events", MAX_LOGS)
+    return [read_log(item) for item in items if not (isinstance(item, dict) and item.get("removed") is True)]
+
+
+def read_receipt(answer: object) -> TransactionReceipt:
+    """Read a receipt. Raises InvalidAnswer."""
     receipt = record(answer, "a receipt")
-    gas = quantity(receipt.get("gasUsed"), "used gas", 2**40)
-    found = TransactionReceipt(
+    created = receipt.get("contractAddress")
+    return TransactionReceipt(
         data(receipt.get("transactionHash"), "a receipt's transaction", 32),
         quantity(receipt.get("blockNumber"), "a receipt's block", 2**64 - 1),
         data(receipt.get("blockHash"), "a receipt's block hash", 32),
         quantity(receipt.get("status"), "a receipt's status", 1) == 1,
-        gas,
-        gas * quantity(receipt.get("effectiveGasPrice"), "a gas price", 2**128),
-        optional_address(receipt.get("contractAddress"), "a new contract"),
+        quantity(receipt.get("gasUsed"), "used gas", 2**40),
+        quantity(receipt.get("effectiveGasPrice"), "a gas price", 2**128),
+        None if created is None else address(created, "a new contract"),
         tuple(read_log(item) for item in sequence(receipt.get("logs"), "a receipt's events", MAX_LOGS)),
     )
-    if found.transaction != transaction:
-        raise InvalidAnswer("the node gave the receipt of another transaction: use another node.")
-    return found
 
 
-def block_json(block: Block, transactions: Sequence[bytes] | None = None) -> dict[str, object]:
-    """A block as a node gives it, with the fields that were checked."""
-    answer: dict[str, object] = {
-        "number": hex(block.number),
-        "hash": "0x" + block.hash.hex(),
-        "timestamp": hex(block.timestamp),
-        "baseFeePerGas": hex(block.base_fee),
-    }
-    return answer if transactions is None else answer | {"transactions": ["0x" + one.hex() for one in transactions]}
+_RENAMED = {
+    "base_fee": "baseFeePerGas",
+    "block": "blockNumber",
+    "block_hash": "blockHash",
+    "transaction": "transactionHash",
+    "transaction_index": "transactionIndex",
+    "index": "logIndex",
+    "succeeded": "status",
+    "gas_used": "gasUsed",
+    "gas_price": "effectiveGasPrice",
+    "contract": "contractAddress",
+}
+"""Fields of records whose names in JSON-RPC are others -> those names."""
+
+_OPTIONAL = ("transactions", "transaction_index")
+"""Fields that a node may leave out."""
 
 
-def log_json(log: Log) -> dict[str, object]:
-    """An event as a node gives it, with the fields that were checked."""
-    answer: dict[str, object] = {
-        "address": log.address,
-        "topics": ["0x" + topic.hex() for topic in log.topics],
-        "data": "0x" + log.data.hex(),
-        "blockNumber": hex(log.block),
-        "blockHash": "0x" + log.block_hash.hex(),
-        "transactionHash": "0x" + log.transaction.hex(),
-        "logIndex": hex(log.index),
-    }
-    return answer if log.transaction_index is None else answer | {"transactionIndex": hex(log.transaction_index)}
+def to_json(value: object) -> object:
+    """Return what was read as a node gives it, with the fields that were read and no others."""
+    if isinstance(value, (Block, Log, TransactionReceipt)):
+        shown = {one.name: getattr(value, one.name) for one in fields(value)}
+        return {
+            _RENAMED.get(name, name): to_json(item)
+            for name, item in shown.items()
+            if item is not None or name not in _OPTIONAL
+        }
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, int):
+        return hex(value)
+    return "0x" + value.hex() if isinstance(value, bytes) else value
 
 
-def receipt_json(receipt: TransactionReceipt) -> dict[str, object]:
-    """A receipt as a node gives it, with the fields that were checked."""
-    return {
-        "transactionHash": "0x" + receipt.transaction.hex(),
-        "blockNumber": hex(receipt.block),
-        "blockHash": "0x" + receipt.block_hash.hex(),
-        "status": hex(receipt.succeeded),
-        "gasUsed": hex(receipt.gas_used),
-        "effectiveGasPrice": hex(receipt.fee // receipt.gas_used if receipt.gas_used else 0),
-        "contractAddress": receipt.contract,
-        "logs": [log_json(log) for log in receipt.logs],
-    }
+def fits(found: tuple[bytes, ...], topic: Topic) -> bool:
+    """Return whether an event's topic, if it is there (`found` is empty or has one), meets a condition."""
+    if topic is None:
+        return True
+    return bool(found) and found[0] in ((topic,) if isinstance(topic, bytes) else topic)
 
 
 def quantity(value: object, what: str, maximum: int = 2**256 - 1) -> int:
-    """An unsigned integer of at most 256 bits."""
+    """Read an unsigned integer of at most 256 bits. Raises InvalidAnswer, as all of these do."""
     if isinstance(value, str) and _QUANTITY.fullmatch(value):
         number = int(value, 16)
         if number <= maximum:
@@ -201,7 +180,7 @@ def quantity(value: object, what: str, maximum: int = 2**256 - 1) -> int:
 
 
 def data(value: object, what: str, length: int | None = None) -> bytes:
-    """Bytes, of exactly `length` if given."""
+    """Read bytes, of exactly `length` if given."""
     if isinstance(value, str) and _DATA.fullmatch(value) and length in (None, len(value) // 2 - 1):
         return bytes.fromhex(value[2:])
     raise _invalid(value, what, "bytes" if length is None else f"{length} bytes")
@@ -209,10 +188,6 @@ def data(value: object, what: str, length: int | None = None) -> bytes:
 
 def address(value: object, what: str) -> ChecksumAddress:
     return to_checksum_address(data(value, what, 20))
-
-
-def optional_address(value: object, what: str) -> ChecksumAddress | None:
-    return None if value is None else address(value, what)
 
 
 def record(value: object, what: str) -> Mapping[str, object]:

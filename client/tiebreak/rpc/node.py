@@ -7,8 +7,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eth_typing import ChecksumAddress
@@ -17,20 +16,17 @@ from tiebreak.rpc import answers
 from tiebreak.rpc.answers import (
     MAX_LOGS,
     Block,
-    Fees,
     Log,
     Topic,
     TransactionReceipt,
     fits,
-    is_removed,
     read_block,
-    read_log,
+    read_logs,
     read_receipt,
-    read_transactions,
-    wanted_topic,
+    to_json,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
-from tiebreak.rpc.transport import HttpTransport, NodeAgreement, Transport, backwards, forwards
+from tiebreak.rpc.transport import HttpTransport, NodeAgreement, Transport
 
 if TYPE_CHECKING:
     from web3 import Web3
@@ -41,6 +37,10 @@ MAX_BLOCKS = 1_000_000_000
 """Most blocks that are searched for events; a node that names more has made the number up."""
 MAX_REORGANISATION = 64
 """Blocks that a chain may lose (two epochs of Ethereum, or a node behind the others of its address)."""
+LOG_RANGE = 2_000
+"""Blocks in which events are searched for at once, at first and at most."""
+_BOLD_AFTER = 32
+"""Accepted ranges in a row before a larger one is tried again: a limit of results may hold for a few blocks only."""
 _TRIES = 3
 
 DEVELOPMENT_CHAINS = frozenset([31337, 1337, 131277322940537])
@@ -77,6 +77,8 @@ class ChainNode:
         self._newest = 0
         """The highest block up to which `logs` has searched."""
         self._view = self.view
+        self._range, self._accepted = LOG_RANGE, 0
+        """Blocks in which events are searched for at once, and how often in a row that was accepted."""
 
     @functools.cached_property
     def w3(self) -> Web3:
@@ -115,18 +117,15 @@ class ChainNode:
         return self._chain_id
 
     def head(self) -> Block:
-        """The newest block."""
+        """Return the newest block."""
         found = self.ask("eth_getBlockByNumber", "latest", False)
         if found is None:
             raise InvalidAnswer(f"{self.name} has no newest block: use another node.")
         return read_block(found)
 
     def now(self) -> int:
-        """The time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest
-        block's.
-
-        The newest block's time where the node does not build pending blocks.
-        """
+        """Return the time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest
+        block's, which it is where the node does not build pending blocks."""
         newest = self.head().timestamp
         try:
             pending = self.ask("eth_getBlockByNumber", "pending", False)
@@ -138,44 +137,42 @@ class ChainNode:
         return max(newest, answers.quantity(timestamp, "the pending block's time", 2**64 - 1))
 
     def block(self, number: int) -> Block | None:
-        """The block of that number, None if there is none yet."""
-        found = self.ask("eth_getBlockByNumber", hex(number), False)
-        return None if found is None else self._numbered(found, number)
-
-    def whole_block(self, number: int) -> tuple[Block, list[bytes] | None] | None:
-        """As `block`, with the hashes of its transactions, if the node shows them."""
+        """Return the block of that number, None if there is none yet."""
         found = self.ask("eth_getBlockByNumber", hex(number), False)
         if found is None:
             return None
-        shows = "transactions" in answers.record(found, "a block")
-        return self._numbered(found, number), read_transactions(found) if shows else None
+        block = read_block(found)
+        if block.number != number:
+            raise InvalidAnswer(
+                f"{self.name} gave block {block.number} where {number} was asked for: use another node."
+            )
+        return block
 
     def transactions_of(self, number: int) -> frozenset[bytes] | None:
-        """The hashes of a block's transactions, None if there is no such block yet."""
-        answer = self.ask("eth_getBlockByNumber", hex(number), False)
-        return None if answer is None else frozenset(read_transactions(answer))
+        """Return the hashes of a block's transactions, None if there is no such block yet."""
+        block = self.block(number)
+        if block is None:
+            return None
+        if block.transactions is None:
+            raise InvalidAnswer(f"{self.name} gave block {number} without its transactions: use another node.")
+        return frozenset(block.transactions)
 
     def balance(self, account: ChecksumAddress, *, block: int | None = None) -> int:
-        """The balance of an account now, or after block number `block`, in wei."""
+        """Return the balance of an account now, or after block number `block`, in wei."""
         return answers.quantity(self.ask("eth_getBalance", account, _tag(block)), "a balance")
 
     def code(self, account: ChecksumAddress) -> bytes:
         return answers.data(self.ask("eth_getCode", account, "latest"), "a contract's code")
 
     def nonce(self, account: ChecksumAddress, *, pending: bool = False, block: int | None = None) -> int:
-        """Transactions of the account: those in blocks (up to number `block`), with `pending` also those that wait for
-        one."""
+        """Return how many transactions of an account are in blocks (up to number `block`), with `pending` with those
+        that wait for one."""
         tag = "pending" if pending else _tag(block)
         return answers.quantity(self.ask("eth_getTransactionCount", account, tag), "a nonce", 2**64 - 1)
 
     def priority_fee(self) -> int:
-        """Wei per gas that block builders are paid at present to take a transaction soon."""
+        """Return the wei per gas that block builders are paid at present to take a transaction soon."""
         return answers.quantity(self.ask("eth_maxPriorityFeePerGas"), "a priority fee", 10**15)
-
-    def fees(self) -> Fees:
-        """Fees with which a transaction is taken soon, even if the base fee doubles before that."""
-        tip = self.priority_fee()
-        return Fees(2 * self.head().base_fee + tip, tip)
 
     def call(
         self,
@@ -186,31 +183,34 @@ class ChainNode:
         value: int = 0,
         block: int | None = None,
     ) -> bytes:
-        """Runs a call on the newest block, or on the state after number `block`, without changing anything;
-        RpcRefused.data holds what a revert returned."""
+        """Return the result of a call on the newest block, or on the state after number `block`. RpcRefused.data holds
+        what a revert returned."""
         return answers.data(self.ask("eth_call", _call(to, data, sender, value), _tag(block)), "a call")
 
     def estimate_gas(self, to: ChecksumAddress | None, data: bytes, *, sender: ChecksumAddress, value: int = 0) -> int:
-        return self.estimated(_call(to, data, sender, value))
-
-    def estimated(self, call: Mapping[str, Any]) -> int:
-        """The estimate for a call as JSON-RPC takes it."""
-        found = answers.quantity(self.ask("eth_estimateGas", call), "a gas estimate", 2**40)
+        """Return the gas that a transaction is expected to use."""
+        answer = self.ask("eth_estimateGas", _call(to, data, sender, value))
+        found = answers.quantity(answer, "a gas estimate", 2**40)
         # No node takes a transaction with less, so that it would never be sent.
-        if found < (least := _intrinsic_gas(bytes.fromhex(str(call.get("data", "0x"))[2:]))):
+        if found < (least := _intrinsic_gas(data)):
             raise InvalidAnswer(
                 f"{self.name} estimates {found} gas for a transaction whose data alone take {least}: use another node."
             )
         return found
 
     def send_raw(self, signed: bytes) -> bytes:
-        """Hands a signed transaction to the node and returns its hash."""
+        """Hand a signed transaction to the node and return its hash."""
         return answers.data(self.ask("eth_sendRawTransaction", "0x" + signed.hex()), "a transaction hash", 32)
 
     def receipt(self, transaction: bytes) -> TransactionReceipt | None:
-        """The receipt of a transaction; None as long as no block has it."""
+        """Return the receipt of a transaction; None as long as no block has it."""
         answer = self.ask("eth_getTransactionReceipt", "0x" + transaction.hex())
-        return None if answer is None else read_receipt(answer, transaction)
+        if answer is None:
+            return None
+        found = read_receipt(answer)
+        if found.transaction != transaction:
+            raise InvalidAnswer(f"{self.name} gave the receipt of another transaction: use another node.")
+        return found
 
     def logs(
         self,
@@ -220,8 +220,8 @@ class ChainNode:
         to_block: int | None = None,
         topics: Sequence[Topic] = (),
     ) -> list[Log]:
-        """All events of a contract in the order in which they happened, from `from_block` up to `to_block` (the newest
-        confirmed block if None), both included.
+        """Return all events of a contract in the order in which they happened, from `from_block` up to `to_block` (the
+        newest confirmed block if None), both included.
 
         `topics[i]`, if not None, must be, or hold, the event's i-th topic (32 bytes).
 
@@ -232,7 +232,7 @@ class ChainNode:
             last = self._last_block(from_block, to_block)
             if last is None:
                 return []
-            found = self._in_order(self._searched(address, from_block, last.number, topics))
+            found = self.all_logs(address, from_block, last.number, topics)
             # A node that has lost that block meanwhile may have left out what came before it.
             if (after := self.block(last.number)) is not None and after.hash == last.hash:
                 self._newest = max(self._newest, last.number)
@@ -240,7 +240,7 @@ class ChainNode:
         raise InvalidAnswer(f"{self.name} takes blocks back while it is asked for events: ask again, or another node.")
 
     def _last_block(self, from_block: int, to_block: int | None) -> Block | None:
-        """The last block to search, which the node has; None if there is nothing to search yet."""
+        """Return the last block to search, which the node has; None if there is nothing to search yet."""
         newest = self.head()
         if self.view != self._view:
             self._view, self._newest = self.view, 0
@@ -260,43 +260,68 @@ class ChainNode:
             )
         return found
 
-    def _searched(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic]) -> list[Log]:
-        def ask(start: int, until: int) -> list[Log]:
-            return self.one_range(address, start, until, topics)
-
+    def all_logs(self, address: ChecksumAddress, first: int, last: int, topics: Sequence[Topic] = ()) -> list[Log]:
+        """Return a contract's events from block `first` to block `last` in order, believed as they come: a node that
+        lags behind may leave some out. One request where the node's limits allow it."""
         found: list[Log] = []
-        for logs in forwards(self._transport.range_limit, first, last, ask):
-            found += logs
-            if len(found) > MAX_LOGS:
-                raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
-        return found
-
-    def _in_order(self, found: list[Log]) -> list[Log]:
+        while first <= last:
+            until = min(first + self._range - 1, last)
+            logs = self._range_of_logs(address, first, until, topics)
+            if logs is not None:
+                found += logs
+                first = until + 1
+                if len(found) > MAX_LOGS:
+                    raise InvalidAnswer(f"{self.name} gave more than {MAX_LOGS} events: ask for fewer blocks.")
         order = [(log.block, log.index) for log in found]
         if order != sorted(set(order)):
             raise InvalidAnswer(f"{self.name} gave events twice or out of order: use another node.")
         return found
 
-    def all_logs(self, address: ChecksumAddress, first: int, last: int) -> list[Log]:
-        """A contract's events from block `first` to block `last` in order, believed as they come: a node that lags
-        behind may leave some out. One request where the node's limits allow it."""
-        return self._in_order(self._searched(address, first, last, ()))
+    def _range_of_logs(
+        self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic]
+    ) -> list[Log] | None:
+        """Ask for the events of a range of blocks at once; None if it was refused, and the next is to be smaller.
+
+        Hosted nodes limit the range of blocks, or the size of the answer, each at another place and in its own words.
+        So every refusal is taken for such a limit: the range is halved, down to one block, and grows again later.
+        """
+        wanted = {
+            "address": address,
+            "fromBlock": hex(first),
+            "toBlock": hex(until),
+            "topics": to_json(topics),
+        }
+        try:
+            logs = read_logs(self.ask("eth_getLogs", wanted))
+        except RpcRefused:
+            if first == until:
+                raise
+            self._range, self._accepted = (until - first + 1) // 2, 0
+            return None
+        for log in logs:
+            matches = all(fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
+            if log.address != address or not first <= log.block <= until or not matches:
+                raise InvalidAnswer(f"{self.name} gave events that were not asked for: use another node.")
+        self._accepted += 1
+        if self._accepted >= _BOLD_AFTER:
+            self._range, self._accepted = min(2 * self._range, LOG_RANGE), 0
+        return logs
 
     def search_back(
         self, address: ChecksumAddress, *, from_block: int, to_block: int, topics: Sequence[Topic] = ()
     ) -> Iterator[Log]:
-        """A contract's events from the newest to the oldest, as many ranges of blocks as are asked for.
+        """Yield a contract's events from the newest to the oldest, from as many ranges of blocks as are needed.
 
-        For what proves itself when it is found: nothing shows that a node has left none out."""
-
-        def ask(start: int, until: int) -> list[Log]:
-            return self.one_range(address, start, until, topics)
-
-        for logs in backwards(self._transport.range_limit, from_block, to_block, ask):
-            yield from reversed(logs)
+        For events that prove themselves when they are found: nothing shows that a node has left none out."""
+        while from_block <= to_block:
+            start = max(to_block - self._range + 1, from_block)
+            logs = self._range_of_logs(address, start, to_block, topics)
+            if logs is not None:
+                yield from reversed(logs)
+                to_block = start - 1
 
     def advance_time(self, seconds: int) -> None:
-        """Mines a block on a development chain that is `seconds` (at least 1) later than the newest one; its clock
+        """Mine a block on a development chain that is `seconds` (at least 1) later than the newest one; its clock
         runs on from there. Raises DevnetError on any other chain.
         """
         # Counted from the newest block, not from the clock: blocks in quick succession run ahead of it.
@@ -307,38 +332,12 @@ class ChainNode:
             raise DevnetError(f"{self.name} did not travel in time: use a development chain.") from error
 
     def ask(self, method: str, *params: object) -> object:
-        """The answer to a question of JSON-RPC, unchecked. Raises the errors of this class."""
+        """Return the answer to a question of JSON-RPC, unchecked. Raises the errors of this class."""
         return self._transport.request(method, [*params])
-
-    def _numbered(self, answer: object, number: int) -> Block:
-        block = read_block(answer)
-        if block.number != number:
-            raise InvalidAnswer(
-                f"{self.name} gave block {block.number} where {number} was asked for: use another node."
-            )
-        return block
-
-    def one_range(self, address: ChecksumAddress, first: int, until: int, topics: Sequence[Topic] = ()) -> list[Log]:
-        """A contract's events from block `first` to block `until`, asked for at once and believed as they come.
-
-        Raises RpcRefused where that is more than the node's limits allow."""
-        wanted = {
-            "address": address,
-            "fromBlock": hex(first),
-            "toBlock": hex(until),
-            "topics": [wanted_topic(topic) for topic in topics],
-        }
-        answer = self.ask("eth_getLogs", wanted)
-        logs = [read_log(item) for item in answers.sequence(answer, "events", MAX_LOGS) if not is_removed(item)]
-        for log in logs:
-            matches = all(fits(log.topics[i : i + 1], topic) for i, topic in enumerate(topics))
-            if log.address != address or not first <= log.block <= until or not matches:
-                raise InvalidAnswer(f"{self.name} gave events that were not asked for: use another node.")
-        return logs
 
 
 def connect(location: str, *, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
-    """The chain at `location`: an http(s) or ws(s) URL of a node, or the path of its socket (it has a slash, or ends in
+    """Return the chain at `location`: an http(s) URL of a node, or the path of its socket (it has a slash, or ends in
     ``.ipc``).
 
     stop: ends every request and every wait for this chain at once, with Stopped.
@@ -353,24 +352,19 @@ def connect(location: str, *, confirmations: int = 0, stop: threading.Event | No
     return node
 
 
-def transport_to(
-    location: str, stop: threading.Event | None, *, may_be_away: bool = False, **options: Any
-) -> Transport:
-    """The transport to a location as of `connect`; `options`: those of RepeatingTransport. may_be_away: whether a
-    socket need not be there yet. Raises ChainUnavailable."""
-    scheme = location.partition("://")[0]
-    if scheme in ("http", "https"):
+def transport_to(location: str, stop: threading.Event | None, **options: Any) -> Transport:
+    """Return the transport to a location as of `connect`; `options`: those of HttpTransport, of which a socket has
+    `timeout` alone. Raises ChainUnavailable if it is none."""
+    if location.partition("://")[0] in ("http", "https"):
         return HttpTransport(location, stop=stop, **options)
-    # Imported here because most commands do without.
-    from tiebreak.rpc.sockets import IpcTransport, WebSocketTransport
-
-    if scheme in ("ws", "wss"):
-        return WebSocketTransport(location, stop=stop, **options)
     if "://" not in location and ("/" in location or location.endswith(".ipc")):
-        return IpcTransport(Path(location), may_be_away=may_be_away, stop=stop, **options)
+        # Imported here because web3 takes longer than most commands.
+        from tiebreak.rpc.web3_providers import IpcTransport
+
+        return IpcTransport(location, stop=stop, timeout=options.get("timeout", 10.0))
     raise ChainUnavailable(
-        "the chain's address is neither an http(s) or ws(s) URL nor the path of a socket: use the form "
-        "http://127.0.0.1:8545, ws://127.0.0.1:8546 or /path/to/node.ipc."
+        "the chain's address is neither an http(s) URL nor the path of a socket: use the form http://127.0.0.1:8545 or "
+        "/path/to/node.ipc."
     )
 
 
@@ -379,7 +373,7 @@ def _tag(block: int | None) -> str:
 
 
 def _intrinsic_gas(data: bytes) -> int:
-    """Gas that a transaction with these data takes before anything is executed (Yellow Paper, section 6.2)."""
+    """Return the gas that a transaction takes before anything is executed (Yellow Paper, section 6.2)."""
     zeros = data.count(0)
     return 21_000 + 4 * zeros + 16 * (len(data) - zeros)
 
@@ -401,7 +395,7 @@ _WINDOW = 6
 
 
 def block_time(node: ChainNode, blocks: int = 50) -> float:
-    """Seconds a block, measured over the last `blocks`; 0.0 for a chain that has none yet. Two requests."""
+    """Return the seconds a block, measured over the last `blocks`; 0.0 for a chain that has none yet. Two requests."""
     head = node.head()
     first = node.block(max(0, head.number - blocks))
     if first is None or head.number <= first.number:
@@ -417,7 +411,7 @@ class BlockPace:
         self._seen: deque[tuple[Block, float]] = deque(maxlen=_WINDOW)
 
     def observe(self, block: Block) -> None:
-        """Takes in the newest block as a node has just shown it."""
+        """Take in the newest block as a node has just shown it."""
         if not self._seen or block.number > self._seen[-1][0].number:
             self._seen.append((block, self._clock()))
 
@@ -434,7 +428,7 @@ class BlockPace:
         return min(by_the_chain, 1.5 * by_our_clock, _SLOWEST)
 
     def due(self) -> float:
-        """Seconds until the next block is to be expected; 0.0 once it may be there."""
+        """Return the seconds until the next block is to be expected; 0.0 once it may be there."""
         interval = self.interval
         if interval is None:
             return 0.0
@@ -445,7 +439,7 @@ class BlockPace:
         return max(0.0, expected - self._clock())
 
     def now(self) -> int:
-        """The chain's time in seconds since 1970, without asking: the newest block's and what has passed since.
+        """Return the chain's time in seconds since 1970, without asking: the newest block's and what has passed since.
 
         0 while no block was seen."""
         if not self._seen:

@@ -6,38 +6,26 @@ game = VerificationGame(w3, address)                                   # or with
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
+from functools import partial
+from math import ceil
+from threading import Event
 from typing import Any, cast
 
-from eth_abi.abi import encode
 from web3 import Web3
 from web3._utils.threads import Timeout
-from web3.exceptions import (
-    CannotHandleRequest,
-    ContractLogicError,
-    PersistentConnectionError,
-    ProviderConnectionError,
-    RequestTimedOut,
-    TimeExhausted,
-    TooManyRequests,
-)
-from web3.providers import BaseProvider
+from web3.exceptions import ProviderConnectionError
+from web3.providers import BaseProvider, IPCProvider
 from web3.types import RPCEndpoint, RPCResponse
 
+from tiebreak.http_client import Halted, TooLate, shown_url, within
 from tiebreak.process_resources import restore_recursion_limit
-from tiebreak.rpc.chain_errors import REVERTED, ChainError, ChainUnavailable, InvalidAnswer, RpcRefused
-from tiebreak.rpc.transport import ALONE, NodeAgreement, Transport, as_json, refusal
-from tiebreak.timed_http import shown_url
+from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped
+from tiebreak.rpc.transport import ALONE, NodeAgreement, Transport, plain_bytes, refusal
 
 restore_recursion_limit()
 
-_ERROR_STRING = bytes.fromhex("08c379a0")  # Error(string)
-
-_NO_ANSWER = (
-    *(OSError, Timeout, TimeExhausted, RequestTimedOut, TooManyRequests),
-    *(ProviderConnectionError, PersistentConnectionError, CannotHandleRequest),
-)
+_NO_ANSWER = (OSError, Timeout, ProviderConnectionError)
 """Errors of web3's providers where a node cannot be reached, or not in time; those of `requests` are OSErrors."""
 
 
@@ -71,98 +59,80 @@ class Web3Transport(Transport):
     with fields missing, blocks and receipts that nobody asked for. `ChainNode` reads what the node has said."""
 
     def __init__(self, source: Web3 | BaseProvider) -> None:
-        super().__init__()
         self.w3 = source if isinstance(source, Web3) else Web3(source, middleware=[])
-        if isinstance(self.w3.provider, TransportProvider):
-            self.range_limit = self.w3.provider.chain.range_limit
-
-    @property
-    def name(self) -> str:  # type: ignore[override]  # web3's provider may be replaced
-        provider = self.w3.provider
-        if isinstance(provider, TransportProvider):
-            return provider.chain.name
+        provider: Any = self.w3.provider
+        self._below = provider.chain if isinstance(provider, TransportProvider) else None
         address = getattr(provider, "endpoint_uri", None)
-        return (shown_url(str(address), ("http", "https")) if address else None) or type(provider).__name__
+        shown = getattr(provider, "ipc_path", None) or (shown_url(str(address), ("http", "https")) if address else None)
+        self.name = shown or type(provider).__name__ if self._below is None else self._below.name
 
     @property
     def agreement(self) -> NodeAgreement:
-        return self.w3.provider.chain.agreement if isinstance(self.w3.provider, TransportProvider) else ALONE
+        return ALONE if self._below is None else self._below.agreement
 
     @property
-    def view(self) -> int:
-        return self.w3.provider.chain.view if isinstance(self.w3.provider, TransportProvider) else 0
+    def view(self) -> int:  # type: ignore[override]  # that of the transport below
+        return 0 if self._below is None else self._below.view
 
     def set_confirmations(self, blocks: int) -> None:
-        if isinstance(self.w3.provider, TransportProvider):
-            self.w3.provider.chain.set_confirmations(blocks)
+        if self._below is not None:
+            self._below.set_confirmations(blocks)
 
     def request(self, method: str, params: list[Any]) -> object:
-        provider = self.w3.provider
         if method == "eth_getLogs":
             # web3's middleware for names takes the letters of a single address for addresses.
             params = [{**params[0], "address": [params[0]["address"]]}]
         try:
-            response = provider.request_func(self.w3, self.w3.middleware_onion)(RPCEndpoint(method), params)
+            response = self.w3.provider.request_func(self.w3, self.w3.middleware_onion)(RPCEndpoint(method), params)
             if response.get("error") is not None:
                 raise refusal(method, response["error"])
             return plain(response["result"])
         except ChainError:
             raise
         except _NO_ANSWER as error:
-            raise ChainUnavailable(
-                f"no usable answer from the chain at {self.name} to {method} ({type(error).__name__}): start the node, "
-                "or check the address."
-            ) from error
+            raise self._unavailable(method, type(error).__name__) from error
         except Exception as error:
-            if _is_revert(error):
-                raise RpcRefused(method, REVERTED, "execution reverted", revert_data(error)) from error
             # A hostile node's answer can end in any error of web3's and of its middleware.
             raise InvalidAnswer(
                 f"{self.name} did not answer {method} with JSON-RPC ({type(error).__name__}): check that it is a node."
             ) from error
 
-
-def _is_revert(error: BaseException) -> bool:
-    """Whether an error is a revert in a chain that does without JSON-RPC; eth-tester need not be installed."""
-    return isinstance(error, ContractLogicError) or type(error).__name__ == "TransactionFailed"
-
-
-def revert_data(error: Exception) -> bytes | None:
-    """The bytes that a reverted call returned, which eth-tester hands over in four forms; None for any other form."""
-    try:
-        return _revert_data(error)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+    def _unavailable(self, method: str, why: str) -> ChainUnavailable:
+        return ChainUnavailable(
+            f"no usable answer from the chain at {self.name} to {method} ({why}): start the node, or check the address."
+        )
 
 
-def _revert_data(error: Exception) -> bytes | None:
-    if isinstance(error, ContractLogicError):
-        return bytes.fromhex(error.data.removeprefix("0x")) if isinstance(error.data, str) else None
-    # web3 replaces eth-tester's error by one with a shortened text; the original still has the bytes.
-    context = error.__context__
-    original = context if context is not None and _is_revert(context) else error
-    payload: object = original.args[0] if original.args else b""
-    if isinstance(payload, Exception):
-        payload = payload.args[0] if payload.args else b""
-    if isinstance(payload, str):
-        if payload.startswith(("b'", 'b"')):
-            payload = ast.literal_eval(payload)
-        else:
-            payload = _ERROR_STRING + encode(["string"], [payload])
-    return payload if isinstance(payload, bytes) else None
+class IpcTransport(Web3Transport):
+    """JSON-RPC over the socket of a node on this machine, by web3's provider, which reads answers of any length.
+    `timeout`: seconds for each request. `stop`: ends every request at once, with Stopped."""
+
+    def __init__(self, path: str, *, timeout: float, stop: Event | None) -> None:
+        super().__init__(IPCProvider(path, timeout=ceil(timeout)))
+        self._timeout, self._stop = timeout, stop
+
+    def request(self, method: str, params: list[Any]) -> object:
+        try:
+            return within(self._timeout, self._stop, partial(super().request, method, params))
+        except TooLate as error:
+            raise self._unavailable(method, f"more than {self._timeout:g} seconds") from error
+        except Halted as error:
+            raise Stopped(
+                f"stopped while {self.name} was asked for {method}: run the same command again to carry on."
+            ) from error
 
 
 def web3_over(transport: Transport) -> Web3:
-    """The `Web3` that a transport stands for, or a new one over it."""
+    """Return the `Web3` that a transport stands for, or a new one over it."""
     return transport.w3 if isinstance(transport, Web3Transport) else Web3(TransportProvider(transport))
 
 
 def plain(value: object) -> object:
-    """JSON of what middleware and other providers have made of it: numbers in hexadecimal, bytes, immutable records."""
+    """Return JSON from what middleware and other providers make of it: numbers, bytes, immutable records."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if isinstance(value, int) and not isinstance(value, bool):
         return hex(value)
-    return as_json(value) if isinstance(value, bytes) else value
+    return plain_bytes(value) if isinstance(value, bytes) else value

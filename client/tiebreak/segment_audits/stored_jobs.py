@@ -40,13 +40,12 @@ from roundlog.training import (
     read_program,
 )
 
-from tiebreak.store import ContentStore, open_stores
+from tiebreak.store import Store, open_stores
 from tiebreak.store.dagpb import MAX_ENTRIES, Cid
 from tiebreak.store.store_errors import DestinationExists, MalformedContent, StoreError, short
 
 if TYPE_CHECKING:
     from tiebreak.store.dag_reader import Plan
-    from tiebreak.store.store import Store
 
 _MOST_NAMED = 5
 
@@ -55,7 +54,7 @@ Accept = Callable[[Program, TrainingSpec], None]
 
 
 def fetch_named(
-    store: ContentStore,
+    store: Store,
     cid: str,
     dest: Path,
     plan: Plan,
@@ -68,7 +67,7 @@ def fetch_named(
 ) -> None:
     """Fetches the files that a plan names of the directory `cid` into `dest`, which must not exist and appears whole.
 
-    warn: is told, in one sentence, what was left out. max_bytes: of all files together. within: as of `ContentStore`.
+    warn: is told, in one sentence, what was left out. max_bytes: of all files together. within: as of `Store`.
     unwanted: names that are left out without a word. claim: is asked before each turn of the plan for the most bytes
     that its files take. Raises StoreError, OSError, and what the plan and `claim` raise."""
 
@@ -164,7 +163,7 @@ class StoredData:
 
     def part(self, start: int, size: int, is_right: Callable[[bytes], bool]) -> bytes:
         try:
-            return self._store.part(self._cid, start, size, is_right=is_right, seconds=_PATIENCE)
+            return self._store.part(self._cid, start, size, is_right=is_right, within=_PATIENCE)
         except StoreError as error:
             raise Unavailable(str(error).rstrip(".")) from error
 

@@ -22,11 +22,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, refusing, url_of
-from tiebreak.loopback import names_this_machine
+from tiebreak.http_server import BackgroundServer, bound_socket, bounded_server, names_this_machine, url_of
 from tiebreak.server.completion_bodies import error_event
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
-from tiebreak.server.text_service import PendingAnswer, TextChangedError, TextService, too_many
+from tiebreak.server.text_service import PendingAnswer, TextChangedError, TextService
 
 RECEIPT_HEADER = "Tiebreak-Receipt"
 """Header with the digest of an answer's receipt; streams, whose headers go out before their end, have none."""
@@ -315,13 +314,10 @@ class CompletionServer:
         """origins, api_key: as GuardedApplication has them."""
         self._service, self._socket = service, listening
         loopback = ipaddress.ip_address(listening.getsockname()[0]).is_loopback
-        overloaded = refusing(bytes(JSONResponse(too_many().body()).body), "application/json")
         self._server = bounded_server(
             GuardedApplication(make_completion_app(service), loopback=loopback, origins=origins, api_key=api_key),
             service.most_answers + _IDLE_CONNECTIONS,
             grace=5,
-            overloaded=GuardedApplication(overloaded, loopback=loopback, origins=origins),
-            pipelines=False,
         )
         self._beside = BackgroundServer(self._server, listening, "text server")
 

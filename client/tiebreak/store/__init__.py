@@ -10,45 +10,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tiebreak.store.folder import FolderStore
-from tiebreak.store.store import ContentStore
+from tiebreak.store.store import Store
 from tiebreak.store.store_errors import StoreError, StoreUnavailable
-from tiebreak.store.transfers import OnTransfer, Transfer, untold
+from tiebreak.store.transfers import OnTransfer, Transfer
 
 if TYPE_CHECKING:
     from tiebreak.store.pinning import PinningService
     from tiebreak.store.replicated_store import Warn
-    from tiebreak.store.store import Store
 
+__all__ = ["FolderStore", "Store", "StoreError", "Transfer", "open_store", "open_stores"]
 
-_GATEWAY = "gateway+"
-_MULTIADDR = re.compile(r"/?(ip4|ip6|dns|dns4|dns6|dnsaddr|unix|onion|onion3)/.+")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{0,2}\S*")
-_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^/\\\s:]*):[0-9]{1,5}/?")
-_ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}|\[?[0-9A-Fa-f]*(:[0-9A-Fa-f]*){2,}\]?|localhost")
+_GATEWAY = re.compile(r"gateway\+(https?://.*)", re.IGNORECASE)
+_MULTIADDR = re.compile(r"/?((ip4|ip6|dns|dns4|dns6|dnsaddr|unix|onion|onion3)/.+)")
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^/\\\s:]+):[0-9]{1,5}/?")
+_DOUBTFUL = re.compile(
+    r":.*|[A-Za-z][A-Za-z0-9+.-]*:\S*|[0-9]{1,3}(\.[0-9]{1,3}){3}/?|\[?[0-9A-Fa-f]*(:[0-9A-Fa-f]*){2,}\]?/?|localhost/?"
+)
 
 
 def gateway_address(location: str | Path) -> str | None:
-    """The URL of a trustless gateway, from a location ``gateway+https://...``; None for everything else."""
-    text = location.strip() if isinstance(location, str) else ""
-    return text[len(_GATEWAY) :] if text.lower().startswith((_GATEWAY + "http://", _GATEWAY + "https://")) else None
+    """Return the URL of a trustless gateway, from a location ``gateway+https://...``; None for everything else."""
+    found = _GATEWAY.fullmatch(location.strip()) if isinstance(location, str) else None
+    return found[1] if found else None
 
 
 def is_folder(location: str) -> bool:
-    """Whether a location is a folder's. Raises StoreUnavailable as `kubo_address`."""
+    """Return whether a location is a folder's. Raises StoreUnavailable as `kubo_address`."""
     return gateway_address(location) is None and kubo_address(location) is None
 
 
 def locations(text: str) -> list[str]:
-    """The locations in a list by commas, each of them well-formed. Raises StoreUnavailable."""
+    """Return the locations in a list by commas, each of them well-formed. Raises StoreUnavailable."""
     found = [part.strip() for part in text.split(",")]
     for location in found:
-        if gateway_address(location) is None:
-            kubo_address(location)
+        is_folder(location)
     return found
 
 
 def kubo_address(location: str | Path) -> str | None:
-    """The address of Kubo's RPC in a form that `KuboStore` takes; None for a folder.
+    """Return the address of Kubo's RPC in a form that `KuboStore` takes; None for a folder.
 
     A URL with http or https and a multiaddr (with or without its first slash) are addresses, and so is host:port, for
     which http is meant. Whatever else could be meant as an address (another scheme, an IP address, a host's name
@@ -60,49 +60,41 @@ def kubo_address(location: str | Path) -> str | None:
     text = location.strip()
     if not text:
         raise StoreUnavailable("the content store's location is empty: give a folder, or Kubo's http://127.0.0.1:5001.")
-    if _MULTIADDR.fullmatch(text):
-        return text if text.startswith("/") else "/" + text
+    if multiaddr := _MULTIADDR.fullmatch(text):
+        return f"/{multiaddr[1]}"
     if text.startswith(("/", "./", "../", "~")) or text in (".", ".."):
         return None
     if text.lower().startswith(("http://", "https://")):
         return text
-    if _HOST_AND_PORT.fullmatch(text) and not text.startswith(":"):
+    if _HOST_AND_PORT.fullmatch(text):
         return "http://" + text.rstrip("/")
-    if text.startswith(":") or _SCHEME.fullmatch(text) or _ADDRESS.fullmatch(text.rstrip("/")):
-        raise _doubtful(text)
+    if _DOUBTFUL.fullmatch(text):
+        from tiebreak.store.http import shown_location  # here for the same reason as in `open_store`
+
+        shown = shown_location(text)
+        raise StoreUnavailable(
+            f"the content store's location {shown!r} could be meant as an address: write http://127.0.0.1:5001 for "
+            f"Kubo's RPC, gateway+https://... for a gateway, or ./{shown.replace('/', '-')} for a folder of that name."
+        )
     return None
 
 
-def _doubtful(text: str) -> StoreUnavailable:
-    # Imported here for the same reason as in `open_store`.
-    from tiebreak.store.http import shown_location
-
-    shown = shown_location(text)
-    return StoreUnavailable(
-        f"the content store's location {shown!r} could be meant as an address: write http://127.0.0.1:5001 for Kubo's "
-        f"RPC, gateway+https://... for a gateway, or ./{shown.replace('/', '-')} for a folder of that name."
-    )
-
-
-__all__ = ["ContentStore", "FolderStore", "StoreError", "Transfer", "open_store", "open_stores"]
-
-
-def open_store(location: str | Path, *, stop: threading.Event | None = None, on_transfer: OnTransfer = untold) -> Store:
-    """The content store at `location`.
+def open_store(
+    location: str | Path, *, stop: threading.Event | None = None, on_transfer: OnTransfer | None = None
+) -> Store:
+    """Return the content store at `location`.
 
     A URL (``http://127.0.0.1:5001``), a multiaddr (``/ip4/127.0.0.1/tcp/5001``, ``/dns/...``) or host:port is a Kubo
     daemon's RPC; ``gateway+https://...`` is a trustless gateway, to read from; everything else is a folder for the
-    embedded store, made if need be, unless it could be meant as an address (`location.kubo_address`). stop: ends every
-    request and wait at once. on_transfer: is told of transfers that take long. Raises StoreUnavailable.
+    embedded store, made if need be, unless it could be meant as an address (`kubo_address`). stop: ends every request
+    and wait at once. on_transfer: receives the progress of transfers that take long. Raises StoreUnavailable.
     """
-    gateway = gateway_address(location)
-    address = None if gateway is not None else kubo_address(location)
     # Imported here because the HTTP client takes longer to load than everything else in this package.
-    if gateway is not None:
+    if (gateway := gateway_address(location)) is not None:
         from tiebreak.store.gateway import GatewayStore
 
         return GatewayStore(gateway, stop=stop, on_transfer=on_transfer)
-    if address is not None:
+    if (address := kubo_address(location)) is not None:
         from tiebreak.store.kubo import KuboStore
 
         return KuboStore(address, stop=stop, on_transfer=on_transfer)
@@ -115,11 +107,11 @@ def open_stores(
     warn: Warn,
     services: Sequence[PinningService] = (),
     stop: threading.Event | None = None,
-    on_transfer: OnTransfer = untold,
+    on_transfer: OnTransfer | None = None,
 ) -> Store:
-    """The content stores at `locations` as one, with the pinning services beside them; as `open_store` for each.
+    """Return the content stores at `locations` as one, with the pinning services beside them; as `open_store` for each.
 
-    warn: is told what could not be stored somewhere although it is stored elsewhere. Raises StoreUnavailable, also for
+    warn: receives what could not be stored somewhere although it is stored elsewhere. Raises StoreUnavailable, also for
     a pinning service without a Kubo daemon that it could fetch from.
     """
     stores = [open_store(location, stop=stop, on_transfer=on_transfer) for location in locations]

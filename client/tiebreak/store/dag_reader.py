@@ -13,17 +13,12 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from roundlog.storage import sync_file
 
-from tiebreak.deadlines import Halted, TooLate
-from tiebreak.deadlines import within as in_time
 from tiebreak.store.dagpb import (
     DIRECTORY,
     FILE,
@@ -34,33 +29,27 @@ from tiebreak.store.dagpb import (
     SHARDED_DIRECTORY,
     SYMLINK,
     Cid,
+    Link,
     UnixFsNode,
     check_name,
     decode,
     encode,
 )
-from tiebreak.store.staging import Staged, require_space, taken
-from tiebreak.store.store_errors import (
-    ContentTooLarge,
-    CorruptBlock,
-    FetchTooSlow,
-    MalformedContent,
-    StoreUnavailable,
-    UnsafeName,
-)
-from tiebreak.store.transfers import Ahead, Meter, OnTransfer, untold
+from tiebreak.store.staging import disk_bytes, require_space, staged
+from tiebreak.store.store_errors import ContentTooLarge, MalformedContent, UnsafeName
+from tiebreak.store.transfers import Meter, OnTransfer, prefetching
 
 MAX_FILE_DEPTH = 12
 """174 links a node and 256 KiB chunks reach 2**64 bytes at depth 7."""
 
-_SPARE_BLOCKS = 64
-_LEAST_MEAN_CHUNK = 4096
-"""A file of n bytes may have n / 4096 + 64 blocks: 64 times what Kubo makes of it."""
-
 Fetch = Callable[[Cid], bytes]
-"""Returns the bytes of one block, checked with `verified`. Raises ContentMissing, CorruptBlock,
-StoreUnavailable.
-"""
+"""Returns the bytes of one block, whose hash was checked. Raises ContentMissing, CorruptBlock, StoreUnavailable."""
+
+Plan = Callable[[Path, Mapping[str, int]], Iterable[Mapping[str, int]]]
+"""The files of a directory that are fetched, in turns. Given the path where they are put together, and the names that
+the directory has, each with the bytes that it promises at most, it yields names, each with the most bytes that the file
+may have. When it is asked for the next turn, the files of the last one are there. What it raises ends the fetch, and
+removes what has come."""
 
 
 class _Part(NamedTuple):
@@ -70,171 +59,67 @@ class _Part(NamedTuple):
     size: int
 
 
-Plan = Callable[[Path, Mapping[str, int]], Iterable[Mapping[str, int]]]
-"""The files of a directory that are fetched, in turns. Given the path where they are put together, and the names that
-the directory has, each with the bytes that it promises at most, it yields names, each with the most bytes that the file
-may have. When it is asked for the next turn, the files of the last one are there. What it raises ends the fetch, and
-removes what has come."""
+class DagReader:
+    """A reader of one file or directory, `root`, which counts what it has taken against `max_bytes` of content.
 
-Held = Callable[[Cid, _Part], bool]
-"""Whether a part of a file is there already, as the leaf of this identifier."""
-
-
-def limited(
-    block: Callable[[Cid, float | None], bytes], what: str, within: float | None, stop: threading.Event | None
-) -> Fetch:
-    """A `Fetch` with a deadline `within` seconds from now (None: no deadline), which ends at once when `stop` is set.
-
-    `block` gets the seconds that are left. `what` names the content in messages. Raises FetchTooSlow,
-    StoreUnavailable."""
-    ends = None if within is None else time.monotonic() + within
-
-    def stopped() -> StoreUnavailable:
-        return StoreUnavailable(f"stopped while {what} was fetched: run the same command again to carry on.")
-
-    def one(cid: Cid) -> bytes:
-        if stop is not None and stop.is_set():
-            raise stopped()
-        if ends is None:
-            return block(cid, None)
-        left = ends - time.monotonic()
-        try:
-            return in_time(left, stop, lambda: block(cid, left))
-        except (TooLate, StoreUnavailable) as error:
-            if time.monotonic() < ends:
-                raise
-            raise FetchTooSlow(f"{what} did not come within {within:g} seconds: try again later.") from error
-        except Halted as error:
-            raise stopped() from error
-
-    return one
-
-
-def verified(cid: Cid, block: bytes, source: str) -> bytes:
-    """Gives the block back if its hash is the one that `cid` promises.
-
-    `source` names in the message where the bytes came from. Raises CorruptBlock.
+    `width`: blocks that are fetched at a time. Raises ContentTooLarge before any content of a file is fetched that
+    promises more than is left; MalformedContent when blocks do not form one file; what `fetch` raises.
     """
-    if len(block) > MAX_BLOCK:
-        raise CorruptBlock(f"{source} returned more than {MAX_BLOCK} bytes for block {cid}: use another store.")
-    if not cid.matches(block):
-        raise CorruptBlock(f"{source} returned bytes for block {cid} that do not have its hash: fetch or add it again.")
-    return block
 
-
-def read_file(
-    fetch: Fetch, cid: Cid, max_bytes: int, *, width: int = 1, on_transfer: OnTransfer = untold
-) -> Iterator[bytes]:
-    """Yields the content of a file in pieces, checked block by block. `width`: blocks that are fetched at a time.
-
-    Raises ContentTooLarge before any content is fetched when the file promises more than `max_bytes` bytes;
-    MalformedContent when blocks do not form one file.
-    """
-    with Ahead(fetch, width) as ahead:
-        yield from _Walk(fetch, ahead, cid, max_bytes, on_transfer).file()
-
-
-def write_file(
-    fetch: Fetch, cid: Cid, dest: Path, max_bytes: int, *, width: int = 1, on_transfer: OnTransfer = untold
-) -> None:
-    """Writes the file `cid` to `dest`, which appears whole or not at all. Raises DestinationExists as well."""
-    with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
-        walk = _Walk(fetch, ahead, cid, max_bytes, on_transfer)
-        block = fetch(cid)
-        require_space(dest.parent, promised_size(cid, as_file(cid, block)) - taken(staged.path))
-        walk.write_file(cid, block, staged.path, max_bytes)
-        walk.end()
-
-
-def write_directory(
-    fetch: Fetch,
-    cid: Cid,
-    dest: Path,
-    plan: Plan,
-    max_bytes: int,
-    *,
-    width: int = 1,
-    on_transfer: OnTransfer = untold,
-) -> list[str]:
-    """Writes the files of the directory `cid` that `plan` names to `dest`, which appears whole or not at all. Nothing
-    else of it is fetched; returns the names of what is left out.
-
-    `max_bytes` bounds the sum of all file sizes. Raises DestinationExists, ContentTooLarge, UnsafeName,
-    MalformedContent, NoSpace, and what the plan raises.
-    """
-    with Staged(dest, cid) as staged, Ahead(fetch, width) as ahead:
-        walk = _Walk(fetch, ahead, cid, max_bytes, on_transfer)
-        left_out = walk.write_directory(fetch(cid), staged.path, plan)
-        walk.end()
-    return left_out
-
-
-class _Walk:
-    """One traversal, which counts what it has taken against what the caller allows."""
-
-    def __init__(self, fetch: Fetch, ahead: Ahead, root: Cid, max_bytes: int, on_transfer: OnTransfer) -> None:
-        self._fetch, self._ahead = fetch, ahead
-        self._root = root
-        self._max_bytes = max_bytes
-        self._bytes_left = max_bytes
-        self._on_transfer = on_transfer
+    def __init__(
+        self, fetch: Fetch, root: Cid, max_bytes: int, *, width: int = 1, on_transfer: OnTransfer | None = None
+    ) -> None:
+        self._fetch, self._root, self._width, self._on_transfer = fetch, root, width, on_transfer
+        self._max_bytes = self._bytes_left = max_bytes
         self._meter: Meter | None = None
 
-    def file(self) -> Iterator[bytes]:
-        for piece in self._file(self._root, self._fetch(self._root), self._max_bytes):
-            assert isinstance(piece, bytes), "nothing is held"
-            yield piece
+    def read(self) -> bytes:
+        """Return the content of a file."""
+        with prefetching(self._fetch, self._width) as self._prefetch:
+            pieces = self._file(self._root, self._fetch(self._root), self._max_bytes)
+            return b"".join(piece for piece in pieces if isinstance(piece, bytes))
 
-    def _file(self, cid: Cid, block: bytes, most: int, out: BinaryIO | None = None) -> Iterator[bytes | int]:
-        """Yields the content of a file of at most `most` bytes, or the number of bytes that `out` has already."""
-        node = as_file(cid, block)
-        size = promised_size(cid, node)
-        if size > min(most, self._bytes_left):
-            allowed = f"{most}" if most <= self._bytes_left else f"{self._bytes_left} of {self._max_bytes}"
-            raise ContentTooLarge(
-                f"{cid} brings {size} bytes where at most {allowed} are allowed: allow more, or ask its publisher for "
-                "less."
-            )
-        self._bytes_left -= size
-        held = None if out is None else partial(_holds, out)
-        if self._meter is None:
-            self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
-        blocks_left = [most_blocks(size)]
-        for piece in self._content(cid, node, _Part(0, size), 0, blocks_left, held):
-            yield piece
-            self._meter.add(piece if isinstance(piece, int) else len(piece))
+    def write_file(self, dest: Path) -> None:
+        """Write a file to `dest`, which appears whole or not at all. Raises DestinationExists and NoSpace, too."""
+        with staged(dest, self._root) as path, prefetching(self._fetch, self._width) as self._prefetch:
+            block = self._fetch(self._root)
+            size = promised_size(self._root, as_file(self._root, block))
+            require_space(dest.parent, size - disk_bytes(path))
+            self._write(self._root, block, path, self._max_bytes)
+            self._metered(size).end()
 
-    def _content(
-        self, cid: Cid, node: UnixFsNode, part: _Part, depth: int, blocks_left: list[int], held: Held | None
-    ) -> Iterator[bytes | int]:
-        """Yields exactly the bytes of this part of the file, or that they are held, or raises."""
-        if promised_size(cid, node) != part.size:
-            raise MalformedContent(
-                f"file block {cid} has another size than its parent promises: ask its publisher to add it again."
-            )
-        if not node.links:
-            yield node.data or b""
-            return
-        if depth == MAX_FILE_DEPTH:
-            raise MalformedContent(
-                f"the file of block {cid} nests deeper than {MAX_FILE_DEPTH} levels: ask its publisher to add it again."
-            )
-        ends = [part.at, *(part.at + end for end in itertools.accumulate(node.block_sizes))]
-        parts = [_Part(at, end - at) for at, end in itertools.pairwise(ends)]
+    def write_directory(self, dest: Path, plan: Plan) -> list[str]:
+        """Write the files of a directory that `plan` names to `dest`, which appears whole or not at all. Nothing else
+        of it is fetched; return the names of what is left out.
 
-        def wanted() -> Iterator[Cid | None]:
-            for link, below in zip(node.links, parts, strict=True):
-                count_block(cid, blocks_left)
-                yield None if held is not None and held(link.cid, below) else link.cid
+        Raises DestinationExists, UnsafeName and NoSpace, too, and what the plan raises.
+        """
+        with staged(dest, self._root) as path, prefetching(self._fetch, self._width) as self._prefetch:
+            links = {link.name: link for link in as_directory(self._root, self._fetch(self._root)).links}
+            if len(links) > MAX_ENTRIES:
+                raise ContentTooLarge(
+                    f"{self._root} has {len(links)} entries, more than the {MAX_ENTRIES} allowed: ask its publisher "
+                    "for fewer."
+                )
+            path.mkdir(exist_ok=True)
+            known: set[str] = set()
+            for most in plan(path, {name: link.total_size for name, link in links.items()}):
+                known |= most.keys()
+                for name in most:
+                    check_name(name)
+                wanted = [links[name] for name in most if name in links]
+                # A link promises the size of its blocks, which have more bytes than the file.
+                bounds = [min(link.total_size, most[link.name]) for link in wanted]
+                require_space(path, sum(bounds) - sum(disk_bytes(path / link.name) for link in wanted))
+                self._metered(min(self._max_bytes, sum(bounds)))
+                for link, bound, block in zip(wanted, bounds, self._prefetch(one.cid for one in wanted), strict=True):
+                    assert block is not None, "every file is wanted"
+                    self._write(link.cid, block, path / link.name, bound)
+            _keep_only(path, known & links.keys())
+            self._metered(0).end()
+        return sorted(links.keys() - known)
 
-        for link, below, block in zip(node.links, parts, self._ahead.each(wanted()), strict=True):
-            if block is None:
-                yield below.size
-            else:
-                child = as_file(link.cid, block)
-                yield from self._content(link.cid, child, below, depth + 1, blocks_left, held)
-
-    def write_file(self, cid: Cid, block: bytes, path: Path, most: int) -> None:
+    def _write(self, cid: Cid, block: bytes, path: Path, most: int) -> None:
         with _open_part(path) as out:
             for piece in self._file(cid, block, most, out):
                 if isinstance(piece, int):
@@ -246,39 +131,118 @@ class _Walk:
             out.truncate()
             sync_file(out)
 
-    def end(self) -> None:
-        """Reports the end of the transfer."""
-        if self._meter is not None:
-            self._meter.end()
-
-    def write_directory(self, block: bytes, path: Path, plan: Plan) -> list[str]:
-        links = {link.name: link for link in _as_directory(self._root, block).links}
-        if len(links) > MAX_ENTRIES:
+    def _file(self, cid: Cid, block: bytes, most: int, out: BinaryIO | None = None) -> Iterator[bytes | int]:
+        """Yield the content of a file of at most `most` bytes, or the number of bytes that `out` has already."""
+        node = as_file(cid, block)
+        size = promised_size(cid, node)
+        if size > min(most, self._bytes_left):
+            allowed = f"{most}" if most <= self._bytes_left else f"{self._bytes_left} of {self._max_bytes}"
             raise ContentTooLarge(
-                f"{self._root} has {len(links)} entries, more than the {MAX_ENTRIES} allowed: ask its publisher for "
-                "fewer."
+                f"{cid} brings {size} bytes where at most {allowed} are allowed: allow more, or ask its publisher for "
+                "less."
             )
-        path.mkdir(exist_ok=True)
-        known: set[str] = set()
-        for most in plan(path, {name: link.total_size for name, link in links.items()}):
-            known |= most.keys()
-            for name in most:
-                check_name(name)
-            wanted = [links[name] for name in most if name in links]
-            # A link promises the size of its blocks, which have more bytes than the file.
-            bounds = [min(link.total_size, most[link.name]) for link in wanted]
-            require_space(path, sum(bounds) - sum(taken(path / link.name) for link in wanted))
-            if self._meter is None:
-                self._meter = Meter(self._on_transfer, "fetching", str(self._root), min(self._max_bytes, sum(bounds)))
-            for link, bound, child in zip(wanted, bounds, self._ahead.each(one.cid for one in wanted), strict=True):
-                assert child is not None, "every file is wanted"
-                self.write_file(link.cid, child, path / link.name, bound)
-        _keep_only(path, known & links.keys())
-        return sorted(links.keys() - known)
+        self._bytes_left -= size
+        meter = self._metered(size)
+        for piece in self._content(cid, node, 0, 0, _Allowance(size), out):
+            yield piece
+            meter.add(piece if isinstance(piece, int) else len(piece))
+
+    def _content(
+        self, cid: Cid, node: UnixFsNode, at: int, depth: int, allowance: _Allowance, out: BinaryIO | None
+    ) -> Iterator[bytes | int]:
+        """Yield the content of a node that begins at byte `at` of the file, as `_file`."""
+        if not node.links:
+            yield node.data or b""
+            return
+        children = _children(cid, node, at, depth)
+
+        def wanted() -> Iterator[Cid | None]:
+            for link, part in children:
+                allowance.count(cid)
+                yield None if out is not None and _has_leaf(out, link.cid, part) else link.cid
+
+        for (link, part), block in zip(children, self._prefetch(wanted()), strict=True):
+            if block is None:
+                yield part.size
+            else:
+                child = _require_size(link.cid, as_file(link.cid, block), part.size)
+                yield from self._content(link.cid, child, part.at, depth + 1, allowance, out)
+
+    def _metered(self, size: int) -> Meter:
+        """Return the meter of this transfer, which has `size` bytes if it begins now."""
+        if self._meter is None:
+            self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
+        return self._meter
+
+
+def read_part(
+    node_of: Callable[[Cid], UnixFsNode], leaf: Callable[[Cid, int, int], bytes], root: Cid, first: int, size: int
+) -> bytes:
+    """Return `size` bytes of a file from byte `first` on; fewer where the file ends, or where a leaf is cut short.
+
+    `node_of`: the node of a block, as `as_file` returns it. `leaf`: bytes of a raw block, from the identifier, the
+    first byte and their number. Raises MalformedContent for blocks that are no file, and what `node_of` and `leaf`
+    raise."""
+    allowance = _Allowance(size)
+
+    def pieces(cid: Cid, node: UnixFsNode, begin: int, end: int, depth: int) -> Iterator[bytes]:
+        if not node.links:
+            yield (node.data or b"")[begin:end]
+            return
+        for link, part in _children(cid, node, 0, depth):
+            low, high = max(begin - part.at, 0), min(end - part.at, part.size)
+            if low >= high:
+                continue
+            allowance.count(cid)
+            if link.cid.codec == RAW:
+                yield leaf(link.cid, low, high - low)
+            else:
+                child = _require_size(link.cid, node_of(link.cid), part.size)
+                yield from pieces(link.cid, child, low, high, depth + 1)
+
+    if root.codec == RAW:
+        return leaf(root, first, size)
+    node = node_of(root)
+    promised_size(root, node)
+    return b"".join(pieces(root, node, first, first + size, 0))
+
+
+class _Allowance:
+    """The blocks that a file of `size` bytes may still have: at first size / 4096 + 64, 64 times what Kubo makes of
+    it."""
+
+    def __init__(self, size: int) -> None:
+        self._left = 64 + size // 4096
+
+    def count(self, cid: Cid) -> None:
+        """Count a block below `cid`. Raises MalformedContent."""
+        self._left -= 1
+        if self._left < 0:
+            raise _malformed(cid, "is cut into absurdly small pieces")
+
+
+def _children(cid: Cid, node: UnixFsNode, at: int, depth: int) -> list[tuple[Link, _Part]]:
+    """Return the links of a file's node that begins at byte `at` of the file, each with the part of the file below
+    it. Raises MalformedContent for a node that lies too deep."""
+    if depth == MAX_FILE_DEPTH:
+        raise _malformed(cid, f"nests deeper than {MAX_FILE_DEPTH} levels")
+    begins = itertools.accumulate(node.block_sizes, initial=at)
+    return list(zip(node.links, map(_Part, begins, node.block_sizes), strict=True))
+
+
+def _require_size(cid: Cid, node: UnixFsNode, size: int) -> UnixFsNode:
+    """Return a file's node if it has the size that its parent promises. Raises MalformedContent."""
+    if promised_size(cid, node) != size:
+        raise _malformed(cid, "has another size than its parent promises")
+    return node
+
+
+def _malformed(cid: Cid, what: str) -> MalformedContent:
+    return MalformedContent(f"the file of block {cid} {what}: ask its publisher to add it again.")
 
 
 def _open_part(path: Path) -> BinaryIO:
-    """Opens a file that an earlier attempt may have begun, or makes it."""
+    """Open a file that an earlier attempt may have begun, or make it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     descriptor = os.open(path, flags, 0o666)
     if os.fstat(descriptor).st_nlink != 1:
@@ -290,7 +254,7 @@ def _open_part(path: Path) -> BinaryIO:
 
 
 def _keep_only(path: Path, names: Collection[str]) -> None:
-    """Removes from a directory what an earlier attempt, or a directory that was set back, had in it besides."""
+    """Remove from a directory what an earlier attempt, or a directory that was set back, had in it besides."""
     for entry in list(os.scandir(path)):
         if entry.name in names:
             continue
@@ -300,8 +264,8 @@ def _keep_only(path: Path, names: Collection[str]) -> None:
             Path(entry.path).unlink()
 
 
-def _holds(file: BinaryIO, cid: Cid, part: _Part) -> bool:
-    """Whether this part of a file, which nobody writes to now, is the leaf `cid`."""
+def _has_leaf(file: BinaryIO, cid: Cid, part: _Part) -> bool:
+    """Return whether this part of a file, which nobody writes to now, is the leaf `cid`."""
     if part.size > MAX_BLOCK:
         return False
     data = os.pread(file.fileno(), part.size, part.at)
@@ -310,27 +274,9 @@ def _holds(file: BinaryIO, cid: Cid, part: _Part) -> bool:
     return cid.matches(data if cid.codec == RAW else encode(UnixFsNode(FILE, data, part.size)))
 
 
-def most_blocks(size: int) -> int:
-    """Blocks that so many bytes of a file may lie in."""
-    return _SPARE_BLOCKS + size // _LEAST_MEAN_CHUNK
-
-
-def count_block(cid: Cid, blocks_left: list[int]) -> None:
-    """Counts a block below `cid` against the one number in `blocks_left`. Raises MalformedContent below 0."""
-    blocks_left[0] -= 1
-    if blocks_left[0] < 0:
-        raise MalformedContent(
-            f"the file with block {cid} is cut into absurdly small pieces: ask its publisher to add it again."
-        )
-
-
-def entries(cid: Cid, block: bytes) -> dict[str, Cid]:
-    """Names and identifiers of the entries of a directory, from its block. Raises MalformedContent, UnsafeName."""
-    return {link.name: link.cid for link in _as_directory(cid, block).links}
-
-
-def _as_directory(cid: Cid, block: bytes) -> UnixFsNode:
-    """The node of a directory's block, its names sorted and each there once."""
+def as_directory(cid: Cid, block: bytes) -> UnixFsNode:
+    """Return the node of a directory's block, its names sorted and each there once. Raises MalformedContent,
+    UnsafeName."""
     node = decode(block, str(cid)) if cid.codec != RAW else None
     if node is not None and node.kind == SHARDED_DIRECTORY:
         raise MalformedContent(f"{cid} is a sharded directory: publish it with fewer entries a directory.")
@@ -343,35 +289,26 @@ def _as_directory(cid: Cid, block: bytes) -> UnixFsNode:
 
 
 def as_file(cid: Cid, block: bytes) -> UnixFsNode:
-    """The node of a file's block, structurally sound by itself. Raises MalformedContent."""
+    """Return the node of a file's block, structurally sound by itself. Raises MalformedContent."""
     if cid.codec == RAW:
         return UnixFsNode(RAW_LEAF, block, len(block))
     node = decode(block, str(cid))
     if node.kind == SYMLINK:
-        raise MalformedContent(
-            f"{cid} is a symbolic link, which is never followed: ask its publisher to add the file itself."
-        )
+        raise _malformed(cid, "is a symbolic link, which is never followed")
     if node.kind in (DIRECTORY, SHARDED_DIRECTORY):
         raise MalformedContent(f"{cid} is a directory where a file is expected: check the identifier.")
     if node.kind not in (FILE, RAW_LEAF):
-        raise MalformedContent(f"{cid} is of the unknown UnixFS kind {node.kind}: ask its publisher to add it again.")
+        raise _malformed(cid, f"is of the unknown UnixFS kind {node.kind}")
     if len(node.links) != len(node.block_sizes):
-        raise MalformedContent(
-            f"file block {cid} gives {len(node.block_sizes)} sizes for {len(node.links)} links: "
-            "ask its publisher to add it again."
-        )
+        raise _malformed(cid, f"gives {len(node.block_sizes)} sizes for {len(node.links)} links")
     if node.links and (node.data is not None or 0 in node.block_sizes or any(link.name for link in node.links)):
-        raise MalformedContent(
-            f"file block {cid} mixes content, empty parts or names into its links: ask its publisher to add it again."
-        )
+        raise _malformed(cid, "mixes content, empty parts or names into its links")
     return node
 
 
 def promised_size(cid: Cid, node: UnixFsNode) -> int:
-    """Bytes of content of a file's node, if it says so rightly. Raises MalformedContent."""
+    """Return the bytes of content of a file's node, if it says so rightly. Raises MalformedContent."""
     actual = sum(node.block_sizes) if node.links else len(node.data or b"")
     if (node.file_size or 0) != actual:
-        raise MalformedContent(
-            f"file block {cid} promises {node.file_size} bytes but holds {actual}: ask its publisher to add it again."
-        )
+        raise _malformed(cid, f"promises {node.file_size} bytes but holds {actual}")
     return actual

@@ -12,27 +12,29 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from roundlog.storage import BESIDE, lock_file, open_regular, replace_file, require_regular, sync_directory
+from roundlog.storage import BESIDE, lock_file, open_regular, replace_file, sync_directory
 
-from tiebreak.store.dagpb import MAX_BLOCK, Cid
-from tiebreak.store.store import Addition, Store, named, reachable
+from tiebreak.store.dagpb import MAX_BLOCK, Cid, decode
+from tiebreak.store.store import Build, Store, blocks
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
-from tiebreak.store.transfers import OnTransfer, untold
+from tiebreak.store.transfers import OnTransfer
 
 _OURS = re.compile(rf"[0-9a-f]{{64}}|{BESIDE}.*")
 """Names of files that are put among the blocks."""
 
 
 class FolderStore(Store):
-    """A `ContentStore` in the folder `root`, made if it is not there. `stop`: ends every fetch at once. Raises
+    """A `Store` in the folder `root`, made if it is not there. `stop`: ends every fetch at once. Raises
     StoreUnavailable when it cannot be used.
     """
 
-    def __init__(self, root: Path, *, stop: threading.Event | None = None, on_transfer: OnTransfer = untold) -> None:
+    def __init__(
+        self, root: Path, *, stop: threading.Event | None = None, on_transfer: OnTransfer | None = None
+    ) -> None:
         super().__init__(f"the content store {root}", stop, on_transfer)
         self._root = root
         self._blocks = root / "blocks"
@@ -46,15 +48,24 @@ class FolderStore(Store):
                 f"the content store {root} cannot be used ({error.strerror}): choose a folder that you may write to."
             ) from error
 
-    @contextmanager
-    def adding(self) -> Iterator[Addition]:
+    def add_blocks(self, build: Build) -> Cid:
+        touched: set[Path] = set()
+
+        def put(cid: Cid, block: bytes) -> None:
+            with self._writing():
+                touched.update(self._put(cid, block))
+
         with self._lock(shared=True):
-            yield _Batch(self._blocks, self._record_pin, self._writing)
+            root = build(put)
+            with self._writing():
+                for directory in touched:
+                    sync_directory(directory)
+                self._record_pin(root)
+        return root
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
-        path = _block_path(self._blocks, cid)
         try:
-            with open_regular(path) as file:
+            with open_regular(self._path(cid)) as file:
                 block = file.read(MAX_BLOCK + 1)
         except FileNotFoundError as error:
             raise ContentMissing(
@@ -67,7 +78,7 @@ class FolderStore(Store):
     def pin(self, cid: str) -> None:
         root = Cid.parse(cid)
         with self._lock(shared=True):
-            for _ in reachable(self.block, root):
+            for _ in blocks(self.block, root):
                 pass
             with self._writing():
                 self._record_pin(root)
@@ -83,14 +94,14 @@ class FolderStore(Store):
         return True
 
     def pins(self) -> list[str]:
-        """The pinned roots, sorted."""
+        """Return the pinned roots, sorted."""
         return sorted(entry.name for entry in self._pins.iterdir())
 
     def tidy(self) -> None:
         self.collect_garbage()
 
     def collect_garbage(self) -> int:
-        """Removes every block that no pin reaches and every leftover of killed processes; returns how many
+        """Remove every block that no pin reaches and every leftover of killed processes; return how many
         files went. Nothing else is removed: others who share the folder may have put links there that lead elsewhere.
 
         Waits for additions in progress. A pinned tree with a missing or damaged node stops the collection
@@ -98,17 +109,20 @@ class FolderStore(Store):
         """
         with self._lock(shared=False):
             roots = [Cid.parse(root) for root in self.pins()]
-            kept = {block.digest.hex() for root in roots for block in named(self.block, root)}
-            doomed = [path for path in self._files() if path.name not in kept]
-            for path in doomed:
+            kept = {root.digest.hex() for root in roots}
+            for root in roots:
+                for cid, block in blocks(self.block, root, leaves=False):
+                    kept |= {link.cid.digest.hex() for link in decode(block, str(cid)).links}
+            garbage = [path for path in self._files() if path.name not in kept]
+            for path in garbage:
                 path.unlink()
-        return len(doomed)
+        return len(garbage)
 
     def _files(self) -> Iterator[Path]:
-        """Blocks, and what additions have left of them."""
-        for room in self._blocks.glob("*/*"):
-            if not room.is_symlink() and not room.parent.is_symlink() and room.is_dir():
-                yield from (path for path in room.iterdir() if _OURS.fullmatch(path.name) and not path.is_dir())
+        """Yield the files of blocks, and what additions have left of them."""
+        for directory in self._blocks.glob("*/*"):
+            if not directory.is_symlink() and not directory.parent.is_symlink() and directory.is_dir():
+                yield from (path for path in directory.iterdir() if _OURS.fullmatch(path.name) and not path.is_dir())
 
     def _record_pin(self, root: Cid) -> None:
         (self._pins / str(root)).touch()
@@ -124,46 +138,24 @@ class FolderStore(Store):
     @contextmanager
     def _lock(self, *, shared: bool) -> Iterator[None]:
         path = self._root / "lock"
-        with ExitStack() as stack:
-            try:
-                lock = stack.enter_context(lock_file(path, shared=shared, wait=True))
-                require_regular(lock.fileno(), path)
-            except OSError as error:
-                raise unusable(f"the content store {self._root} cannot be used", error) from error
+        try:
+            lock = lock_file(path, shared=shared, wait=True)
+        except OSError as error:
+            raise unusable(f"the content store {self._root} cannot be used", error) from error
+        with lock:
             yield
 
-
-class _Batch:
-    """The `Addition` to a folder. `record_pin`: writes the pin of a root down. `writing`: turns errors of the disk into
-    those of the store."""
-
-    def __init__(
-        self, blocks: Path, record_pin: Callable[[Cid], None], writing: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._blocks, self._record_pin, self._writing = blocks, record_pin, writing
-        self._touched: set[Path] = set()
-
-    def put(self, cid: Cid, block: bytes) -> None:
-        with self._writing():
-            self._put(cid, block)
-
-    def finish(self, root: Cid) -> None:
-        with self._writing():
-            for directory in self._touched:
-                sync_directory(directory)
-            self._record_pin(root)
-
-    def _put(self, cid: Cid, block: bytes) -> None:
-        path = _block_path(self._blocks, cid)
+    def _put(self, cid: Cid, block: bytes) -> tuple[Path, ...]:
+        """Write a block, unless it is there; return the directories that were changed."""
+        path = self._path(cid)
         # Comparing instead of trusting the name heals a block that was damaged on disk.
         if path.is_file() and path.stat().st_size == len(block) and path.read_bytes() == block:
-            return
+            return ()
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path, shared=True, sync_name=False) as file:
             file.write(block)
-        self._touched.update((path.parent, path.parent.parent, self._blocks))
+        return path.parent, path.parent.parent, self._blocks
 
-
-def _block_path(blocks: Path, cid: Cid) -> Path:
-    name = cid.digest.hex()
-    return blocks / name[:2] / name[2:4] / name
+    def _path(self, cid: Cid) -> Path:
+        name = cid.digest.hex()
+        return self._blocks / name[:2] / name[2:4] / name

@@ -6,29 +6,22 @@ Source: https://specs.ipfs.tech/http-gateways/trustless-gateway/
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import TypeVar
 
-from tiebreak.deadlines import Halted, TooLate
+from tiebreak.http_client import HttpAnswer
 from tiebreak.store.dagpb import MAX_BLOCK, Cid
-from tiebreak.store.http import HttpServer, NoResponse, base_url, patiently, shown_location
-from tiebreak.store.store import Addition, Store
-from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
-from tiebreak.store.transfers import WIDTH, OnTransfer, untold
-from tiebreak.timed_http import HttpAnswer
+from tiebreak.store.http import HttpServer, NoResponse, Retries, base_url, shown_location
+from tiebreak.store.store import Build, Store
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable
+from tiebreak.store.transfers import WIDTH, OnTransfer
 
-T = TypeVar("T")
-
-_ACCEPT = {"Accept": "application/vnd.ipld.raw"}
-_RAW = {"format": "raw"}
 _BUSY = (429, 500, 502, 503, 504)
+_MISSING = (404, 410, 412, 451)
 _EMPTY = "bafkqaaa"
-"""The identifier that holds a block of no bytes, by which gateways are found out about."""
+"""The identifier that holds a block of no bytes, which every gateway can give."""
 
 
 class GatewayStore(Store):
-    """A `ContentStore` of what a trustless gateway serves; nothing can be added or pinned.
+    """A `Store` of what a trustless gateway serves; nothing can be added or pinned.
 
     `address`: the gateway's URL (``https://trustless-gateway.example``). `timeout`: seconds that one attempt at a
     request may take in all. `attempts`: how often a request is tried when the network fails, when the gateway asks for
@@ -46,68 +39,56 @@ class GatewayStore(Store):
         timeout: float = 60.0,
         attempts: int = 4,
         stop: threading.Event | None = None,
-        on_transfer: OnTransfer = untold,
+        on_transfer: OnTransfer | None = None,
     ) -> None:
         super().__init__(f"the gateway {shown_location(address)}", stop, on_transfer)
-        self._timeout, self._attempts = timeout, attempts
-        try:
-            self._server = HttpServer(base_url(address, path=True), _ACCEPT)
-        except ValueError as error:
-            raise StoreUnavailable(
-                f"{shown_location(address)!r} is not the address of a gateway: use the form "
-                "gateway+https://example.org, without a user name or a query."
-            ) from error
+        self._retries = Retries(
+            name=self.name,
+            remedy="try again later, or use another store",
+            timeout=timeout,
+            attempts=attempts,
+            stop=stop,
+        )
+        url = base_url(address, "a gateway", "gateway+https://example.org, without a user name or a query")
+        self._server = HttpServer(url, {"Accept": "application/vnd.ipld.raw"})
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
         def fetch(left: float) -> bytes:
-            answer = self._ask("GET", cid, left, {})
-            if answer.status != 200:
-                raise self._refused(answer, f"give block {cid}")
-            return self.checked(cid, answer.body)
+            return self.checked(cid, self._ask("GET", str(cid), left).body)
 
-        return self._call(f"give block {cid}", fetch, seconds)
+        return self._retries.run(f"give block {cid}", fetch, seconds)
 
     def _leaf(self, cid: Cid, first: int, size: int, seconds: float | None) -> bytes:
         def fetch(left: float) -> bytes:
-            answer = self._ask("GET", cid, left, {"Range": f"bytes={first}-{first + size - 1}"})
-            if answer.status == 206 and len(answer.body) == size:
-                return answer.body
-            if answer.status == 206:
+            answer = self._ask("GET", str(cid), left, {"Range": f"bytes={first}-{first + size - 1}"})
+            if answer.status == 200:
+                return self.checked(cid, answer.body)[first : first + size]
+            if len(answer.body) != size:
                 raise CorruptBlock(f"{self.name} returned another part of block {cid} than it was asked for.")
-            if answer.status != 200:
-                raise self._refused(answer, f"give a part of block {cid}")
-            return self.checked(cid, answer.body)[first : first + size]
+            return answer.body
 
-        return self._call(f"give a part of block {cid}", fetch, seconds)
+        return self._retries.run(f"give a part of block {cid}", fetch, seconds)
 
     def check(self) -> None:
-        """Asks whether a gateway answers there, for a block that lies in its own identifier and has no bytes, as the
-        specification says. Raises StoreUnavailable."""
-
-        def look(left: float) -> None:
-            answer = self._server.ask("GET", f"/ipfs/{_EMPTY}", params=_RAW, seconds=left, most=1)
-            if answer.status in _BUSY:
-                raise NoResponse(f"status {answer.status}", answer.retry_after)
-            if 300 <= answer.status < 400:
-                raise self._refused(answer, "give an empty block")
-            if answer.status != 200 or answer.body:
-                raise StoreUnavailable(f"{self.name} does not answer like a trustless gateway: check the address.")
-
-        self._call("give an empty block", look)
+        """Ask whether a gateway answers there. Raises StoreError."""
+        try:
+            body = self._retries.run("give an empty block", lambda left: self._ask("GET", _EMPTY, left).body)
+        except ContentMissing:
+            body = b"none"
+        if body:
+            raise StoreUnavailable(f"{self.name} does not answer like a trustless gateway: check the address.")
 
     def has(self, cid: str) -> bool:
-        root = Cid.parse(cid)
-
-        def look(left: float) -> bool:
+        root = str(Cid.parse(cid))
+        try:
             # A gateway that keeps nothing answers 412 instead of asking the network.
-            answer = self._ask("HEAD", root, left, {"Cache-Control": "only-if-cached"})
-            if answer.status not in (200, 404, 410, 412):
-                raise self._refused(answer, f"look up {root}")
-            return answer.status == 200
+            cached = {"Cache-Control": "only-if-cached"}
+            self._retries.run(f"look up {root}", lambda left: self._ask("HEAD", root, left, cached))
+        except ContentMissing:
+            return False
+        return True
 
-        return self._call(f"look up {root}", look)
-
-    def adding(self) -> AbstractContextManager[Addition]:
+    def add_blocks(self, build: Build) -> Cid:
         raise self._read_only()
 
     def pin(self, cid: str) -> None:
@@ -116,44 +97,28 @@ class GatewayStore(Store):
     def unpin(self, cid: str) -> None:
         raise self._read_only()
 
-    def _ask(self, method: str, cid: Cid, seconds: float, headers: dict[str, str]) -> HttpAnswer:
+    def _ask(self, method: str, cid: str, seconds: float, headers: dict[str, str] | None = None) -> HttpAnswer:
+        """Return an answer of status 200, or 206 if a `Range` was asked for. Raises NoResponse and StoreError."""
         answer = self._server.ask(
-            method, f"/ipfs/{cid}", params=_RAW, headers=headers, seconds=seconds, most=MAX_BLOCK + 1
+            method, f"/ipfs/{cid}", params={"format": "raw"}, headers=headers, seconds=seconds, most=MAX_BLOCK + 1
         )
         if answer.status in _BUSY:
             raise NoResponse(f"status {answer.status}", answer.retry_after)
-        return answer
-
-    def _refused(self, answer: HttpAnswer, what: str) -> StoreError:
-        if answer.status in (404, 410, 412, 451):
-            return ContentMissing(
-                f"{self.name} could not {what} (status {answer.status}): use another store, or make sure that somebody "
-                "pins it."
+        if answer.status in _MISSING:
+            raise ContentMissing(
+                f"{self.name} could not give block {cid} (status {answer.status}): use another store, or make sure "
+                "that somebody pins it."
             )
         if 300 <= answer.status < 400:
-            return StoreUnavailable(
+            raise StoreUnavailable(
                 f"{self.name} redirects to another place, which is not followed: name a gateway that answers itself."
             )
-        return StoreUnavailable(
-            f"{self.name} refused to {what} (status {answer.status}): use a trustless gateway, which serves "
-            "?format=raw."
-        )
-
-    def _call(self, what: str, request: Callable[[float], T], seconds: float | None = None) -> T:
-        try:
-            return patiently(request, attempts=self._attempts, each=self._timeout, seconds=seconds, stop=self.stop)
-        except Halted as error:
+        if answer.status != 200 and not (answer.status == 206 and headers is not None and "Range" in headers):
             raise StoreUnavailable(
-                f"stopped while {self.name} was asked to {what}: run the same command again to carry on."
-            ) from error
-        except NoResponse as error:
-            raise StoreUnavailable(
-                f"{self.name} did not {what} ({error}): try again later, or use another store."
-            ) from error
-        except TooLate as error:
-            raise StoreUnavailable(
-                f"{self.name} did not {what} in time: try again later, or use another store."
-            ) from error
+                f"{self.name} refused to give block {cid} (status {answer.status}): use a trustless gateway, which "
+                "serves ?format=raw."
+            )
+        return answer
 
     def _read_only(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self.name} can only be read from: give a folder or Kubo's RPC with --store as well.")

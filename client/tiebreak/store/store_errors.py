@@ -57,18 +57,19 @@ class StoreUnavailable(StoreError):
 
 
 def unusable(what: str, error: OSError) -> StoreUnavailable:
-    """The error for a disk that is full or read-only, or for a missing right: all of them may pass."""
+    """Return the error for a disk that is full or read-only, or for a missing right: all of them may pass."""
     return StoreUnavailable(f"{what} ({error.strerror}): make room there, or check its rights, and try again.")
 
 
 def short(text: str, most: int = 200) -> str:
-    """A stranger's text for a message: on one line, cut, without control characters, which could rewrite a terminal."""
+    """Return a stranger's text for a message: one line, cut, without control characters, which could rewrite a
+    terminal."""
     plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return plain if len(plain) <= most else plain[: most - 3] + "..."
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what it was raised from, and so on."""
+    """Yield an error, what it was raised from, and so on."""
     while error is not None:
         yield error
         error = error.__cause__

@@ -6,7 +6,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tiebreak.store.dagpb import Cid
@@ -15,7 +16,7 @@ EVERY = 0.5
 """Seconds between two reports of one transfer. A shorter transfer is not reported."""
 
 WIDTH = 8
-"""Blocks on the way from a store over a network: at most 16 MiB of memory."""
+"""Blocks on the way from or to a store over a network: at most 16 MiB of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,74 +31,57 @@ class Transfer:
 
 
 OnTransfer = Callable[[Transfer], None]
-"""Is told how a transfer goes on, in the thread that does it."""
-
-
-def untold(transfer: Transfer) -> None:
-    """An `OnTransfer` that drops all reports."""
+"""Receives the progress of a transfer, in the thread that does it."""
 
 
 class Meter:
-    """Counts the bytes of one transfer, and reports them twice a second."""
+    """The bytes of one transfer, which are reported twice a second."""
 
-    def __init__(
-        self, tell: OnTransfer, doing: str, what: str, total: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._tell, self._doing, self._what, self._total, self._clock = tell, doing, what, total, clock
-        self._done, self._next, self._told = 0, clock() + EVERY, False
+    def __init__(self, report: OnTransfer | None, doing: str, what: str, total: int) -> None:
+        self._report, self._doing, self._what, self._total = report, doing, what, total
+        self._done, self._next, self._reported = 0, time.monotonic() + EVERY, False
 
     def add(self, count: int) -> None:
-        """Counts bytes."""
+        """Count bytes."""
         self._done += count
-        if (now := self._clock()) >= self._next:
+        if (now := time.monotonic()) >= self._next:
             self._next = now + EVERY
-            self._report()
+            self._send()
 
     def end(self) -> None:
-        """Reports the end, if anything was reported before."""
-        if self._told:
-            self._report()
+        """Report the end, if anything was reported before."""
+        if self._reported:
+            self._send()
 
-    def _report(self) -> None:
-        self._told = True
-        self._tell(Transfer(self._doing, self._what, self._done, max(self._total, self._done)))
-
-
-class Ahead:
-    """Fetches blocks in their order, up to `width` at a time; one at a time in the caller's own thread if that is 1.
-    Leaving the `with` block drops what is not wanted any more."""
-
-    def __init__(self, fetch: Callable[[Cid], bytes], width: int) -> None:
-        self._fetch, self._width = fetch, width
-        self._pool = ThreadPoolExecutor(width, thread_name_prefix="ahead") if width > 1 else None
-
-    def each(self, cids: Iterable[Cid | None]) -> Iterator[bytes | None]:
-        """Yields the block of each identifier, None for None. What `cids` raises ends it; so does an error of a fetch,
-        when it is that block's turn."""
-        if self._pool is None:
-            for cid in cids:
-                yield None if cid is None else self._fetch(cid)
-            return
-        waiting: deque[Future[bytes] | None] = deque()
-        try:
-            for cid in cids:
-                waiting.append(None if cid is None else self._pool.submit(self._fetch, cid))
-                if len(waiting) >= self._width:
-                    yield _result(waiting.popleft())
-            while waiting:
-                yield _result(waiting.popleft())
-        finally:
-            for future in waiting:
-                if future is not None:
-                    future.cancel()
-
-    def __enter__(self) -> Ahead:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+    def _send(self) -> None:
+        self._reported = True
+        if self._report is not None:
+            self._report(Transfer(self._doing, self._what, self._done, max(self._total, self._done)))
 
 
-def _result(future: Future[bytes] | None) -> bytes | None:
-    return None if future is None else future.result()
+Prefetch = Callable[[Iterable[Cid | None]], Iterator[bytes | None]]
+"""Yields the block of each identifier in order, None for None. What the iterable raises ends it; so does an error of a
+fetch, when it is that block's turn."""
+
+
+@contextmanager
+def prefetching(fetch: Callable[[Cid], bytes], width: int) -> Iterator[Prefetch]:
+    """Give a `Prefetch` with up to `width` blocks on their way at a time; at 1 the caller's own thread fetches."""
+    if width == 1:
+        yield lambda cids: (None if cid is None else fetch(cid) for cid in cids)
+        return
+    pool = ThreadPoolExecutor(width, thread_name_prefix="prefetch")
+
+    def each(cids: Iterable[Cid | None]) -> Iterator[bytes | None]:
+        waiting: deque[Callable[[], bytes | None]] = deque()
+        for cid in cids:
+            waiting.append((lambda: None) if cid is None else pool.submit(fetch, cid).result)
+            if len(waiting) >= width:
+                yield waiting.popleft()()
+        while waiting:
+            yield waiting.popleft()()
+
+    try:
+        yield each
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

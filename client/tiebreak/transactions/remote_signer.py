@@ -25,7 +25,7 @@ from eth_utils.address import to_canonical_address
 from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException
 
-from tiebreak.deadlines import Pauses
+from tiebreak.http_client import Pauses
 from tiebreak.rpc import answers
 from tiebreak.rpc.chain_errors import (
     AccountError,

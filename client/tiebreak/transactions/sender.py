@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.deadlines import Halted, Pauses, pause
+from tiebreak.http_client import Halted, Pauses, pause
 from tiebreak.rpc.answers import Block, TransactionReceipt
 from tiebreak.rpc.chain_errors import (
     ChainError,

@@ -21,20 +21,20 @@ from tiebreak.contract.enums import Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.store import ContentStore
+from tiebreak.store import Store
 
 from tiebreak_demo.adversary.dishonest_queues import FabricatingQueue, ResigningQueue
 from tiebreak_demo.adversary.engines import CopyingEngine, execution_of, lying
 from tiebreak_demo.adversary.tampering import Lie, hiding, tampered
 
 
-def spoiling(store: ContentStore, spoil: Callable[[Path], None]) -> ContentStore:
+def spoiling(store: Store, spoil: Callable[[Path], None]) -> Store:
     """A store that publishes a changed copy in place of a log. spoil: changes the files of the copy."""
-    return cast(ContentStore, _SpoilingStore(store, spoil))
+    return cast(Store, _SpoilingStore(store, spoil))
 
 
 class _SpoilingStore:
-    def __init__(self, store: ContentStore, spoil: Callable[[Path], None]) -> None:
+    def __init__(self, store: Store, spoil: Callable[[Path], None]) -> None:
         self._store, self._spoil = store, spoil
 
     def __getattr__(self, name: str) -> Any:
@@ -83,13 +83,13 @@ def _turned(entries: Entries) -> Entries:
     return Entries(entries.indices, decisions.astype(np.uint8), entries.values)
 
 
-def withholding(store: ContentStore, *, log: bool = True, model: bool = True) -> ContentStore:
+def withholding(store: Store, *, log: bool = True, model: bool = True) -> Store:
     """A store that names the right addresses of a log, of a model or of both, and does not publish them."""
-    return cast(ContentStore, _WithholdingStore(store, log, model))
+    return cast(Store, _WithholdingStore(store, log, model))
 
 
 class _WithholdingStore:
-    def __init__(self, store: ContentStore, log: bool, model: bool) -> None:
+    def __init__(self, store: Store, log: bool, model: bool) -> None:
         self._store, self._log, self._model = store, log, model
 
     def __getattr__(self, name: str) -> Any:

@@ -3,4 +3,5 @@
 from roundlog.execution.batches import CPU, Batches, BatchSource
 from roundlog.execution.executor import CheckedProgram, Executor, RunningStep, StepExecutor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
+from roundlog.execution.step_cost import estimate_step_seconds
 from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError

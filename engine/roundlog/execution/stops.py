@@ -4,7 +4,7 @@ run has stopped at the loss or the next state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from roundlog.kernels import reducing
 from roundlog.operators import OperatorKind, operator
 from roundlog.operators.elementwise import ElementaryFunction, Elementwise
 from roundlog.program import Program, ProgramError
+from roundlog.rounding import Window
 
 
 class StoppedError(Exception):
@@ -123,10 +124,10 @@ class Watch:
         index: int,
         output: torch.Tensor,
         inputs: Sequence[torch.Tensor] | None,
-        whole: Callable[[int], int] = int,
+        window: Window | None = None,
     ) -> None:
-        """Takes the output of operator `index` of the program. inputs: None if they are not at hand. whole: maps an
-        element of `output`, which may be a part, to the element of the whole output."""
+        """Takes the output of operator `index` of the program. inputs: None if they are not at hand. window: which part
+        of the output it is; None: all of it."""
         if all_finite(output):
             return
         self._lost.add(index)
@@ -141,7 +142,8 @@ class Watch:
         where = lost.reshape(-1).nonzero()
         if len(where):
             first = int(where[0])
-            start = _Start(whole(first), float(output.reshape(-1)[first]))
+            element = first if window is None else window.whole_one(first)
+            start = _Start(element, float(output.reshape(-1)[first]))
             self._starts[index] = min(start, self._starts.get(index, start), key=lambda one: one.element)
 
     def origin_of(self, stopped: int) -> str:

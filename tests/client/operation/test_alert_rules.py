@@ -7,16 +7,15 @@ differences of metrics, numbers, `time()` and `increase(metric[1h])`, compared o
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.operation.alarms import Probe, Situation
+from tiebreak.operation.alarms import Situation
 from tiebreak.operation.metrics import Metrics
-from tiebreak.roles.notices import Look, Progress
-from tiebreak.rpc.transport import NodeAgreement
 
 FILE = Path(__file__).resolve().parents[3] / "docs" / "operating" / "alerts.yml"
 RULES: dict[str, dict[str, Any]] = {
@@ -57,18 +56,20 @@ def value(text: str, now: Values, hour_ago: Values, time: float) -> float:
 def served() -> Values:
     """All metrics of a role for which all is well."""
     metrics = Metrics("trainer")
-    metrics.looked(at=NOW - 2, reached=True, block=1, timestamp=int(NOW) - 12)
-    metrics.show(
-        Situation(
-            at=1.0,
-            started_at=0.0,
-            chain_error="",
-            look=Look(progress=Progress()),
-            probe=Probe(balance=10**18, needed=10**17, store_error="", disk_free=1 << 40),
-        ),
-        {},
-        0,
+    situation = Situation(
+        at=1.0,
+        looked_at=0.0,
+        look_time=NOW - 2,
+        block=1,
+        block_time=int(NOW) - 12,
+        chain_error="",
+        stake=0,
+        balance=10**18,
+        needed=10**17,
+        store_error="",
+        disk_free=1 << 40,
     )
+    metrics.show(situation, Counter(), 0)
     families = text_string_to_metric_families(metrics.text().decode())
     # `up` is Prometheus' own: whether the endpoint answered.
     return {one.name: one.value for family in families for one in family.samples if not one.labels} | {"up": 1.0}
@@ -109,42 +110,6 @@ def test_a_trouble_makes_its_rule_fire_and_no_other(name: str) -> None:
     assert set(TROUBLES[name]) <= set(well), "a metric that nobody serves"
     firing = [one for one, rule in RULES.items() if fires(rule["expr"], well | TROUBLES[name], well)]
     assert firing == [name]
-
-
-@pytest.mark.parametrize(
-    ("agreement", "shown"),
-    [
-        (NodeAgreement(nodes=2), {"tiebreak_nodes_disagree": 0.0, "tiebreak_nodes_missing": 0.0}),
-        (NodeAgreement(nodes=3, contradiction="x"), {"tiebreak_nodes_disagree": 1.0, "tiebreak_nodes_missing": 0.0}),
-        (
-            NodeAgreement(nodes=3, contradiction="x", undecided=True, missing=("a", "b")),
-            {"tiebreak_nodes_disagree": 2.0, "tiebreak_nodes_missing": 2.0},
-        ),
-    ],
-)
-def test_the_nodes_agreement_is_served(agreement: NodeAgreement, shown: Values) -> None:
-    metrics = Metrics("trainer")
-    metrics.show(Situation(at=1.0, started_at=0.0, agreement=agreement), {}, 0)
-    families = text_string_to_metric_families(metrics.text().decode())
-    served = {one.name: one.value for family in families for one in family.samples if not one.labels}
-    assert {name: served[name] for name in shown} == shown
-
-
-def test_a_month_without_trouble_stays_quiet() -> None:
-    """A look every two seconds, a block every twelve, a warning a quarter of an hour, a game every other day."""
-    well = served()
-    for minute in range(0, 30 * 24 * 60, 15):
-        time = NOW + 60 * minute
-        age, left = minute % 12, 1.0 - (minute % 2880) / 2880 * 0.45
-        now = well | {
-            "tiebreak_last_look_timestamp_seconds": time - 2,
-            "tiebreak_chain_timestamp_seconds": time - age,
-            "tiebreak_least_clock_ratio": left,
-            "tiebreak_next_deadline_timestamp_seconds": time + 86400 * left,
-            "tiebreak_warnings_total": float(minute // 15),
-        }
-        before = well | {"tiebreak_warnings_total": float(max(0, minute - 60) // 15)}
-        assert [name for name, rule in RULES.items() if fires(rule["expr"], now, before, time)] == [], minute
 
 
 def test_every_rule_says_how_urgent_it_is_and_what_to_do() -> None:

@@ -43,8 +43,3 @@ def test_a_full_disk_costs_lines_and_nothing_else(capfd: pytest.CaptureFixture[s
     for _ in range(3):
         log.write({"what": "sent"})
     assert log.lost == 3 and capfd.readouterr() == ("", "")
-
-
-def test_a_place_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
-    with pytest.raises(OSError):
-        RotatingLog(tmp_path)

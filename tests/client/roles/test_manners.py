@@ -14,7 +14,7 @@ from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
-from tiebreak.deadlines import Pauses
+from tiebreak.http_client import Pauses
 from tiebreak.roles import engine
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.job_role import LOOKS, Ending

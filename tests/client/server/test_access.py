@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import pytest
 from openai import AuthenticationError, OpenAI
-from tiebreak.bounded_connections import BackgroundServer, bound_socket, bounded_server, url_of
+from tiebreak.http_server import BackgroundServer, bound_socket, bounded_server, url_of
 from tiebreak.server.completion_server import GuardedApplication, make_completion_app
 
 from tests.client.server.asking import API_KEY, JSON, exchange

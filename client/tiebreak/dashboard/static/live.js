@@ -4,9 +4,6 @@
 
 let changes = Number(document.body.dataset.changes);
 let ahead = Number(document.body.dataset.now) - Date.now() / 1000;
-let loading = false;
-let stale = false;
-let connection = "";
 const served = new WeakMap(); // what the server has sent of each part; clocks have changed it since
 
 function span(seconds) {
@@ -49,40 +46,22 @@ function renew(page) {
     }
   }
   document.title = page.title;
-  if (connection) pulse(connection); // its mark was replaced, too
 }
 
 async function load() {
-  if (loading) {
-    stale = true;
-    return;
-  }
-  loading = true;
-  try {
-    const answer = await fetch(location.href, { cache: "no-store" });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (page.body.dataset.changes) {
-      changes = Number(page.body.dataset.changes);
-      ahead = Number(page.body.dataset.now) - Date.now() / 1000;
-      // A page that could not be made has only a sentence: what is here stays, below the banner.
-      const hadPage = document.querySelector("main [data-live]");
-      const hasPage = page.querySelector("main [data-live]");
-      if (!hadPage && hasPage) location.reload();
-      else renew(page);
-      tick();
-    }
-  } catch {
-    pulse("lost");
-  }
-  loading = false;
-  if (stale) {
-    stale = false;
-    setTimeout(load, 250);
-  }
+  const answer = await fetch(location.href, { cache: "no-store" });
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  if (!page.body.dataset.changes) return;
+  changes = Number(page.body.dataset.changes);
+  // A page that could not be made has only a sentence: what is here stays, below the banner.
+  const hadPage = document.querySelector("main [data-live]");
+  const hasPage = page.querySelector("main [data-live]");
+  if (!hadPage && hasPage) location.reload();
+  else renew(page);
+  tick();
 }
 
 function pulse(state) {
-  connection = state;
   const mark = document.getElementById("pulse");
   if (!mark) return;
   mark.hidden = false;
@@ -90,15 +69,20 @@ function pulse(state) {
   mark.textContent = state === "live" ? "live" : "not connected";
 }
 
-const source = new EventSource("/events");
-source.onopen = () => pulse("live");
-source.onerror = () => pulse("lost");
-source.onmessage = (event) => {
-  const news = JSON.parse(event.data);
-  pulse("live");
-  ahead = news.now - Date.now() / 1000;
-  if (news.changes !== changes) load();
-};
+async function poll() {
+  try {
+    const answer = await fetch("/changes", { cache: "no-store" });
+    if (!answer.ok) throw new Error(answer.statusText);
+    const news = await answer.json();
+    ahead = news.now - Date.now() / 1000;
+    if (news.changes !== changes) await load();
+    pulse("live");
+  } catch {
+    pulse("lost");
+  }
+  setTimeout(poll, 1000);
+}
 
 for (const part of document.querySelectorAll("[data-live]")) served.set(part, part.innerHTML);
 setInterval(tick, 1000);
+poll();

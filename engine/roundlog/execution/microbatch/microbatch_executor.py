@@ -6,14 +6,20 @@ computed at a time, nor on the pieces in which a sum over all samples is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
+from typing import Protocol
 
+import numpy as np
 import torch
 
+from roundlog.commitments import canonical
 from roundlog.execution import fusion
 from roundlog.execution.batches import held
 from roundlog.execution.executor import Executor, Observe, StepResult
@@ -22,7 +28,7 @@ from roundlog.execution.microbatch.stages import Part, Parts, Reads, Values, cut
 from roundlog.execution.slicing import Samples, bytes_in_parts, ranges, summation, terms_of
 from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError, Watch
 from roundlog.number_format import FLOAT32, Format
-from roundlog.operators import Inexact, StepInputs, check, operator
+from roundlog.operators import Inexact, Source, StepInputs, check, operator
 from roundlog.operators.elementwise import check_narrow
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.operators.summation import InParts
@@ -54,13 +60,15 @@ class MicrobatchExecutor:
         self._samples = micro_batches_of(program, micro_batches)
         self._analysis = analyse(program, micro_batches)
         self._parts = Parts(program, self._analysis, f32_format)
+        self._directory = directory
         self._scratch = self._parts.scratch(directory)
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
         """Executes one step, as `StepExecutor.run`. rounding: a Recorder or a Follower. observe: is called with whole
-        outputs, so the step then takes the memory of a whole one. Also raises OSError, if the disk is full."""
+        outputs, one at a time, which are put together on disk; the step is then executed at least twice. Also raises
+        OSError, if the disk is full."""
         if observe is not None:
-            return self._whole.run(inputs, rounding, observe)
+            return self._observed(inputs, rounding, observe)
         if not isinstance(rounding, Recorder | Follower):
             raise TypeError(
                 f"micro-batches cannot be rounded by a {type(rounding).__name__}: give a Recorder or a Follower"
@@ -79,11 +87,47 @@ class MicrobatchExecutor:
             rounding.sort_findings()
         return result
 
-    @cached_property
-    def _whole(self) -> Executor:
-        return Executor(self.program, self.f32_format)
+    def _observed(self, inputs: StepInputs, rounding: Rounding, observe: Observe) -> StepResult:
+        result, stopped, end = None, None, len(self.program.nodes)
+        try:
+            result = self.run(inputs, rounding)
+        except NonFiniteError as error:
+            stopped, end = error, error.operator
+        except IndexRangeError:
+            # It ends a pass, after which there may be operators that stand before it.
+            rounding.start_again()
+            return Executor(self.program, self.f32_format).run(inputs, rounding, observe)
+        inputs = replace(inputs, states=held(inputs.states))
+        for group in self._groups(end + (stopped is not None)):
+            rounding.start_again()
+            outputs = _Outputs(self.program, inputs, group, self._directory)
+            # Operators after the stop may stop as well.
+            with suppress(IndexRangeError):
+                self._all(inputs, rounding, outputs)
+            if not outputs.has_all(end):
+                rounding.start_again()
+                return Executor(self.program, self.f32_format).run(inputs, rounding, observe)
+            for index in group:
+                if index < end:
+                    observe(index, outputs.whole(index))
+        if stopped is not None:
+            stopped.output = outputs.whole(end)
+            raise stopped
+        assert result is not None
+        return result
 
-    def _all(self, inputs: StepInputs, rounding: Recorder | Follower, watch: Watch | None) -> StepResult:
+    def _groups(self, end: int) -> Iterator[range]:
+        """The operators before `end`, in groups for whose outputs the disk has room."""
+        room, first, taken = shutil.disk_usage(self._directory).free // 2, 0, 0
+        for index in range(end):
+            taken += self.program.nodes[index].type.nbytes
+            if taken > room and index > first:
+                yield range(first, index)
+                first, taken = index, self.program.nodes[index].type.nbytes
+        if first < end:
+            yield range(first, end)
+
+    def _all(self, inputs: StepInputs, rounding: Recorder | Follower, watch: Sees | None) -> StepResult:
         """Runs all stages and passes of a step, in order. watch: is shown every operator; the step then does not stop
         at numbers that are not finite."""
         values = Values(self.program, self._analysis, self._scratch, inputs)
@@ -95,7 +139,7 @@ class MicrobatchExecutor:
             self._parts.forget_after(time, values)
         return self._run(self._parts.end, None, values, rounding, watch)
 
-    def _pass(self, time: int, values: Values, rounding: Recorder | Follower, watch: Watch | None) -> None:
+    def _pass(self, time: int, values: Values, rounding: Recorder | Follower, watch: Sees | None) -> None:
         first_bad: StoppedError | None = None
         for samples in self._samples:
             try:
@@ -108,7 +152,7 @@ class MicrobatchExecutor:
             raise first_bad
 
     def _run(
-        self, time: int, samples: Samples | None, values: Values, rounding: Recorder | Follower, watch: Watch | None
+        self, time: int, samples: Samples | None, values: Values, rounding: Recorder | Follower, watch: Sees | None
     ) -> StepResult:
         """Runs a stage (samples is None), or a pass for these samples."""
         part, executor = self._parts.of(time, samples)
@@ -143,7 +187,7 @@ class MicrobatchExecutor:
         return rounding.round(index, in_parts, (), node.attributes, format)
 
     def _seen(
-        self, watch: Watch, part: Part, samples: Samples | None
+        self, watch: Sees, part: Part, samples: Samples | None
     ) -> Callable[[int, Mapping[int, torch.Tensor]], None]:
         """A callback that shows the operators of a part to a watch of the whole step."""
         program, analysis = self.program, self._analysis
@@ -156,14 +200,75 @@ class MicrobatchExecutor:
             # Values that a part reads were shown where they were computed, except sums over the batch.
             read = node.op == "data" != op
             inputs = None if read else [values[value] for value in node.inputs]
-            if samples is None or read or analysis.layouts[original] is None:
-                whole: Callable[[int], int] = int
-            else:
-                whole = self._parts.window(original, samples).whole_one
-            if not read or original in analysis.parts:
-                watch.sees(original, values[index], inputs, whole)
+            is_whole = samples is None or read or analysis.layouts[original] is None
+            window = None if is_whole else self._parts.window(original, samples)
+            if not read or (original in analysis.parts and samples is None):
+                watch.sees(original, values[index], inputs, window)
 
         return see
+
+
+_ALIGNED = 64
+"""Bytes at a multiple of which an output begins in a file."""
+
+
+class Sees(Protocol):
+    """An observer of operators, whole or in parts."""
+
+    def sees(
+        self, index: int, output: torch.Tensor, inputs: Sequence[torch.Tensor] | None, window: Window | None
+    ) -> None:
+        """As `Watch.sees`."""
+
+
+class _Outputs:
+    """Outputs of some operators, put together of parts in a file without a name (implements Sees)."""
+
+    def __init__(self, program: Program, inputs: StepInputs, operators: range, directory: Path) -> None:
+        """directory: on a disk. Raises OSError."""
+        self._nodes, self._inputs, self._operators = program.nodes, inputs, operators
+        sizes = [-(-program.nodes[index].type.nbytes // _ALIGNED) * _ALIGNED for index in operators]
+        self._offsets = [0, *accumulate(sizes)]
+        self._missing = [0 if isinstance(operator(node.op), Source) else node.type.numel for node in program.nodes]
+        """Elements of every operator that were not seen yet."""
+        self._parts: set[tuple[int, int]] = set()
+        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  (lives as long as this object)
+        os.truncate(self._file.fileno(), self._offsets[-1])
+
+    def sees(
+        self, index: int, output: torch.Tensor, inputs: Sequence[torch.Tensor] | None, window: Window | None
+    ) -> None:
+        if isinstance(operator(self._nodes[index].op), Source):
+            return
+        numel = self._nodes[index].type.numel
+        if window is None:
+            # What is cheap may be computed both as a whole and in parts.
+            window, self._missing[index] = Window((numel,), 0, 0, numel), 0
+        elif (index, window.start) not in self._parts:
+            self._parts.add((index, window.start))
+            self._missing[index] -= output.numel()
+        if index in self._operators and output.numel():
+            part = self._memory(index).view(window.shape).narrow(window.axis, window.start, window.stop - window.start)
+            part.copy_(output.reshape(part.shape))
+
+    def has_all(self, end: int) -> bool:
+        """Whether the whole outputs of all operators before `end` were seen."""
+        return all(self._missing[index] <= 0 for index in range(end))
+
+    def whole(self, index: int) -> torch.Tensor:
+        """The output of an operator, in memory, with one NaN."""
+        node, op = self._nodes[index], operator(self._nodes[index].op)
+        if isinstance(op, Source):
+            return canonical(op.load(node.attributes, node.type, self._inputs))
+        if not node.type.numel:
+            return torch.empty(node.type.shape, dtype=node.type.dtype.torch_dtype)
+        return canonical(self._memory(index).reshape(node.type.shape).clone())
+
+    def _memory(self, index: int) -> torch.Tensor:
+        """The output's place in the file, flat. Mapped anew for each use: what is mapped counts as memory."""
+        kind, offset = self._nodes[index].type, self._offsets[index - self._operators.start]
+        mapped = np.memmap(self._file, np.uint8, "r+", offset, (kind.nbytes,))
+        return torch.from_numpy(mapped).view(kind.dtype.torch_dtype)
 
 
 class _OfPart(WindowRounding):

@@ -1,4 +1,5 @@
-"""Servers that drip the parts of an answer that are no body: no thread and no socket is left to them."""
+"""Calls that end in time, and answers that come whole within their time or not at all: no thread is left to a server
+that drips."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tiebreak.http_client import Halted, Pauses, TooLate, pause, pool_manager, post, session, within
 from tiebreak.operation import messenger
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.transport import HttpTransport
@@ -15,7 +17,6 @@ from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.pinning import PinningService
 from tiebreak.store.store_errors import StoreUnavailable
-from tiebreak.timed_http import pool_manager, post, session
 from urllib3.exceptions import ProtocolError
 
 from tests.client.http_stand_in import Request, serving
@@ -33,23 +34,22 @@ DRIPS = {
 
 READERS: dict[str, Callable[[str], object]] = {
     "a gateway": lambda url: GatewayStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10),
-    "a part of a block": lambda url: GatewayStore(url, timeout=0.2, attempts=1).part(X, 0, 1),
+    "a part of a block": lambda url: GatewayStore(url, timeout=0.2, attempts=1).part(X, 0, 1, is_right=bool),
     "Kubo's blocks": lambda url: KuboStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10),
     "Kubo's addresses": lambda url: KuboStore(url, timeout=0.2, attempts=1).addresses(),
     "a pinning service": lambda url: PinningService(url, "token", timeout=0.2, attempts=1).pin(X),
     "a node": lambda url: HttpTransport(url, timeout=0.2, attempts=1).request("eth_chainId", []),
     "a webhook": lambda url: messenger.Webhook(url).deliver({"text": "x"}, threading.Event()),
 }
-WEBHOOK_HEARS = ("a trailer", "the size of a chunk", "a body")
-"""A webhook's answer is its status alone."""
 
 
 def requests_under_way() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "request"}
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("drip", DRIPS)
+@pytest.mark.parametrize(
+    ("reader", "drip"), [*(("a node", drip) for drip in DRIPS), *((one, "many headers") for one in READERS)]
+)
 def test_a_server_that_drips_keeps_no_thread(reader: str, drip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each attempt ran in a thread that was left behind with its socket, as long as the server liked."""
     monkeypatch.setattr(messenger, "_SECONDS", 0.2)
@@ -65,11 +65,8 @@ def test_a_server_that_drips_keeps_no_thread(reader: str, drip: str, monkeypatch
     try:
         with serving(answer) as url:
             began = time.monotonic()
-            if reader == "a webhook" and drip in WEBHOOK_HEARS:
+            with pytest.raises((StoreUnavailable, ChainUnavailable, messenger.DeliveryFailed)):
                 READERS[reader](url)
-            else:
-                with pytest.raises((StoreUnavailable, ChainUnavailable, messenger.DeliveryFailed)):
-                    READERS[reader](url)
             assert time.monotonic() - began < 4.0
             while requests_under_way() - before:
                 assert time.monotonic() - began < 6.0, "a thread waits for the server still"
@@ -132,3 +129,25 @@ def test_an_answer_that_ends_before_its_length_is_cut_off() -> None:
 
     with serving(answer) as url, session() as connections, pytest.raises(ProtocolError):
         post(connections, url, b"{}", seconds=5.0, most=9)
+
+
+def test_calls_and_pauses_end_in_time_and_at_once_when_the_process_is_stopped() -> None:
+    stop = threading.Event()
+    assert within(1.0, stop, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        within(1.0, None, lambda: 1 // 0)
+    with pytest.raises(TooLate):
+        within(0.05, None, lambda: time.sleep(0.5))
+    pause(0.01, stop)
+    stop.set()
+    with pytest.raises(Halted):
+        pause(10, stop)
+    with pytest.raises(Halted):
+        within(10, stop, lambda: time.sleep(0.5))
+
+
+def test_pauses_of_many_are_spread() -> None:
+    many = [Pauses(first=1.0, most=4.0, spread=1.0) for _ in range(50)]
+    for least in (1.0, 2.0, 4.0, 4.0):
+        drawn = [pauses.next() for pauses in many]
+        assert all(least <= seconds <= 2 * least for seconds in drawn) and max(drawn) - min(drawn) > least / 4
