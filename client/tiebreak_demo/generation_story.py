@@ -65,7 +65,7 @@ def play(scene: Scene, screen: Screen, report: Report, model: Path | None) -> No
         steps = len(written["prompt_tokens"]) + NEW_TOKENS - 1
         intervals = max(count for count in range(1, _MOST_INTERVALS + 1) if steps % count == 0)
         more = ("--interval", str(steps // intervals), "--out", str(job_dir))
-        run(scene.customer, "job", "create-generation", *words, *more)
+        run(scene.customer, "job", "create", *words, *more)
     stop = json.loads(receipt.read_text())["sampling"]["stop_tokens"]
     text = [token for token in written["tokens"] if token not in stop]
     job = Job.read(job_dir)

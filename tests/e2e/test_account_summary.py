@@ -9,8 +9,15 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console, RenderableType
 from tiebreak.cli.account_summary import AccountRole, AccountSummary, Reader
-from tiebreak.cli.summary_text import LiveScreen, account_text, games_text, jobs_table, plain_summary
-from tiebreak.cli.views import game_text, job_text
+from tiebreak.cli.summary_text import (
+    LiveScreen,
+    account_text,
+    game_text,
+    games_text,
+    job_text,
+    jobs_table,
+    plain_summary,
+)
 from tiebreak.contract.enums import Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import Role

@@ -107,7 +107,7 @@ class _Chain:
             assert self.merge(self.work, self.room / "again") == weights
         receipt = json.loads(self.answer.read_text())
         assert receipt["model"]["model_weight_hash"] == weights
-        digest = json.loads(run("validate", self.training, "--json").stdout)["digest"]
+        digest = json.loads(run("verify", self.training, "--offline", "--json").stdout)["digest"]
         assert receipt["training_receipt"] == digest
         with self.timed("verifying the answer"):
             words = ("--model", self.room / "again", "--training-receipt", self.training, "--show-text", "--json")

@@ -161,7 +161,7 @@ class AccountSummary:
 
 
 class Reader:
-    """A reader of summaries that keeps jobs in which nothing can happen any more, so that they are read once.
+    """Reader of summaries that keeps jobs in which nothing can happen any more, so that they are read once.
 
     `account`: whose; `job`: only that one; None: any."""
 
@@ -170,7 +170,7 @@ class Reader:
         self._settled: dict[int, JobSummary] = {}
 
     def read(self) -> AccountSummary:
-        """The summary now. Raises the errors of ChainNode."""
+        """Return the summary now. Raises the errors of ChainNode."""
         game, account = self._game, self._account
         numbers = range(1, game.job_count() + 1) if self._number is None else [self._number]
         jobs = [self._job(number) for number in numbers]
@@ -221,8 +221,8 @@ def _games(game: VerificationGame, job: int, view: JobView, account: ChecksumAdd
 
 
 def gas_to_come(spec: TrainingSpec, game: GameView) -> int:
-    """Gas that one side's moves may cost from here to the end of a game, at most: half of the bisections, an opening a
-    level, and the proof."""
+    """Return the gas that one side's moves may cost from here to the end of a game, at most: half of the bisections,
+    an opening a level, and the proof."""
     if game.outcome is not Outcome.NONE:
         return 0
     depths = {

@@ -1,4 +1,4 @@
-"""`tiebreak`: the root command and its subcommands."""
+"""`tiebreak`: the root command, and the modules that register its commands."""
 
 from __future__ import annotations
 
@@ -8,34 +8,26 @@ from typing import Annotated
 
 import typer
 
-from tiebreak.cli import (
+from tiebreak.cli import (  # noqa: F401
     chain,
     dashboard,
     demo,
     devnet,
     doctor,
     generation,
-    generation_jobs,
+    job_files,
+    job_texts,
     jobs,
     logs,
     model_files,
-    models,
     plot,
     receipts,
     roles,
     serving,
     training,
 )
-from tiebreak.cli.failures import OneSentenceErrors
+from tiebreak.cli.option_groups import app
 from tiebreak.cli.ranks import end_at_once
-
-app = typer.Typer(
-    cls=OneSentenceErrors,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Hold the trainer of your model to account: bit-exact audits of training, disputes settled on a chain.",
-)
 
 
 def _show_version(wanted: bool) -> None:
@@ -56,29 +48,8 @@ def root(
     """Options of every command. `debug` is read by OneSentenceErrors."""
 
 
-app.command()(demo.demo)
-training.register(app)
-models.register(app)
-receipts.register(app)
-generation.register(app)
-generation_jobs.register(jobs.app)
-serving.register(app)
-plot.register(app)
-chain.register(app)
-devnet.register(app)
-doctor.register(app)
-dashboard.register(app)
-app.add_typer(jobs.app, name="job")
-app.add_typer(model_files.app, name="model")
-app.add_typer(roles.trainer, name="trainer")
-app.add_typer(roles.auditor, name="auditor")
-app.add_typer(roles.referee, name="referee")
-app.add_typer(logs.app, name="log")
-app.add_typer(chain.accounts, name="account")
-
-
 def main() -> None:
-    """The entry point of the command."""
+    """Run the command of this process's command line."""
     # Read when the kernels' libraries are loaded: threads that wait should sleep, not spin, or two processes on a few
     # cores take several times as long. No influence on any result.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

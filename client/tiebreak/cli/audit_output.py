@@ -26,7 +26,7 @@ class States:
 
 
 def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
-    """The check of every state in a run directory against the state roots that it claims, one an interval."""
+    """Check every state in a run directory against the state roots that it claims, one an interval."""
     from roundlog.training import checkpoint_path, wrong_checkpoints
 
     wrong = [
@@ -37,8 +37,8 @@ def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
     return States(checkpoint_path(directory, job.spec.steps).exists(), wrong)
 
 
-def is_no(verdict: Verdict, states: States | None) -> bool:
-    """True if something that was given is not right."""
+def has_failure(verdict: Verdict, states: States | None) -> bool:
+    """Return whether something that was given is not right."""
     from roundlog.training import LogStanding
 
     if states is not None and states.wrong:
@@ -47,7 +47,7 @@ def is_no(verdict: Verdict, states: States | None) -> bool:
 
 
 def plain_verdict(job: Job, verdict: Verdict, states: States | None) -> dict[str, object]:
-    """The verdict for programs."""
+    """Return the verdict for programs."""
     return {
         "checkpoint_root": verdict.checkpoint_root,
         "final_state_root": verdict.state_roots[-1],
@@ -74,48 +74,34 @@ def plain_verdict(job: Job, verdict: Verdict, states: States | None) -> dict[str
 def show_verdict(
     job: Job, verdict: Verdict, states: States | None, *, fetched: int | None, has_claim: bool, share: float
 ) -> None:
-    """Prints the verdict for people. fetched: as of `about_data`. share: of the log's decisions that were to be
+    """Print the verdict for people. fetched: as of `about_data`. share: of the log's decisions that were to be
     verified."""
-    facts: dict[str, object] = {
+    unread, wrong, first = len(verdict.unreadable), verdict.first_wrong, ""
+    if wrong is not None:
+        steps = range(wrong * job.spec.interval, (wrong + 1) * job.spec.interval)
+        first = f"checkpoint {wrong + 1} of {job.spec.intervals}: steps {steps[0]} to {steps[-1]}"
+    facts = {
         "checkpoint root": verdict.checkpoint_root,
         "final state root": verdict.state_roots[-1],
         **about_data(job, fetched),
+        "claim": _claim(verdict) if has_claim else None,
+        "first wrong": first or None,
+        "claimed states": about_states(states) if states is not None else None,
+        "log": _log(verdict, share),
+        "logs not used": f"{unread}, in whole or in part; audited without: to check them, copy them again and audit in "
+        "an empty directory"
+        if unread
+        else None,
     }
-    if has_claim:
-        facts["claim"] = _claim(verdict)
-    if verdict.first_wrong is not None:
-        first = verdict.first_wrong * job.spec.interval
-        facts["first wrong"] = (
-            f"checkpoint {verdict.first_wrong + 1} of {job.spec.intervals}: "
-            f"steps {first} to {first + job.spec.interval - 1}"
-        )
-    if states is not None:
-        facts["claimed states"] = about_states(states)
-    if (log := _log(verdict, share)) is not None:
-        facts["log"] = log
-    if verdict.unreadable:
-        facts["logs not used"] = (
-            f"{len(verdict.unreadable)}, in whole or in part; audited without: to check them, copy them again and "
-            "audit in an empty directory"
-        )
     output.show_facts("Audited", facts)
     for text in [*(states.wrong if states is not None else []), *verdict.unreadable][:_SHOWN_FINDINGS]:
         output.show_line(text)
     if verdict.findings:
-        output.show_table(
-            "Wrong entries of the log",
-            ["step", "operator", "element", "kind", "what is wrong"],
-            [
-                [
-                    finding.step,
-                    job.program.describe(finding.operator),
-                    finding.element,
-                    finding.kind.value,
-                    finding.message,
-                ]
-                for finding in verdict.findings[:_SHOWN_FINDINGS]
-            ],
-        )
+        rows = [
+            [one.step, job.program.describe(one.operator), one.element, one.kind.value, one.message]
+            for one in verdict.findings[:_SHOWN_FINDINGS]
+        ]
+        output.show_table("Wrong entries of the log", ["step", "operator", "element", "kind", "what is wrong"], rows)
     for kind, listed in (("findings", verdict.findings), ("logs not used", verdict.unreadable)):
         if len(listed) > _SHOWN_FINDINGS:
             output.show_line(f"... and {len(listed) - _SHOWN_FINDINGS} more {kind}; --json lists all of them.")
@@ -134,7 +120,7 @@ def _claim(verdict: Verdict) -> str:
 
 
 def about_states(states: States) -> str:
-    """Finding about the states of a claimed run, in one clause."""
+    """Return what is found of the states of a claimed run, in one clause."""
     if states.wrong:
         return f"WRONG: {len(states.wrong)} files are not the states that are claimed"
     if not states.has_final:
@@ -143,7 +129,7 @@ def about_states(states: States) -> str:
 
 
 def _log(verdict: Verdict, share: float) -> str | None:
-    """The worth of the log, in one clause; None if there was none."""
+    """Return the worth of the log, in one clause; None if there was none."""
     from roundlog.training import LogStanding
 
     match verdict.log:
@@ -160,7 +146,7 @@ def _log(verdict: Verdict, share: float) -> str | None:
 
 
 def about_data(job: Job, count: int | None) -> dict[str, object]:
-    """The fact for people that so many bytes of a job's data were fetched. None: the data lie in its directory."""
+    """Return the fact for people that `count` bytes of a job's data were fetched; None: they lie in its directory."""
     if count is None:
         return {}
     whole = sum(field.nbytes for field in job.dataset.values())

@@ -6,80 +6,67 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import network, option_groups, output
+from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.cli.option_groups import JSON, argument, command, option
 from tiebreak.quantities import in_ether
 
 if TYPE_CHECKING:
     from tiebreak.cli.account_summary import Reader
     from tiebreak.contract.game import VerificationGame
 
-
 _MAX_KEY = 1000
 """Characters of standard input that are read as a key."""
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="File for the encrypted key; must not exist.")]
-
-accounts = typer.Typer(no_args_is_help=True, help="The key with which you take part.")
+_FILE = argument("FILE", "File for the encrypted key; must not exist.")
 
 
-@accounts.command()
-def create(file: File, json: option_groups.Json = False) -> None:
+@command("account create")
+def create(file: Path = _FILE, json: bool = JSON) -> None:
     """Make a new account. Its password is asked for, or read from TIEBREAK_KEYSTORE_PASSWORD."""
     from tiebreak.transactions.keys import create_keystore
 
     _require_new(file)
     made = create_keystore(file, _new_password(file))
-    _show(made.address, file, "New account", json)
+    output.show_result(json, {"address": made.address, "keystore": file}, "New account")
     if not json:
         output.show_line("Keep the file and its password: nobody can restore them.")
 
 
-@accounts.command(
-    name="import",
-    epilog=examples(
-        "tiebreak account import key.json",
-        "tiebreak account import key.json --from private-key.txt",
-        "tiebreak account import key.json --from UTC--2026-01-01--keystore",
-    ),
+@command(
+    "account import",
+    "tiebreak account import key.json",
+    "tiebreak account import key.json --from private-key.txt",
+    "tiebreak account import key.json --from UTC--2026-01-01--keystore",
 )
 def import_(
-    file: File,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="A private key in hex, or another keystore; its password is asked for, or in "
-            "TIEBREAK_IMPORT_PASSWORD. Without it the key is read from standard input.",
-        ),
-    ] = None,
-    json: option_groups.Json = False,
+    file: Path = _FILE,
+    source: Path | None = option(
+        "A private key in hex, or another keystore; its password is asked for, or in TIEBREAK_IMPORT_PASSWORD. Without "
+        "it the key is read from standard input.",
+        metavar="FILE",
+        name="--from",
+    ),
+    json: bool = JSON,
 ) -> None:
     """Encrypt a key that you have. The key is typed in, piped in, or read from a file, never an argument: those are on
     record in the shell's history and in the list of processes."""
     from tiebreak.transactions.keys import account_from_key, create_keystore, read_key
 
     _require_new(file)
-
-    def ask(text: str) -> str:
-        answer: str = typer.prompt(text, hide_input=True, err=True)
-        return answer
-
     if source is not None:
-        found = read_key(source, ask)
+        found = read_key(source, network.ask)
     elif sys.stdin.isatty():
-        found = account_from_key(ask("Private key"), "what was typed")
+        found = account_from_key(network.ask("Private key"), "what was typed")
     else:
         found = account_from_key(sys.stdin.readline(_MAX_KEY), "standard input")
     create_keystore(file, _new_password(file), found)
-    _show(found.address, file, "Imported account", json)
+    output.show_result(json, {"address": found.address, "keystore": file}, "Imported account")
 
 
 def _require_new(file: Path) -> None:
@@ -96,16 +83,8 @@ def _new_password(file: Path) -> str:
     return password
 
 
-def _show(address: str, file: Path, title: str, as_json: bool) -> None:
-    facts = {"address": address, "keystore": file}
-    if as_json:
-        output.show_json(facts)
-    else:
-        output.show_facts(title, facts)
-
-
-@accounts.command()
-def show(keystore: network.Keystore = None, json: option_groups.Json = False) -> None:
+@command("account show")
+def show(keystore: Path | None = network.KEYSTORE, json: bool = JSON) -> None:
     """Show the address of your account."""
     address = network.account(keystore).address
     if json:
@@ -114,58 +93,35 @@ def show(keystore: network.Keystore = None, json: option_groups.Json = False) ->
         output.show_line(address)
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command(
-        epilog=examples(
-            "tiebreak status 1", "tiebreak status --account 0x...", "tiebreak status --account 0x... --watch"
-        )
-    )(takes_groups(status))
-    app.command()(takes_groups(withdraw))
-    app.command()(takes_groups(deploy))
-
-
-def deploy(
-    keystore: network.Keystore = None,
-    signer: network.RemoteSigner = None,
-    signer_account: network.SignerAccount = None,
-    *,
-    node: network.ChainOptions,
-    json: option_groups.Json = False,
-) -> None:
+@command("deploy")
+def deploy(*, account: network.KeyOptions, node: network.ChainOptions, json: bool = JSON) -> None:
     """Put a new contract on a chain. It belongs to nobody; all who use its address share it."""
     from tiebreak.contract.game import VerificationGame
     from tiebreak.transactions.sender import Sender
 
-    key = network.key(keystore, signer, signer_account)
+    key = account.key()
     game = VerificationGame.deploy(Sender(node.connect(), key))
-    if json:
-        output.show_json({"contract": game.address, "chain_id": game.node.chain_id})
-    else:
-        output.show_facts("Deployed", {"contract": game.address, "chain id": game.node.chain_id})
+    output.show_result(json, {"contract": game.address, "chain_id": game.node.chain_id}, "Deployed")
 
 
+@command(
+    "status",
+    "tiebreak status 1",
+    "tiebreak status --account 0x...",
+    "tiebreak status --account 0x... --watch",
+)
 def status(
-    job: Annotated[int | None, typer.Argument(min=1, metavar="[JOB]", help="Number of a job.")] = None,
-    account: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Show the jobs, bonds, clocks, next moves and gas of an account.",
-        ),
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it on a full screen, until Ctrl-C.")] = False,
-    poll: Annotated[
-        float,
-        typer.Option(parser=quantities.interval(0.5), metavar="TIME", help="With --watch, time between two looks."),
-    ] = "4s",  # type: ignore[assignment]  # parsed like what a user gives
+    job: int | None = argument("[JOB]", "Number of a job.", None, min=1),
+    account: str | None = option("Show the jobs, bonds, clocks, next moves and gas of an account.", metavar="ADDRESS"),
+    watch: bool = option("Show it on a full screen, until Ctrl-C.", False),
+    poll: float = option("With --watch, time between two looks.", "4s", "TIME", parser=quantities.interval(0.5)),
     *,
     chain: network.ContractOptions,
-    json: option_groups.Json = False,
+    json: bool = JSON,
 ) -> None:
     """Show the state of the contract, of one job and its games, or of an account."""
+    from tiebreak.cli import summary_text
     from tiebreak.cli.account_summary import Reader
-    from tiebreak.cli.views import find_job, show_posted
 
     if job is not None and account is not None:
         raise CommandError("a job and an account are too much at once: ask for one of them.")
@@ -178,14 +134,11 @@ def status(
     game = chain.open_game()
     reader = Reader(game, who, job)
     if watch:
-        from tiebreak.cli.summary_text import LiveScreen
-        from tiebreak.cli.summary_text import watch as play
-
         if job is not None:
-            find_job(game, job)
-        play(reader, LiveScreen(game.node.name, game.address), console, poll)
+            summary_text.find_job(game, job)
+        summary_text.watch(reader, summary_text.LiveScreen(game.node.name, game.address), console, poll)
     elif job is not None:
-        show_posted(game, job, with_games=True, as_json=json)
+        summary_text.show_posted(game, job, with_games=True, as_json=json)
     else:
         _show_contract(game, reader if who is not None else None, json)
 
@@ -205,21 +158,16 @@ def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool)
     if agreement.nodes > 1:
         said = [agreement.contradiction] if agreement.contradiction else []
         facts["nodes"] = "; ".join([*said, *(one.rstrip(".") for one in agreement.missing)]) or "agree"
-    if as_json:
-        output.show_json(facts | (plain_summary(found) if found is not None else {}))
-        return
-    output.show_facts(game.node.name, {name.replace("_", " "): value for name, value in facts.items()})
-    if found is not None:
+    summary = plain_summary(found) if as_json and found is not None else {}
+    output.show_result(as_json, facts | summary, game.node.name)
+    if found is not None and not as_json:
         output.show_lines(account_text(found))
         for part in (jobs_table(found), *games_text(found)):
             output.show(part)
 
 
-def withdraw(
-    *,
-    chain: network.AccountOptions,
-    json: option_groups.Json = False,
-) -> None:
+@command("withdraw")
+def withdraw(*, chain: network.AccountOptions, json: bool = JSON) -> None:
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""
     from tiebreak.contract.events import Withdrawn
 
@@ -229,7 +177,5 @@ def withdraw(
         raise CommandError(f"the contract owes nothing to {signer.address}: wait until a job or a game has ended.")
     receipt = game.send(game.withdraw())
     amount = game.event(receipt, Withdrawn).amount
-    if json:
-        output.show_json({"account": signer.address, "amount_wei": str(amount), "transaction": receipt.transaction})
-    else:
-        output.show_facts("Withdrawn", {"amount": in_ether(amount), "to": signer.address})
+    plain = {"account": signer.address, "amount_wei": str(amount), "transaction": receipt.transaction}
+    output.show_result(json, plain, "Withdrawn", {"amount": in_ether(amount), "to": signer.address})

@@ -5,48 +5,32 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.cli.option_groups import command, option
 
 DEFAULT_PORT = 8646
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    lines = examples(
-        "tiebreak dashboard",
-        "tiebreak dashboard --port 0 --follow ~/.local/share/tiebreak/auditor",
-        "tiebreak dashboard --files job --follow trained --explorer https://sepolia.etherscan.io",
-    )
-    app.command(epilog=lines)(takes_groups(dashboard))
-
-
+@command(
+    "dashboard",
+    "tiebreak dashboard",
+    "tiebreak dashboard --port 0 --follow ~/.local/share/tiebreak/auditor",
+    "tiebreak dashboard --files job --follow trained --explorer https://sepolia.etherscan.io",
+)
 def dashboard(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port of the page; 0 for any.")] = DEFAULT_PORT,
-    host: Annotated[str, typer.Option(help="Address of the page, on the loopback interface only.")] = "127.0.0.1",
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Directory of a job, or of a role: operators get their names and lines from it. Repeatable.",
-        ),
-    ] = None,
-    follow: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Directory of a run of yours, or of a role: it is replayed where a game disputes it, and held against "
-            "both sides. Repeatable.",
-        ),
-    ] = None,
-    explorer: Annotated[
-        str | None, typer.Option(metavar="URL", help="Block explorer that transactions are linked to.")
-    ] = None,
+    port: int = option("TCP port of the page; 0 for any.", DEFAULT_PORT, min=0, max=65535),
+    host: str = option("Address of the page, on the loopback interface only.", "127.0.0.1"),
+    files: list[Path] | None = option(
+        "Directory of a job, or of a role: operators get their names and lines from it. Repeatable.", metavar="DIR"
+    ),
+    follow: list[Path] | None = option(
+        "Directory of a run of yours, or of a role: it is replayed where a game disputes it, and held against both "
+        "sides. Repeatable.",
+        metavar="DIR",
+    ),
+    explorer: str | None = option("Block explorer that transactions are linked to.", metavar="URL"),
     *,
     chain: network.ContractOptions,
 ) -> None:
@@ -68,12 +52,7 @@ def dashboard(
 
     from tiebreak.dashboard.site import Site
 
-    site = Site(
-        chain.open_game(),
-        files=files or (),
-        follow=follow or (),
-        explorer=explorer or "",
-    )
+    site = Site(chain.open_game(), files=files or (), follow=follow or (), explorer=explorer or "")
     with listen(host, port) as listening:
         output.show_line(f"The page is at {url_of(listening)} (Ctrl-C ends it)")
         output.flush()

@@ -3,58 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from tiebreak import quantities
 from tiebreak.cli.dashboard import DEFAULT_PORT
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
+from tiebreak.cli.option_groups import command, option
 
 if TYPE_CHECKING:
     from tiebreak_demo.report import StoryName
-    from tiebreak_demo.scene import Page
 
 
+@command("demo")
 def demo(
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was found as JSON, too.")] = None,
-    steps: Annotated[
-        int, typer.Option(min=10, help="Training steps of all stories but `operator`, a multiple of 5.")
-    ] = 60,
-    story: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Play only this one: honest, poisoned, alarms, market, operator or text. Repeatable."
-        ),
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="Model of --story text, a folder or a GGUF file. Default: what `make smollm` has fetched, or else a "
-            "small one that the demo trains.",
-            show_default=False,
-        ),
-    ] = None,
-    dashboard: Annotated[
-        bool,
-        typer.Option(
-            "--dashboard", help="Show it on a local web page meanwhile, and keep that open until Ctrl-C on a terminal."
-        ),
-    ] = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="TCP port of the page of --dashboard; 0 for any.")
-    ] = DEFAULT_PORT,
-    pace: Annotated[
-        float | None,
-        typer.Option(
-            parser=quantities.interval(0.1, 600),
-            metavar="TIME",
-            help="Time from one move to the next, about; 2s is good to watch (default: as fast as 500ms).",
-            show_default=False,
-        ),
-    ] = None,
+    report: Path | None = option("Write what was found as JSON, too.", metavar="FILE"),
+    steps: int = option("Training steps of all stories but `operator`, a multiple of 5.", 60, min=10),
+    story: list[str] | None = option(
+        "Play only this one: honest, poisoned, alarms, market, operator or text. Repeatable.", metavar="NAME"
+    ),
+    model: Path | None = option(
+        "Model of --story text, a folder or a GGUF file. Default: what `make smollm` has fetched, or else a small one "
+        "that the demo trains.",
+        metavar="MODEL",
+    ),
+    dashboard: bool = option(
+        "Show it on a local web page meanwhile, and keep that open until Ctrl-C on a terminal.", False
+    ),
+    port: int = option("TCP port of the page of --dashboard; 0 for any.", DEFAULT_PORT, min=0, max=65535),
+    pace: float | None = option(
+        "Time from one move to the next, about; 2s is good to watch (default: as fast as 500ms).",
+        metavar="TIME",
+        parser=quantities.interval(0.1, 600),
+    ),
 ) -> None:
     """Play three short stories on real data: an honest trainer, a poisoned batch, and false alarms.
 
@@ -81,8 +63,14 @@ def demo(
     from rich.console import Console
     from roundlog.storage import replace_file
     from tiebreak_demo.play import play
+    from tiebreak_demo.scene import Page
 
-    page = _page(port) if dashboard else None
+    page = None
+    if dashboard:
+        try:
+            page = Page(port)
+        except ModuleNotFoundError as error:
+            raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
     found = play(Console(highlight=False), steps=steps, asked=asked, pace=pace, page=page, model=model)
     if report is not None:
         with replace_file(report) as file:
@@ -92,7 +80,7 @@ def demo(
 
 
 def _stories(names: list[str]) -> tuple[StoryName, ...]:
-    """The stories of these names, each once; the usual ones for none. Raises BadParameter."""
+    """Return the stories of these names, each once; the usual ones for none. Raises BadParameter."""
     from tiebreak_demo.report import USUAL, StoryName
 
     known = [str(one) for one in StoryName]
@@ -103,7 +91,7 @@ def _stories(names: list[str]) -> tuple[StoryName, ...]:
 
 
 def _check_text(asked: tuple[StoryName, ...], model: Path | None) -> None:
-    """Raises WrongUsage, CommandError for a model that cannot be played with, or that nobody asked for."""
+    """Refuse a model that cannot be played with, or that nobody asked for. Raises WrongUsage, CommandError."""
     from importlib.util import find_spec
 
     from tiebreak_demo.report import StoryName
@@ -116,13 +104,3 @@ def _check_text(asked: tuple[StoryName, ...], model: Path | None) -> None:
         raise CommandError(f"there is no model {model}: name a folder or a GGUF file.")
     if find_spec("transformers") is None:
         raise CommandError("the story text needs transformers: pip install 'tiebreak[transformers]'.")
-
-
-def _page(port: int) -> Page:
-    """The page at a port. Raises CommandError, ServerError."""
-    from tiebreak_demo.scene import Page
-
-    try:
-        return Page(port)
-    except ModuleNotFoundError as error:
-        raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error

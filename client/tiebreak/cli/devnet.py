@@ -7,14 +7,12 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tiebreak import quantities
-from tiebreak.cli import network, option_groups, output
+from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.option_groups import examples
+from tiebreak.cli.option_groups import JSON, command, option
 from tiebreak.quantities import in_ether, in_utc
 
 if TYPE_CHECKING:
@@ -31,49 +29,26 @@ _ATTEMPTS = 50
 """Most attempts at a payment whose nonce other processes take."""
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(
-        epilog=examples(
-            "tiebreak devnet --state devnet",
-            "tiebreak devnet --fund 0x...",
-            "tiebreak devnet --advance 8d",
-        )
-    )(devnet)
-
-
+@command("devnet", "tiebreak devnet --state devnet", "tiebreak devnet --fund 0x...", "tiebreak devnet --advance 8d")
 def devnet(
-    port: Annotated[
-        int,
-        typer.Option(
-            envvar="TIEBREAK_DEVNET_PORT", min=0, max=65535, help="TCP port on the loopback interface; 0 for any."
-        ),
-    ] = 8545,
-    kind: Annotated[str, typer.Option(help="anvil, embedded, or auto: anvil if it is installed.")] = "auto",
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Keep the chain here, and go on with the one that is here; `. DIR/environment` points a shell to it.",
-        ),
-    ] = None,
-    fund: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Give this account 100 ether, on the chain that runs at this port or else on the one to be run. "
-            "Repeatable.",
-        ),
-    ] = None,
-    advance: Annotated[
-        int | None,
-        typer.Option(
-            parser=quantities.seconds,
-            metavar="TIME",
-            help="Move the clock of the chain that runs at this port, and do not run one.",
-        ),
-    ] = None,
-    json: option_groups.Json = False,
+    port: int = option(
+        "TCP port on the loopback interface; 0 for any.", 8545, min=0, max=65535, envvar="TIEBREAK_DEVNET_PORT"
+    ),
+    kind: str = option("anvil, embedded, or auto: anvil if it is installed.", "auto"),
+    state: Path | None = option(
+        "Keep the chain here, and go on with the one that is here; `. DIR/environment` points a shell to it.",
+        metavar="DIR",
+    ),
+    fund: list[str] | None = option(
+        "Give this account 100 ether, on the chain that runs at this port or else on the one to be run. Repeatable.",
+        metavar="ADDRESS",
+    ),
+    advance: int | None = option(
+        "Move the clock of the chain that runs at this port, and do not run one.",
+        metavar="TIME",
+        parser=quantities.seconds,
+    ),
+    json: bool = JSON,
 ) -> None:
     """Run a development chain with the contract on it, until interrupted; or fund accounts of one that runs, or move
     its clock."""
@@ -93,8 +68,8 @@ def devnet(
 
 
 def _running(port: int) -> ChainNode | None:
-    """The development chain at a port of this machine; None if nothing listens there. Raises CommandError if something
-    else does."""
+    """Find the development chain at a port of this machine; None if nothing listens there. Raises CommandError if
+    something else does."""
     from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable
     from tiebreak.rpc.node import DEVELOPMENT_CHAINS, ChainNode
     from tiebreak.rpc.transport import HttpTransport
@@ -127,7 +102,7 @@ def _change(node: ChainNode, accounts: list[ChecksumAddress], advance: int | Non
 
 
 def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddress, int]:
-    """Gives each account `FUNDING`. The balances that they have then."""
+    """Give each account `FUNDING`. Return the balances that they have then."""
     from itertools import count
 
     from tiebreak.rpc.chain_errors import NonceTaken
@@ -171,7 +146,7 @@ def _run(port: int, kind: str, state: Path | None, accounts: list[ChecksumAddres
 
 
 def _contract(node: ChainNode, kept: DevnetState | None) -> tuple[VerificationGame, bool]:
-    """The contract on the chain, put there if it is not, and whether it was there."""
+    """Return the contract on the chain, put there if it is not, and whether it was there."""
     from tiebreak.contract.game import VerificationGame
     from tiebreak.rpc.chain_errors import DeploymentError
     from tiebreak.transactions.keys import ACCOUNTS, devnet_account

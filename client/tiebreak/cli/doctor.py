@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import network, option_groups, output
+from tiebreak.cli import network, output
 from tiebreak.cli.failures import ANSWER_IS_NO
-from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.cli.option_groups import JSON, command, option
 
 if TYPE_CHECKING:
     from tiebreak.diagnosis.host_facts import HostFacts
@@ -28,30 +28,24 @@ for them."""
 class Places(network.ContentOptions):
     """Stores, nodes and the contract, as other commands name them."""
 
-    chain: network.Nodes = None
-    contract: network.ContractAddress = None
+    panel: ClassVar = "Network"
+    chain: list[str] | None = network.NODES
+    contract: str | None = network.CONTRACT
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    lines = examples(
-        "tiebreak doctor",
-        "tiebreak doctor --store http://127.0.0.1:5001 --chain https://node.example",
-        "tiebreak doctor --json",
-    )
-    app.command(epilog=lines)(takes_groups(doctor))
-
-
+@command(
+    "doctor",
+    "tiebreak doctor",
+    "tiebreak doctor --store http://127.0.0.1:5001 --chain https://node.example",
+    "tiebreak doctor --json",
+)
 def doctor(
-    patience: Annotated[
-        float,
-        typer.Option(
-            parser=quantities.interval(0.1, 300), metavar="TIME", help="Time for an answer of a store or a node."
-        ),
-    ] = "10s",  # type: ignore[assignment]  # parsed like what a user gives
+    patience: float = option(
+        "Time for an answer of a store or a node.", "10s", "TIME", parser=quantities.interval(0.1, 300)
+    ),
     *,
     places: Places,
-    json: option_groups.Json = False,
+    json: bool = JSON,
 ) -> None:
     """Show what this machine can do: its processor, PyTorch and devices, the arithmetics that each can train with, and
     whether the self-test passes. Stores, nodes and the contract are asked where an option or its variable names them.
@@ -83,7 +77,7 @@ def doctor(
 
 
 def _ask(places: Places, patience: float) -> list[PlaceFinding]:
-    """The places that are named, one after the other."""
+    """Ask the places that are named, one after the other."""
     from tiebreak.diagnosis.place_checks import PlaceFinding as Place
     from tiebreak.diagnosis.place_checks import PlaceKind, check_contract, check_node, check_pinning, check_store
     from tiebreak.store.store_errors import StoreError

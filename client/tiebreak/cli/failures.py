@@ -34,57 +34,40 @@ EXIT_CODES = {
 }
 """Exit codes of all commands, and what they mean."""
 
-ERROR_CODES = {
-    "usage": "the command line is wrong (exit code 2)",
-    "interrupted": "stopped before the end (exit code 130)",
-    "command": "something in the command, its files or the chain's state that the user can put right",
-    "account": "no key, a wrong password, or a key file that cannot be used",
-    "signer": "the external signer does not answer, refuses, or signs something else",
-    "insufficient-funds": "the account cannot pay for the transaction",
-    "chain-unavailable": "the node does not answer",
-    "chain": "the node answers nonsense, or refuses",
-    "contract": "the contract refuses the call, or is not this version's",
-    "devnet": "the development chain cannot be started or changed",
-    "store": "the content store does not answer, or has not what is asked for",
-    "capture": "a task does what cannot be captured",
-    "machine": "this machine does not compute as it has to",
-    "job": "a job's files are damaged, or it is none that this version follows",
-    "log": "a rounding log is damaged",
-    "storage": "a file of a run is damaged",
-    "ranks": "another rank is lost or differs, or the launcher's environment is wrong",
-    "disk-full": "there is no room on the disk",
-    "system": "the system refuses a file or a connection",
-    "memory": "there is not enough memory",
-    "refused": "anything else that the program refuses with a sentence",
-    "internal": "a defect of this program",
+_ERRORS = {
+    "usage": ("the command line is wrong (exit code 2)", "WrongUsage"),
+    "interrupted": ("stopped before the end (exit code 130)",),
+    "command": ("something in the command, its files or the chain's state that the user can put right", "CommandError"),
+    "account": ("no key, a wrong password, or a key file that cannot be used", "AccountError"),
+    "signer": ("the external signer does not answer, refuses, or signs something else", "SignerError"),
+    "insufficient-funds": ("the account cannot pay for the transaction", "InsufficientFunds"),
+    "chain-unavailable": ("the node does not answer", "ChainUnavailable"),
+    "chain": ("the node answers nonsense, or refuses", "ChainError"),
+    "contract": ("the contract refuses the call, or is not this version's", "ContractError", "DeploymentError"),
+    "devnet": ("the development chain cannot be started or changed", "DevnetError"),
+    "store": ("the content store does not answer, or has not what is asked for", "StoreError"),
+    "capture": ("a task does what cannot be captured", "CaptureError"),
+    "machine": ("this machine does not compute as it has to", "MachineError"),
+    "job": ("a job's files are damaged, or it is none that this version follows", "JobError"),
+    "log": ("a rounding log is damaged", "LogError"),
+    "storage": ("a file of a run is damaged", "StorageError"),
+    "ranks": (
+        "another rank is lost or differs, or the launcher's environment is wrong",
+        *("DisagreementError", "LaunchError", "LostRankError", "RankMismatchError"),
+    ),
+    "disk-full": ("there is no room on the disk", "NoSpace"),
+    "system": ("the system refuses a file or a connection",),
+    "memory": ("there is not enough memory",),
+    "refused": ("anything else that the program refuses with a sentence",),
+    "internal": ("a defect of this program", "DefectError"),
 }
+"""Code of an error under --json -> its meaning, and names of the classes of errors that have it, with all that descend
+from them and have no code of their own."""
+
+ERROR_CODES = {code: meaning for code, (meaning, *_) in _ERRORS.items()}
 """Codes of errors under --json; a code never changes its meaning."""
 
-_CODES = {
-    "WrongUsage": "usage",
-    "CommandError": "command",
-    "AccountError": "account",
-    "SignerError": "signer",
-    "InsufficientFunds": "insufficient-funds",
-    "ChainUnavailable": "chain-unavailable",
-    "DeploymentError": "contract",
-    "ContractError": "contract",
-    "DevnetError": "devnet",
-    "ChainError": "chain",
-    "NoSpace": "disk-full",
-    "StoreError": "store",
-    "CaptureError": "capture",
-    "MachineError": "machine",
-    "JobError": "job",
-    "LogError": "log",
-    "StorageError": "storage",
-    "DefectError": "internal",
-    "DisagreementError": "ranks",
-    "LaunchError": "ranks",
-    "LostRankError": "ranks",
-    "RankMismatchError": "ranks",
-}
-"""Code of an error by the name of its class, or of the nearest class that it descends from."""
+_CODES = {name: code for code, (_, *names) in _ERRORS.items() for name in names}
 
 _OUR_PACKAGES = frozenset(["roundlog", "tiebreak", "tiebreak_demo"])
 
@@ -114,14 +97,18 @@ class WrongUsage(CommandError):
 class OneSentenceErrors(TyperGroup):
     """The root command, which turns an error of any command into a sentence on standard error."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, as `--help` lists them."""
+        return sorted(self.commands)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the options of every command, and remembers whether the command will be asked for JSON."""
+        """Parse the options of every command, and remember whether the command will be asked for JSON."""
         ctx.meta[_AS_JSON] = "--json" in args[: args.index("--") if "--" in args else None]
         parsed: list[str] = super().parse_args(ctx, args)
         return parsed
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command. With --debug, errors pass as they are."""
+        """Run the command. With --debug, errors pass as they are."""
         as_json = bool(ctx.meta.get(_AS_JSON))
         try:
             return super().invoke(ctx)
@@ -150,7 +137,7 @@ _AS_JSON = "tiebreak.cli.as_json"
 
 
 def error_code(error: Exception) -> str:
-    """The code of an error: one of `ERROR_CODES`."""
+    """Return the code of an error: one of `ERROR_CODES`."""
     if _is_disk_full(error) or _is_disk_full(error.__cause__):
         return "disk-full"
     for kind in type(error).__mro__:
@@ -164,7 +151,7 @@ def error_code(error: Exception) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """An error as one sentence, on one line, without control characters."""
+    """Return an error as one sentence, on one line, without control characters."""
     if _is_disk_full(error) or _is_disk_full(error.__cause__):
         text = "the disk is full: make room and run the same command again"
     elif type(error).__module__.partition(".")[0] in _OUR_PACKAGES:
@@ -198,29 +185,25 @@ def _is_disk_full(error: BaseException | None) -> bool:
 
 
 def _is_typers_own(error: Exception) -> bool:
-    """Exit, Abort and usage errors, which typer shows itself; and a closed pipe, at which it ends quietly."""
+    """Return whether it is Exit, Abort or a usage error, which typer shows itself, or a closed pipe, at which it ends
+    without a word."""
     return type(error).__module__.partition(".")[0] == "typer" or isinstance(error, BrokenPipeError)
 
 
 def _say(text: str, code: str, exit_code: int, *, as_json: bool) -> None:
+    from rich.markup import escape
+
     from tiebreak.cli.output import errors
 
     if as_json:
         print(json.dumps({"error": {"code": code, "exit_code": exit_code, "message": text}}), file=sys.stderr)
         return
-    errors().print(f"[bold red]Error:[/] {escaped(text)}", soft_wrap=True, highlight=False)
-
-
-def escaped(text: str) -> str:
-    """A text in which rich sees no markup."""
-    from rich.markup import escape
-
-    return escape(text)
+    errors().print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True, highlight=False)
 
 
 def written(error: BaseException, command: str | None) -> str:
-    """Writes the report into the working directory, or, where that cannot be written, the folder for temporary files.
-    Gives the sentence that says what to do with it. command: that was running, without its options."""
+    """Write the report into the working directory, or, where that cannot be written, the folder for temporary files.
+    Return the sentence that says what to do with it. command: the one that was running, without its options."""
     name = f"tiebreak-defect-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{os.getpid()}.txt"
     for folder in (Path.cwd, lambda: Path(tempfile.gettempdir())):
         try:
@@ -233,7 +216,7 @@ def written(error: BaseException, command: str | None) -> str:
 
 
 def report(error: BaseException, command: str | None) -> str:
-    """The text of the report. Of Python's frames it has files and lines, and no values."""
+    """Return the text of the report. Of Python's frames it has files and lines, and no values."""
     lines = [
         f"command: tiebreak {command or ''}".rstrip(),
         f"error: {type(error).__name__}: {error}",

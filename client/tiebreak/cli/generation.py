@@ -10,16 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import typer
 
-from tiebreak.cli import network, option_groups, output
+from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.jobs import ProductArithmetic
-from tiebreak.cli.option_groups import examples, panel, takes_groups
+from tiebreak.cli.option_groups import JSON, MODEL, command, option
 from tiebreak.cli.receipt_files import (
-    Form,
+    FORM,
     ReceiptForm,
     digest_of_run,
     signed_receipt,
@@ -30,23 +29,13 @@ from tiebreak.cli.text_checks import READS_MODEL, read_model
 from tiebreak.generated_text import TextDecoder, without_controls
 
 if TYPE_CHECKING:
-    from eth_account.signers.local import LocalAccount
     from roundlog.capture.huggingface import Sampling
     from roundlog.generation import Choice, Generation, Generator, LoadedModel
 
     from tiebreak.cli.receipt_files import AnyReceipt
 
-_EXAMPLES = examples(
-    'tiebreak generate --model SmolLM2-135M-Instruct --prompt "What is the capital of France?"',
-    "tiebreak generate --model SmolLM2-135M-Instruct --temperature 0.8 --top-k 50 --seed 7 --receipt text.json",
-    "tiebreak generate --model SmolLM2-135M-Instruct --raw --receipt text.json < prompt.txt",
-)
 _MAX_PROMPT_BYTES = 16 << 20
 _MOST_TOKENS = 1 << 20
-
-_choice_option = panel("Choice of tokens")
-_model_option = panel("The model")
-_receipt_option = panel("The receipt")
 
 
 class WeightFormat(enum.StrEnum):
@@ -56,68 +45,53 @@ class WeightFormat(enum.StrEnum):
     BF16 = "bf16"
 
 
-Weights = Annotated[
-    WeightFormat | None,
-    _model_option("--dtype", help="Format of the weights; default: as they are, and BF16 for FP16 and GGUF."),
-]
-Products = Annotated[
-    ProductArithmetic,
-    _model_option(
-        "--arithmetic",
-        help="Products of BF16 matrices: `exact`, or as tensor cores of a family of GPUs add them "
-        "(docs/arithmetic.md).",
-    ),
-]
+class ProductArithmetic(enum.StrEnum):
+    """Names of arithmetics of products (`roundlog.definitions.tensor_core`)."""
+
+    EXACT = "exact"
+    HOPPER = "hopper"
+    AMPERE = "ampere"
+    VOLTA = "volta"
+
+
+DTYPE = option("Format of the weights; default: as they are, and BF16 for FP16 and GGUF.", rich_help_panel="The model")
+ARITHMETIC = option(
+    "Products of BF16 matrices: `exact`, or as tensor cores of a family of GPUs add them (docs/arithmetic.md).",
+    ProductArithmetic.EXACT,
+    rich_help_panel="The model",
+)
+TRAINING_RECEIPT = "Receipt of the run that the weights come from, to be named in the text's receipt."
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightOptions:
     """Options of the model's weights and arithmetic."""
 
-    dtype: Weights = None
-    arithmetic: Products = ProductArithmetic.EXACT
-    positions: Annotated[
-        int | None,
-        _model_option(
-            "--positions",
-            min=1,
-            max=_MOST_TOKENS,
-            metavar="N",
-            help="Positions of the cache; the same text for any N that has room for it. Default: no more than that.",
-        ),
-    ] = None
+    panel: ClassVar = "The model"
+    dtype: WeightFormat | None = DTYPE
+    arithmetic: ProductArithmetic = ARITHMETIC
+    positions: int | None = option(
+        "Positions of the cache; the same text for any N that has room for it. Default: no more than that.",
+        metavar="N",
+        min=1,
+        max=_MOST_TOKENS,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceOptions:
     """Options of the choice of tokens, as those of `transformers`."""
 
-    max_new_tokens: Annotated[
-        int, _choice_option("--max-new-tokens", min=1, max=_MOST_TOKENS, metavar="N", help="Most tokens to generate.")
-    ] = 128
-    temperature: Annotated[
-        float,
-        _choice_option(
-            "--temperature", metavar="T", help="0: the likeliest token. Above: drawn by softmax(logits / T)."
-        ),
-    ] = 0.0
-    top_k: Annotated[
-        int, _choice_option("--top-k", min=0, metavar="K", help="Draw from the K likeliest tokens; 0: from all.")
-    ] = 0
-    top_p: Annotated[
-        float,
-        _choice_option("--top-p", metavar="P", help="Draw from the fewest tokens with that share together."),
-    ] = 1.0
-    repetition_penalty: Annotated[
-        float,
-        _choice_option(
-            "--repetition-penalty", metavar="R", help="Divide logits of tokens that were there before by R."
-        ),
-    ] = 1.0
-    seed: Annotated[int, _choice_option("--seed", min=0, max=(1 << 64) - 1, metavar="N", help="Seed of the draws.")] = 0
+    panel: ClassVar = "Choice of tokens"
+    max_new_tokens: int = option("Most tokens to generate.", 128, "N", min=1, max=_MOST_TOKENS)
+    temperature: float = option("0: the likeliest token. Above: drawn by softmax(logits / T).", 0.0, "T")
+    top_k: int = option("Draw from the K likeliest tokens; 0: from all.", 0, "K", min=0)
+    top_p: float = option("Draw from the fewest tokens with that share together.", 1.0, "P")
+    repetition_penalty: float = option("Divide logits of tokens that were there before by R.", 1.0, "R")
+    seed: int = option("Seed of the draws.", 0, "N", min=0, max=(1 << 64) - 1)
 
     def sampling(self) -> Sampling:
-        """The choice as the engine knows it. Raises CaptureError for numbers that choose no token."""
+        """Return the choice as the engine knows it. Raises CaptureError for numbers that choose no token."""
         from roundlog.capture.huggingface import Sampling
 
         return Sampling(
@@ -132,115 +106,80 @@ class ChoiceOptions:
 class ReceiptOptions:
     """Options of the receipt."""
 
-    receipt: Annotated[
-        Path | None,
-        _receipt_option("--receipt", metavar="FILE", help="File for the text's receipt, which `verify` takes."),
-    ] = None
-    training_receipt: Annotated[
-        Path | None,
-        _receipt_option(
-            "--training-receipt",
-            metavar="FILE",
-            help="Receipt of the run that the weights come from, to be named in it.",
-        ),
-    ] = None
-    sign: Annotated[bool, _receipt_option("--sign", help="Sign it with your account's key (EIP-191).")] = False
-    keystore: network.Keystore = None
-    form: Form = ReceiptForm.JSON
+    panel: ClassVar = "The receipt"
+    receipt: Path | None = option("File for the text's receipt, which `verify` takes.", metavar="FILE")
+    training_receipt: Path | None = option(TRAINING_RECEIPT, metavar="FILE")
+    sign: bool = network.SIGN
+    keystore: Path | None = network.KEYSTORE
+    form: ReceiptForm = FORM
 
-    def prepare(self) -> _WantedReceipt | None:
-        """Needs of the receipt, checked before anything is computed; None without one. Raises WrongUsage,
-        CommandError, ReceiptError, AccountError."""
-        if self.receipt is None:
+    def writer(
+        self, choice: ChoiceOptions
+    ) -> Callable[[LoadedModel, Generator, list[int], Generation], AnyReceipt] | None:
+        """Return what writes the receipt of a text behind a prompt; None without one. What it needs is checked before
+        anything is computed. Raises WrongUsage, CommandError, ReceiptError, AccountError."""
+        file = self.receipt
+        if file is None:
             if self.sign or self.training_receipt is not None:
                 raise WrongUsage("there is no receipt to be signed, or to name another: add --receipt FILE.")
             return None
-        if not self.receipt.parent.is_dir():
-            raise CommandError(f"there is no directory {self.receipt.parent} for the receipt: make it.")
+        if not file.parent.is_dir():
+            raise CommandError(f"there is no directory {file.parent} for the receipt: make it.")
         training = digest_of_run(self.training_receipt) if self.training_receipt is not None else None
         account = network.account(self.keystore) if self.sign else None
-        return _WantedReceipt(self.receipt, self.form, training, account)
+
+        def write(loaded: LoadedModel, generator: Generator, prompt: list[int], text: Generation) -> AnyReceipt:
+            from roundlog.generation import make_receipt
+
+            made: AnyReceipt = make_receipt(
+                loaded,
+                generator,
+                prompt,
+                text,
+                sampling=choice.sampling(),
+                seed=choice.seed,
+                max_new_tokens=choice.max_new_tokens,
+                tiebreak_version=version("tiebreak"),
+                training_receipt=training,
+            )
+            made = made if account is None else signed_receipt(made, account)
+            write_receipt_file(file, made, self.form)
+            return made
+
+        return write
 
 
-@dataclass(frozen=True, slots=True)
-class _WantedReceipt:
-    """A receipt that is to be written."""
-
-    file: Path
-    form: ReceiptForm
-    training: bytes | None
-    """Digest of the receipt of a run."""
-    account: LocalAccount | None
-
-    def write(
-        self,
-        loaded: LoadedModel,
-        generator: Generator,
-        prompt: list[int],
-        text: Generation,
-        sampling: Sampling,
-        choice: ChoiceOptions,
-    ) -> AnyReceipt:
-        """Writes the receipt of a text. Raises OSError."""
-        from roundlog.generation import make_receipt
-
-        made: AnyReceipt = make_receipt(
-            loaded,
-            generator,
-            prompt,
-            text,
-            sampling=sampling,
-            seed=choice.seed,
-            max_new_tokens=choice.max_new_tokens,
-            tiebreak_version=version("tiebreak"),
-            training_receipt=self.training,
-        )
-        if self.account is not None:
-            made = signed_receipt(made, self.account)
-        write_receipt_file(self.file, made, self.form)
-        return made
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(epilog=_EXAMPLES)(takes_groups(generate))
-
-
+@command(
+    "generate",
+    'tiebreak generate --model SmolLM2-135M-Instruct --prompt "What is the capital of France?"',
+    "tiebreak generate --model SmolLM2-135M-Instruct --temperature 0.8 --top-k 50 --seed 7 --receipt text.json",
+    "tiebreak generate --model SmolLM2-135M-Instruct --raw --receipt text.json < prompt.txt",
+)
 def generate(
-    model: Annotated[
-        Path,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="Folder of Hugging Face (config, tokenizer, weights as safetensors), or a GGUF file.",
-        ),
-    ],
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="TEXT", help="The prompt; without it, standard input is read.")
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Take the prompt as it is, without the chat template.")] = False,
+    model: Path = option(MODEL, ..., "MODEL"),
+    prompt: str | None = option("The prompt; without it, standard input is read.", metavar="TEXT"),
+    raw: bool = option("Take the prompt as it is, without the chat template.", False),
     *,
     weights: WeightOptions,
     choice: ChoiceOptions,
     wanted: ReceiptOptions,
-    json: option_groups.Json = False,
+    json: bool = JSON,
 ) -> None:
     """Generate text by a model in a folder: the same text on every machine, written to standard output as it comes.
 
     The prompt goes through the tokenizer's chat template if there is one. A receipt says which model wrote which tokens
     behind it; `tiebreak verify` checks that in one pass.
     """
-    from roundlog.generation import Generator, prompt_tokens
+    from roundlog.generation import Generator
 
-    sampling, to_write = choice.sampling(), wanted.prepare()
+    sampling, write_receipt = choice.sampling(), wanted.writer(choice)
     said = _prompt(prompt)
     started = time.monotonic()
     bar = output.Steps("Preparing", stages=4)
     try:
         bar.tell(READS_MODEL)
         loaded = read_model(model, weights.dtype)
-        is_chat = not raw and bool(loaded.tokenizer.chat_template)
-        tokens = prompt_tokens(loaded.tokenizer, [{"role": "user", "content": said}] if is_chat else said)
+        tokens = tokens_of_prompt(loaded, said, raw=raw)
         positions = weights.positions or len(tokens) + choice.max_new_tokens
         generator = Generator(
             loaded.model, positions=positions, arithmetic=weights.arithmetic, is_as_read=True, tell=bar.tell
@@ -257,9 +196,7 @@ def generate(
     finally:
         bar.close()
     stream.close()
-    made = None
-    if to_write is not None:
-        made = to_write.write(loaded, generator, tokens, text, sampling, choice)
+    made = None if write_receipt is None else write_receipt(loaded, generator, tokens, text)
     if json:
         facts: dict[str, object] = {
             "text": stream.text,
@@ -284,7 +221,7 @@ def generate(
 
 
 def _prompt(given: str | None) -> str:
-    """The prompt, or standard input, without the end of its last line. Raises WrongUsage, CommandError."""
+    """Return the prompt, or standard input, without the end of its last line. Raises WrongUsage, CommandError."""
     if given is None:
         if sys.stdin.isatty():
             raise WrongUsage("there is no prompt: give --prompt TEXT, or pipe one into standard input.")
@@ -300,8 +237,16 @@ def _prompt(given: str | None) -> str:
     return text if given is not None else text.removesuffix("\n").removesuffix("\r")
 
 
+def tokens_of_prompt(loaded: LoadedModel, said: str, *, raw: bool) -> list[int]:
+    """Return the tokens of a prompt, in the model's chat template if it has one. Raises FolderError."""
+    from roundlog.generation import prompt_tokens
+
+    is_chat = not raw and bool(loaded.tokenizer.chat_template)
+    return prompt_tokens(loaded.tokenizer, [{"role": "user", "content": said}] if is_chat else said)
+
+
 class TextStream:
-    """Text of tokens, written as they come."""
+    """Text of tokens that is written as they come."""
 
     def __init__(self, decoder: TextDecoder, out: TextIO | None, begins: Callable[[], None]) -> None:
         """out: where the text goes, if anywhere. begins: called before the first of it is written."""
@@ -312,11 +257,11 @@ class TextStream:
 
     @property
     def text(self) -> str:
-        """The text of all tokens."""
+        """Text of all tokens."""
         return self._decoder.whole
 
     def add(self, choice: Choice) -> None:
-        """Takes the next token."""
+        """Take the next token."""
         self._count += 1
         self._last = time.monotonic()
         if self._count == 1:
@@ -325,7 +270,7 @@ class TextStream:
         self._write(self._decoder.add(choice.token))
 
     def close(self) -> None:
-        """Writes the rest, and ends the line."""
+        """Write the rest, and end the line."""
         self._write(self._decoder.end())
         if self._decoder.text != self.text:
             # A tokenizer that takes back what it has said: the whole text again, on a line of its own.

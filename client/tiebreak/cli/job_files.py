@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tiebreak import quantities
-from tiebreak.cli import option_groups, output
+from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.network import ContentOptions, ContractOptions
-from tiebreak.cli.option_groups import examples, takes_groups
+from tiebreak.cli.option_groups import JOB, JSON, MEMORY, argument, command, option
 
 if TYPE_CHECKING:
     from roundlog.program import Program
@@ -23,25 +21,12 @@ if TYPE_CHECKING:
     from tiebreak.contract.structs import JobView
     from tiebreak.store.store import Store
 
-_MAX_SIZE = "16GiB"
-
 _MEND = "let `tiebreak train` end in the same directory, which mends it"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the two commands."""
-    app.command(epilog=examples("tiebreak job publish job --store http://127.0.0.1:5001"))(takes_groups(publish))
-    app.command(
-        epilog=examples(
-            "tiebreak job fetch 1 --out job",
-            "tiebreak job fetch bafy... --out job --without-data --store gateway+https://gateway.example",
-        )
-    )(takes_groups(fetch))
-
-
 def read_job(directory: Path, max_memory: int, micro_batches: int = 1, content: ContentOptions | None = None) -> Job:
-    """The job in a directory, checked. content: stores where its data may lie; None for a command that reads no data
-    but those in the directory. Raises JobError, CommandError, StoreError."""
+    """Read the job in a directory, checked. content: stores where its data may lie; None for a command that reads only
+    data in the directory. Raises JobError, CommandError, StoreError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
     from roundlog.training import Job, JobLimits
@@ -55,7 +40,7 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1, content: 
 
 
 def require_publishable(directory: Path) -> None:
-    """Refuses a directory that has more than the files of a job, or less. Raises CommandError."""
+    """Refuse a directory that has more than the files of a job, or less. Raises CommandError."""
     from roundlog.training import JOB_FILES
 
     from tiebreak.segment_audits.stored_jobs import lies_elsewhere
@@ -70,8 +55,8 @@ def require_publishable(directory: Path) -> None:
 
 
 def published_job(directory: Path, store: Store) -> str | None:
-    """The address of a job's directory in the stores, where it is put if its data are in it; None, with a warning, if
-    it has other files. Raises StoreError."""
+    """Return the address of a job's directory in the stores, where it is put if its data are in it; None, with a
+    warning, if it has other files. Raises StoreError."""
     from tiebreak.segment_audits.stored_jobs import addresses_of, lies_elsewhere
 
     if lies_elsewhere(directory):
@@ -85,54 +70,44 @@ def published_job(directory: Path, store: Store) -> str | None:
 
 
 def fetched(job: Job) -> int | None:
-    """Bytes of a job's data that this process has fetched; None if the data lie in its directory."""
+    """Return the bytes of a job's data that this process has fetched; None if the data lie in its directory."""
     from roundlog.data import RemoteField, fetched_bytes
 
     fields = list(job.dataset.values())
     return fetched_bytes(fields) if any(isinstance(field, RemoteField) for field in fields) else None
 
 
-def publish(
-    directory: option_groups.JobDirectory,
-    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
-    *,
-    content: ContentOptions,
-    json: option_groups.Json = False,
-) -> None:
+@command("job publish", "tiebreak job publish job --store http://127.0.0.1:5001")
+def publish(directory: Path = JOB, max_memory: int = MEMORY, *, content: ContentOptions, json: bool = JSON) -> None:
     """Put a job into the content stores, and print the address by which others fetch it. No chain is asked."""
     if directory.is_dir():
         require_publishable(directory)
     job = read_job(directory, max_memory)
     cid = content.open_content(warn=output.warn).add_directory(directory)
-    if json:
-        output.show_json({"cid": cid, "run_id": job.spec.run_id})
-    else:
-        output.show_facts("Published", {"job": cid, "run id": job.spec.run_id})
+    shown = {"job": cid, "run id": job.spec.run_id}
+    output.show_result(json, {"cid": cid, "run_id": job.spec.run_id}, "Published", shown)
 
 
+@command(
+    "job fetch",
+    "tiebreak job fetch 1 --out job",
+    "tiebreak job fetch bafy... --out job --without-data --store gateway+https://gateway.example",
+)
 def fetch(
-    job: Annotated[
-        str, typer.Argument(metavar="JOB", help="Number of a posted job, or the content address of a published one.")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Directory for the job's files; it must not exist yet.")],
-    without_data: Annotated[
-        bool,
-        typer.Option(
-            "--without-data",
-            help="Leave the data in the stores. Commands that read them (train, audit, verify) then fetch the blocks "
-            "of 16 KiB that they use, each checked under the job's data root.",
-        ),
-    ] = False,
-    max_size: Annotated[
-        int,
-        typer.Option(
-            parser=quantities.size, metavar="SIZE", help="Refuse files of more than this, together (default: 16GiB)."
-        ),
-    ] = _MAX_SIZE,  # type: ignore[assignment]  # parsed like what a user gives
+    job: str = argument("JOB", "Number of a posted job, or the content address of a published one."),
+    out: Path = option("Directory for the job's files; it must not exist yet.", ...),
+    without_data: bool = option(
+        "Leave the data in the stores. Commands that read them (train, audit, verify) then fetch the blocks of 16 KiB "
+        "that they use, each checked under the job's data root.",
+        False,
+    ),
+    max_size: int = option(
+        "Refuse files of more than this, together (default: 16GiB).", "16GiB", "SIZE", parser=quantities.size
+    ),
     *,
     chain: ContractOptions,
     content: ContentOptions,
-    json: option_groups.Json = False,
+    json: bool = JSON,
 ) -> None:
     """Fetch a job's files by content address, every byte checked, with its data or without them."""
     from roundlog.training import read_program
@@ -156,31 +131,28 @@ def fetch(
     program, spec = read_program(out)
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
     facts = {"directory": out, "cid": cid, "run_id": spec.run_id, "data_bytes": data, "has_data": not without_data}
-    if json:
-        output.show_json(facts)
-        return
     where = "left in the stores, fetched by the block" if without_data else "fetched"
     shown = {"job": cid, "run id": spec.run_id, "data": f"{output.size(data)}, {where}"}
-    output.show_facts(f"Job in {out}", shown)
+    output.show_result(json, facts, f"Job in {out}", shown)
 
 
 def _posted(job: str, chain: ContractOptions) -> JobView | None:
-    """The posted job of a number; None for a content address."""
+    """Return the posted job of a number; None for a content address."""
     if not (job.isascii() and job.isdigit()):
         return None
-    from tiebreak.cli.views import find_job
+    from tiebreak.cli.summary_text import find_job
 
     return find_job(chain.open_game(), int(job))
 
 
 def as_root(text: str) -> bytes | None:
-    """The root that a text is in hex; None for anything else."""
+    """Return the root that a text is in hex; None for anything else."""
     is_root = re.fullmatch("(0x)?[0-9a-fA-F]{64}", text)
     return bytes.fromhex(text.removeprefix("0x")) if is_root else None
 
 
 def read_claim(text: str) -> bytes | list[bytes]:
-    """A checkpoint root in hex, or the state roots on record in a run directory. Raises CommandError."""
+    """Return a checkpoint root in hex, or the state roots on record in a run directory. Raises CommandError."""
     if (root := as_root(text)) is not None:
         return root
     path = Path(text) / "roots"
@@ -195,7 +167,7 @@ def read_claim(text: str) -> bytes | list[bytes]:
 
 
 def check_roots(directory: Path, roots: list[bytes], job: Job) -> None:
-    """Refuses roots that the run in this directory did not write down for this job, so that a damaged file accuses
+    """Refuse roots that the run in this directory did not write down for this job, so that a damaged file accuses
     nobody. Raises CommandError."""
     from roundlog.training import root_sum
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tiebreak import quantities
 from tiebreak.cli import network
 from tiebreak.cli.failures import CommandError
+from tiebreak.cli.option_groups import option
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
@@ -17,80 +16,47 @@ if TYPE_CHECKING:
     from tiebreak.contract.structs import Terms
     from tiebreak.roles.policy import Policy
 
-_POSTED = "Posting it on the chain"
-_ACCEPTED = "Jobs to put a bond on"
-DEFAULT_FLOOR: Any = "0.001ether"
-NO_FLOOR: Any = "0ether"
-_WEEK: Any = "7d"
-_DAY: Any = "1d"
-"""Defaults as a user would write them, which typer parses as it does what a user writes."""
+DEFAULT_FLOOR = "0.001ether"
 
 
-def _amount(help: str, panel: str) -> Any:
-    return typer.Option(parser=quantities.wei, metavar="AMOUNT", help=help, rich_help_panel=panel)
+def _amount(text: str, default: str | None = None) -> Any:
+    return option(text, default, "AMOUNT", parser=quantities.wei)
 
 
-def _time(help: str, panel: str = _POSTED) -> Any:
-    return typer.Option(parser=quantities.seconds, metavar="TIME", help=help, rich_help_panel=panel)
+def _time(text: str, default: str | None = None) -> Any:
+    return option(text, default, "TIME", parser=quantities.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostedTerms:
     """Terms of a job that is to be posted; none of them count without a reward."""
 
-    reward: Annotated[int | None, _amount("Post the job, for this reward.", _POSTED)] = None
-    referee: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Account that decides what the contract cannot.", rich_help_panel=_POSTED),
-    ] = None
-    trainer_bond: Annotated[int | None, _amount("Bond that a wrong trainer loses (default: reward).", _POSTED)] = None
-    challenger_bond: Annotated[
-        int | None, _amount("Bond that a wrong challenger loses (default: the trainer's bond).", _POSTED)
-    ] = None
-    trainer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS", help="The only one who may train it (default: anyone).", rich_help_panel=_POSTED
-        ),
-    ] = None
-    commit_window: Annotated[int, _time("For trainers to claim it.")] = _WEEK
-    challenge_window: Annotated[int, _time("For auditors to challenge the claim.")] = _WEEK
-    clock: Annotated[int, _time("For each side's moves in one game.")] = _DAY
-    referee_clock: Annotated[int, _time("For one verdict.")] = _DAY
-    concurrent_games: Annotated[
-        int,
-        typer.Option(
-            min=1, max=1024, metavar="N", help="Games played at a time; others wait.", rich_help_panel=_POSTED
-        ),
-    ] = 16
+    panel: ClassVar = "Posting it on the chain"
+    reward: int | None = _amount("Post the job, for this reward.")
+    referee: str | None = option("Account that decides what the contract cannot.", metavar="ADDRESS")
+    trainer_bond: int | None = _amount("Bond that a wrong trainer loses (default: reward).")
+    challenger_bond: int | None = _amount("Bond that a wrong challenger loses (default: the trainer's bond).")
+    trainer: str | None = option("The only one who may train it (default: anyone).", metavar="ADDRESS")
+    commit_window: int = _time("For trainers to claim it.", "7d")
+    challenge_window: int = _time("For auditors to challenge the claim.", "7d")
+    clock: int = _time("For each side's moves in one game.", "1d")
+    referee_clock: int = _time("For one verdict.", "1d")
+    concurrent_games: int = option("Games played at a time; others wait.", 16, "N", min=1, max=1024)
 
-    attestations: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=32,
-            metavar="N",
-            help="Auditors that have to put a bond on the claim, and serve the model, before it is paid.",
-            rich_help_panel=_POSTED,
-        ),
-    ] = 0
-    audit_fee: Annotated[
-        int | None,
-        _amount("Paid in equal parts to the first auditors that attest, --attestations of them.", _POSTED),
-    ] = None
-    attestation_bond: Annotated[
-        int | None,
-        _amount("Bond that an auditor loses for attesting to a wrong claim (default: the challenger's bond).", _POSTED),
-    ] = None
-    audit_window: Annotated[
-        int | None, _time("Blind audits: for auditors to seal theirs, after the trainer has sealed its claim.")
-    ] = None
-    opening_window: Annotated[
-        int | None, _time("Blind audits: for the trainer to open its claim, and then for the auditors.")
-    ] = None
+    attestations: int = option(
+        "Auditors that have to put a bond on the claim, and serve the model, before it is paid.", 0, "N", min=0, max=32
+    )
+    audit_fee: int | None = _amount("Paid in equal parts to the first auditors that attest, --attestations of them.")
+    attestation_bond: int | None = _amount(
+        "Bond that an auditor loses for attesting to a wrong claim (default: the challenger's bond)."
+    )
+    audit_window: int | None = _time(
+        "Blind audits: for auditors to seal theirs, after the trainer has sealed its claim."
+    )
+    opening_window: int | None = _time("Blind audits: for the trainer to open its claim, and then for the auditors.")
 
     def check(self) -> None:
-        """Refuses terms without a reward, a reward without a referee, and terms of audits that do not go together.
+        """Refuse terms without a reward, a reward without a referee, and terms of audits that do not go together.
         Raises CommandError."""
         of_audits = (self.audit_fee, self.attestation_bond, self.audit_window, self.opening_window)
         if self.reward is None and (
@@ -113,7 +79,7 @@ class PostedTerms:
         self.addresses()
 
     def _check_blind(self, terms: Terms) -> None:
-        """Refuses blind audits whose seals could not be opened, or be challenges. Raises CommandError."""
+        """Refuse blind audits whose seals could not be opened, or be challenges. Raises CommandError."""
         if terms.opening_window >= terms.challenge_window:
             raise CommandError(
                 "audits have to be open before the window for challenges closes: make --opening-window shorter than "
@@ -126,14 +92,14 @@ class PostedTerms:
             )
 
     def addresses(self) -> tuple[ChecksumAddress | None, ChecksumAddress | None]:
-        """The referee, and the only trainer. Raises CommandError for what is no address."""
+        """Return the referee, and the only trainer. Raises CommandError for what is no address."""
         return (
             network.address(self.referee, "the referee") if self.referee is not None else None,
             network.address(self.trainer, "the trainer") if self.trainer is not None else None,
         )
 
     def record(self, reward: int) -> Terms:
-        """The terms as the contract takes them."""
+        """Return the terms as the contract takes them."""
         from tiebreak.contract.struct_bases import ANYONE
         from tiebreak.contract.structs import Terms
 
@@ -162,46 +128,24 @@ class PostedTerms:
 class AcceptedTerms:
     """Terms of strangers' jobs that a trainer or an auditor puts a bond on."""
 
-    trust_referee: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Put bonds only on jobs with this referee, whose word can take them; repeatable.",
-            rich_help_panel=_ACCEPTED,
-        ),
-    ] = None
-    least_clock: Annotated[
-        int | None,
-        _time(
-            "Leave jobs alone whose clocks give less, e.g. 10m (default: what the job and this machine need).",
-            _ACCEPTED,
-        ),
-    ] = None
-    most_bond: Annotated[
-        int | None, _amount("Leave jobs alone that ask for a higher bond, e.g. 0.5ether.", _ACCEPTED)
-    ] = None
-    least_reward: Annotated[int, _amount("Leave jobs alone that pay less, e.g. 0.05ether.", _ACCEPTED)] = DEFAULT_FLOOR
-    least_bond: Annotated[
-        int,
-        _amount(
-            "Leave jobs alone whose trainers have less at stake; an auditor that catches one gets a part of it.",
-            _ACCEPTED,
-        ),
-    ] = DEFAULT_FLOOR
-    least_fee: Annotated[
-        int, _amount("Give no attestation that is sure of less of the audit fee, e.g. 0.01ether.", _ACCEPTED)
-    ] = NO_FLOOR
-    without_fee: Annotated[
-        bool,
-        typer.Option(
-            "--without-fee",
-            help="Attest also where others have all places with a share of the audit fee.",
-            rich_help_panel=_ACCEPTED,
-        ),
-    ] = False
+    panel: ClassVar = "Jobs to put a bond on"
+    trust_referee: list[str] | None = option(
+        "Put bonds only on jobs with this referee, whose word can take them; repeatable.", metavar="ADDRESS"
+    )
+    least_clock: int | None = _time(
+        "Leave jobs alone whose clocks give less, e.g. 10m (default: what the job and this machine need)."
+    )
+    most_bond: int | None = _amount("Leave jobs alone that ask for a higher bond, e.g. 0.5ether.")
+    least_reward: int = _amount("Leave jobs alone that pay less, e.g. 0.05ether.", DEFAULT_FLOOR)
+    least_bond: int = _amount(
+        "Leave jobs alone whose trainers have less at stake; an auditor that catches one gets a part of it.",
+        DEFAULT_FLOOR,
+    )
+    least_fee: int = _amount("Give no attestation that is sure of less of the audit fee, e.g. 0.01ether.", "0ether")
+    without_fee: bool = option("Attest also where others have all places with a share of the audit fee.", False)
 
     def policy(self) -> Policy:
-        """The policy that these options ask for. Raises CommandError for a referee that is no address."""
+        """Return the policy that these options ask for. Raises CommandError for a referee that is no address."""
         from tiebreak.roles.policy import Policy
 
         referees = frozenset(network.address(text, "the trusted referee") for text in self.trust_referee or [])

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from tiebreak.cli import option_groups, output
+from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
+from tiebreak.cli.option_groups import DEFAULT_MEMORY, JSON, argument, command, option
 
 if TYPE_CHECKING:
     from roundlog.program import Program
     from roundlog.rounding import LogSummary
 
-app = typer.Typer(no_args_is_help=True, help="Rounding logs.")
 
-
-@app.callback()
-def group() -> None:
-    """Keeps `inspect` a command of its own."""
-
-
-@app.command()
+@command("log inspect")
 def inspect(
-    path: Annotated[Path, typer.Argument(metavar="LOG", help="A log file, or a directory of them.")],
-    job: Annotated[
-        Path | None, typer.Option(help="Directory of the job: names the operators and checks that the log is for it.")
-    ] = None,
-    json: option_groups.Json = False,
+    path: Path = argument("LOG", "A log file, or a directory of them."),
+    job: Path | None = option("Directory of the job: names the operators and checks that the log is for it."),
+    json: bool = JSON,
 ) -> None:
     """Check a rounding log and show what it holds."""
     from roundlog.rounding import summarise
@@ -75,7 +65,7 @@ def _program(job: Path | None) -> tuple[Program | None, bytes | None]:
     from tiebreak.cli.job_files import read_job
     from tiebreak.quantities import memory
 
-    found = read_job(job, memory(option_groups.DEFAULT_MEMORY))
+    found = read_job(job, memory(DEFAULT_MEMORY))
     return found.program, found.spec.run_id
 
 

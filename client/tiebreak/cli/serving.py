@@ -6,15 +6,12 @@ import re
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.generation import Products, Weights
-from tiebreak.cli.jobs import ProductArithmetic
-from tiebreak.cli.option_groups import examples, panel
+from tiebreak.cli.generation import ARITHMETIC, DTYPE, TRAINING_RECEIPT, ProductArithmetic, WeightFormat
+from tiebreak.cli.option_groups import MODEL, command, option
 from tiebreak.cli.receipt_files import digest_of_run
 from tiebreak.cli.text_checks import READS_MODEL, read_model
 
@@ -29,71 +26,49 @@ _ORIGIN = re.compile(
 )
 """An origin, as browsers write it: in small letters, without a port that goes without saying."""
 _API_KEY = re.compile(rb"[!-~]{1,512}")
-_model_option = panel("The model")
-_reach_option = panel("Who can ask")
+_REACH = "Who can ask"
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    lines = examples(
-        "tiebreak serve --model SmolLM2-135M-Instruct",
-        "tiebreak serve --model SmolLM2-135M-Instruct --positions 2048 --rows 4 --port 0 --receipts answers",
-        "tiebreak serve --model SmolLM2-135M-Instruct --sign --keystore key.json",
-        "tiebreak serve --model SmolLM2-135M-Instruct --api-key-file api-key --allow-origin https://chat.example",
-    )
-    app.command(epilog=lines)(serve)
-
-
+@command(
+    "serve",
+    "tiebreak serve --model SmolLM2-135M-Instruct",
+    "tiebreak serve --model SmolLM2-135M-Instruct --positions 2048 --rows 4 --port 0 --receipts answers",
+    "tiebreak serve --model SmolLM2-135M-Instruct --sign --keystore key.json",
+    "tiebreak serve --model SmolLM2-135M-Instruct --api-key-file api-key --allow-origin https://chat.example",
+)
 def serve(
-    model: Annotated[
-        Path,
-        _model_option("--model", metavar="MODEL", help="Folder with config, tokenizer and weights, or a GGUF file."),
-    ],
-    dtype: Weights = None,
-    arithmetic: Products = ProductArithmetic.EXACT,
-    positions: Annotated[
-        int,
-        _model_option(
-            "--positions",
-            min=2,
-            max=_MOST_POSITIONS,
-            metavar="N",
-            help="Most tokens of a prompt and its text together; the same text for any N that has room for it.",
-        ),
-    ] = 512,
-    rows: Annotated[int, typer.Option(min=1, max=1024, metavar="N", help="Texts that are generated at once.")] = 8,
-    max_waiting: Annotated[
-        int, typer.Option(min=0, max=4096, metavar="N", help="Requests that wait; more are told to come back (503).")
-    ] = 64,
-    host: Annotated[
-        str,
-        _reach_option(
-            metavar="ADDRESS",
-            help="IP address to listen at. Nothing is encrypted: put a proxy that does before others than 127.0.0.1.",
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[int, _reach_option(min=0, max=65535, help="TCP port; 0 for any.")] = DEFAULT_TEXT_PORT,
-    api_key_file: Annotated[
-        Path | None,
-        _reach_option(metavar="FILE", help="File of mode 0600 with the key that requests have to bring."),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        _reach_option(metavar="ORIGIN", help="Let web pages of this origin read the answers; repeat it for others."),
-    ] = None,
-    receipts: Annotated[
-        Path, typer.Option("--receipts", metavar="DIR", help="Folder for the receipts of all answers.")
-    ] = Path("receipts"),
-    training_receipt: Annotated[
-        Path | None,
-        typer.Option(
-            "--training-receipt",
-            metavar="FILE",
-            help="Receipt of the run that the weights come from, to be named in each.",
-        ),
-    ] = None,
-    sign: Annotated[bool, typer.Option("--sign", help="Sign them with your account's key (EIP-191).")] = False,
-    keystore: network.Keystore = None,
+    model: Path = option(MODEL, ..., "MODEL", rich_help_panel="The model"),
+    dtype: WeightFormat | None = DTYPE,
+    arithmetic: ProductArithmetic = ARITHMETIC,
+    positions: int = option(
+        "Most tokens of a prompt and its text together; the same text for any N that has room for it.",
+        512,
+        "N",
+        min=2,
+        max=_MOST_POSITIONS,
+        rich_help_panel="The model",
+    ),
+    rows: int = option("Texts that are generated at once.", 8, "N", min=1, max=1024),
+    max_waiting: int = option("Requests that wait; more are told to come back (503).", 64, "N", min=0, max=4096),
+    host: str = option(
+        "IP address to listen at. Nothing is encrypted: put a proxy that does before others than 127.0.0.1.",
+        "127.0.0.1",
+        "ADDRESS",
+        rich_help_panel=_REACH,
+    ),
+    port: int = option("TCP port; 0 for any.", DEFAULT_TEXT_PORT, min=0, max=65535, rich_help_panel=_REACH),
+    api_key_file: Path | None = option(
+        "File of mode 0600 with the key that requests have to bring.", metavar="FILE", rich_help_panel=_REACH
+    ),
+    allow_origin: list[str] | None = option(
+        "Let web pages of this origin read the answers; repeat it for others.",
+        metavar="ORIGIN",
+        rich_help_panel=_REACH,
+    ),
+    receipts: Path = option("Folder for the receipts of all answers.", Path("receipts"), "DIR"),
+    training_receipt: Path | None = option(TRAINING_RECEIPT, metavar="FILE"),
+    sign: bool = network.SIGN,
+    keystore: Path | None = network.KEYSTORE,
 ) -> None:
     """Answer OpenAI's requests for texts (/v1/completions, /v1/chat/completions), each with a receipt to check it by.
 
@@ -143,7 +118,7 @@ def serve(
 
 
 def _api_key(file: Path) -> bytes:
-    """The key in a file. Raises AccountError, CommandError."""
+    """Read the key in a file. Raises AccountError, CommandError."""
     from tiebreak.transactions.keys import read_secret
 
     key = read_secret(file, "API key file").strip()

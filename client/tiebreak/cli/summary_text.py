@@ -1,5 +1,5 @@
-"""The summary of an account, or of all jobs, as text: for `status` and, on a full screen with clocks that run, until
-Ctrl-C, for `status --watch`."""
+"""Posted jobs, their games, and the summary of an account, for people and for programs; and the full screen of
+`status --watch`, on which clocks run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,195 @@ from rich.table import Table
 from rich.text import Text
 
 from tiebreak.cli import output
-from tiebreak.cli.account_summary import AccountRole, AccountSummary, GameSummary, JobSummary, Reader
-from tiebreak.cli.views import deadline, job_text, next_move, plain_game, plain_job
+from tiebreak.cli.account_summary import UNDECIDED, AccountRole, AccountSummary, GameSummary, JobSummary, Reader
+from tiebreak.cli.failures import CommandError
+from tiebreak.contract.contract_calls import fee_share
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
-from tiebreak.contract.structs import JobView
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.structs import GameView, JobView
 from tiebreak.quantities import in_ether, in_time, in_utc
 from tiebreak.rpc.chain_errors import ChainError, printable
 
 _BAR = 20
 _NAMES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
 
+_FRAME = 0.25
+"""Seconds between two drawings of the screen; clocks are shown to the second."""
+
+_MOST_WORDS = 300
+"""Characters of an error on the screen: a longer one would push the clocks off it."""
+
+
+def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
+    """Print one job, with its games if asked. Raises CommandError if there is no such job."""
+    job = find_job(game, number)
+    games = {one: game.game(one) for one in game.games_of(number)} if with_games else {}
+    if as_json:
+        shown = {"games": [plain_game(one, found) for one, found in games.items()]} if with_games else {}
+        output.show_json(plain_job(number, job) | shown)
+    else:
+        now = game.node.now()
+        for text in (job_text(number, job, now), *(game_text(one, found, now) for one, found in games.items())):
+            output.show_lines(text)
+
+
+def show_list(game: VerificationGame, wanted: JobStatus | None, as_json: bool) -> None:
+    """Print all jobs, or those of one status."""
+    jobs = {number: game.job(number) for number in range(1, game.job_count() + 1)}
+    chosen = {number: job for number, job in jobs.items() if wanted is None or job.status is wanted}
+    if as_json:
+        output.show_json([plain_job(number, job) for number, job in chosen.items()])
+    elif not chosen:
+        output.show_line("There are no such jobs." if jobs else "There are no jobs yet.")
+    else:
+        names = ["job", "status", "steps", "reward", "trainer's bond", "challenger's bond", "games"]
+        rows = []
+        for number, job in chosen.items():
+            amounts = (job.terms.reward, job.terms.trainer_bond, job.terms.challenger_bond)
+            about = number, job.status.name, job.spec.training.steps, *map(in_ether, amounts), job.game_count
+            rows.append(about)
+        output.show_table("Jobs", names, rows)
+
+
+def find_job(game: VerificationGame, number: int) -> JobView:
+    """Return a job of the contract. Raises CommandError if there is none of that number."""
+    count = game.job_count()
+    if not 1 <= number <= count:
+        raise CommandError(
+            f"there is no job {number}: the contract has {count} so far, which `tiebreak job list` shows."
+        )
+    return game.job(number)
+
+
+def plain_job(number: int, job: JobView) -> dict[str, object]:
+    """Return a job as JSON."""
+    terms = job.terms
+    return {
+        "job": number,
+        "status": job.status.name,
+        "customer": job.customer,
+        "referee": job.spec.referee,
+        "adjudicator": job.spec.adjudicator,
+        "job_cid": job.job_cid,
+        "spec_hash": job.spec_hash,
+        "steps": job.spec.training.steps,
+        "interval": job.spec.training.interval,
+        "reward_wei": str(terms.reward),
+        "trainer_bond_wei": str(terms.trainer_bond),
+        "challenger_bond_wei": str(terms.challenger_bond),
+        "clock_seconds": terms.clock_allowance,
+        "concurrent_games": terms.concurrent_games,
+        "commit_deadline": job.commit_deadline,
+        "claim": None
+        if not job.claim.committed_at
+        else {
+            "trainer": job.claim.trainer,
+            "checkpoint_root": job.claim.checkpoint_root,
+            "final_state_root": job.claim.final_state_root,
+            "log_cid": job.claim.log_cid,
+            "model_cid": job.claim.model_cid,
+            "challenge_deadline": job.claim.challenge_deadline,
+        },
+        "attestations": job.attestations,
+        "audits": None
+        if not terms.attestations_needed
+        else {
+            "attestations_needed": terms.attestations_needed,
+            "fee_wei": str(terms.audit_fee),
+            "share_wei": str(fee_share(terms)),
+            "bond_wei": str(terms.attestation_bond),
+            "count": job.audits.count,
+            "audit_deadline": job.audits.audit_deadline,
+            "opening_deadline": job.audits.opening_deadline,
+            "audit_opening_deadline": job.audits.audit_opening_deadline,
+            "verdict": job.audits.verdict,
+            "appeal_deadline": job.audits.appeal_deadline,
+        },
+        "live_games": job.live_games,
+        "queued_games": job.queued_games,
+    }
+
+
+def plain_game(number: int, game: GameView) -> dict[str, object]:
+    """Return a game as JSON."""
+    return {
+        "game": number,
+        "challenger": game.challenger,
+        "phase": game.phase.name,
+        "level": game.current.level.name,
+        "index": game.current.index,
+        "outcome": game.outcome.name,
+        "reason": game.reason.name,
+        "deadlines": {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline},
+    }
+
+
+def job_text(number: int, job: JobView, now: int) -> Text:
+    """Return a job with its claim, for people."""
+    terms, claim, audits = job.terms, job.claim, job.audits
+    facts: dict[str, object] = {
+        "status": job.status.name,
+        "steps": f"{job.spec.training.steps}, a checkpoint every {job.spec.training.interval}",
+        "reward": in_ether(terms.reward),
+        "bonds": f"trainer {in_ether(terms.trainer_bond)}, challenger {in_ether(terms.challenger_bond)}",
+        "customer": job.customer,
+        "referee": job.spec.referee,
+        "adjudicator": job.spec.adjudicator,
+        "files": job.job_cid,
+    }
+    windows = {"commit by": job.commit_deadline}
+    if claim.committed_at:
+        windows = {"challenge by": claim.challenge_deadline}
+        facts |= {
+            "trainer": claim.trainer,
+            "checkpoint root": claim.checkpoint_root,
+            "final state root": claim.final_state_root,
+            "log": claim.log_cid,
+            "model": claim.model_cid,
+            "attestations": job.attestations,
+        }
+    elif audits.audit_deadline:
+        facts["trainer"] = claim.trainer
+        windows = {"seal audits by": audits.audit_deadline, "open the claim by": audits.opening_deadline}
+    if terms.attestations_needed:
+        kind = "blind" if terms.opening_window else "open"
+        facts["audits"] = (
+            f"{kind}, {terms.attestations_needed} needed, fee {in_ether(terms.audit_fee)}, "
+            f"bond {in_ether(terms.attestation_bond)}, {audits.count} there"
+        )
+    if audits.appeal_deadline:
+        windows = {"appeal by": audits.appeal_deadline}
+    if job.status in UNDECIDED:
+        facts |= {name: f"{deadline(instant, now)}, by the chain's clock" for name, instant in windows.items()}
+    return output.facts_text(f"Job {number}", facts)
+
+
+def game_text(number: int, game: GameView, now: int) -> Text:
+    """Return a game, for people."""
+    facts: dict[str, object] = {"challenger": game.challenger, "phase": game.phase.name}
+    if game.levels:
+        facts["found at"] = f"{game.current.level.name} {game.current.index}"
+    if game.outcome:
+        facts["outcome"] = f"{game.outcome.name} ({game.reason.name})"
+    else:
+        facts["next move by"] = next_move(game, now)
+    return output.facts_text(f"Game {number}", facts)
+
+
+def next_move(game: GameView, now: int) -> str:
+    """Return the parties that have to move in a game that is not over, with their deadlines, in words."""
+    due = {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline}
+    running = [f"{who}, {deadline(instant, now)}" for who, instant in due.items() if instant]
+    return "; ".join(running) or f"nobody: {game.ahead} games start before it"
+
+
+def deadline(instant: int, now: int) -> str:
+    """Return a last instant, seen from now."""
+    return f"in {in_time(instant - now)}" if instant >= now else f"{in_time(now - instant)} ago"
+
 
 def account_text(summary: AccountSummary) -> Text:
-    """The account's money."""
+    """Return the account's money."""
     gwei = f"{summary.price / 10**9:.3g} gwei"
     return output.facts_text(
         f"Account {summary.account}",
@@ -43,7 +219,7 @@ def account_text(summary: AccountSummary) -> Text:
 
 
 def jobs_table(summary: AccountSummary) -> RenderableType:
-    """The jobs, a line each; of a person who only looks on, all of them."""
+    """Return the jobs, a line each; for no account, all of them."""
     mine = summary.account is not None
     if not summary.jobs:
         return Text("This account takes part in no job yet." if mine else "There are no jobs yet.")
@@ -65,7 +241,7 @@ def jobs_table(summary: AccountSummary) -> RenderableType:
 
 
 def next_step(job: JobSummary, now: int) -> str:
-    """The next step of a job, in a clause; with the place of the account's audit, and its share of the fee."""
+    """Return the next step of a job, in a clause; with the place of the account's audit, and its share of the fee."""
     step = _next_step(job, now)
     if job.audit is None or not job.collects:
         return step
@@ -80,36 +256,28 @@ def _next_step(job: JobSummary, now: int) -> str:
             return f"your move in game {game.number}, {deadline(game.deadline, now)}"
         if game.bond and game.view.outcome is Outcome.VOID:
             return f"the bond of game {game.number} returns (releaseBond)"
-    if view.status is JobStatus.OPEN:
-        late = now > view.commit_deadline
-        return "over: nobody has committed (reclaim)" if late else _by("commit", view.commit_deadline, now)
-    if view.status is JobStatus.SEALED:
-        return _sealed(view, now)
-    if view.status is JobStatus.CLAIMED:
-        return _claimed(job, now)
-    if view.status is JobStatus.APPEALABLE:
-        late = now > view.audits.appeal_deadline
-        return _playing(view) or ("finalize" if late else _by("appeal", view.audits.appeal_deadline, now))
+    audits = view.audits
+    match view.status:
+        case JobStatus.OPEN:
+            return _until("commit", view.commit_deadline, now, "over: nobody has committed (reclaim)")
+        case JobStatus.SEALED if now <= audits.audit_deadline:
+            return _until("seal audits", audits.audit_deadline, now)
+        case JobStatus.SEALED:
+            return _until("open the claim", audits.opening_deadline, now, "over: the claim was not opened (reclaim)")
+        case JobStatus.CLAIMED:
+            is_sealed = job.audit is not None and job.audit.status is AuditStatus.SEALED
+            if is_sealed and now <= audits.audit_opening_deadline:
+                return _until("open your audit", audits.audit_opening_deadline, now)
+            final = f"final {deadline(view.claim.challenge_deadline, now)}, unless challenged"
+            return _playing(view) or (final if now <= view.claim.challenge_deadline else "finalize")
+        case JobStatus.APPEALABLE:
+            return _playing(view) or _until("appeal", audits.appeal_deadline, now, "finalize")
     return "the bond of your audit returns (collect)" if job.collects else "over"
 
 
-def _sealed(view: JobView, now: int) -> str:
-    if now <= view.audits.audit_deadline:
-        return _by("seal audits", view.audits.audit_deadline, now)
-    late = now > view.audits.opening_deadline
-    return (
-        "over: the claim was not opened (reclaim)" if late else _by("open the claim", view.audits.opening_deadline, now)
-    )
-
-
-def _claimed(job: JobSummary, now: int) -> str:
-    view = job.view
-    if job.audit is not None and job.audit.status is AuditStatus.SEALED and now <= view.audits.audit_opening_deadline:
-        return _by("open your audit", view.audits.audit_opening_deadline, now)
-    if playing := _playing(view):
-        return playing
-    late = now > view.claim.challenge_deadline
-    return "finalize" if late else f"final {deadline(view.claim.challenge_deadline, now)}, unless challenged"
+def _until(what: str, instant: int, now: int, later: str = "") -> str:
+    """Return what can be done until an instant, or `later` behind it."""
+    return f"{what}, {deadline(instant, now)}" if now <= instant else later
 
 
 def _playing(view: JobView) -> str:
@@ -119,12 +287,8 @@ def _playing(view: JobView) -> str:
     return f"{view.live_games} {'game' if view.live_games == 1 else 'games'} live{waiting}"
 
 
-def _by(what: str, instant: int, now: int) -> str:
-    return f"{what}, {deadline(instant, now)}"
-
-
 def games_text(summary: AccountSummary) -> Iterator[RenderableType]:
-    """The live games of the summary, with both clocks."""
+    """Give the live games of the summary, with both clocks."""
     for job in summary.jobs:
         for game in job.games:
             if game.live and (game.side is not None or summary.account is None or AccountRole.REFEREE in job.parts):
@@ -157,7 +321,7 @@ def _game(job: JobSummary, game: GameSummary, summary: AccountSummary) -> Render
 
 
 def plain_summary(summary: AccountSummary) -> dict[str, object]:
-    """The summary of an account as JSON."""
+    """Return the summary of an account as JSON."""
     return {
         "account": summary.account,
         "balance_wei": str(summary.balance),
@@ -185,14 +349,6 @@ def plain_summary(summary: AccountSummary) -> dict[str, object]:
     }
 
 
-_FRAME = 0.25
-"""Seconds between two drawings; clocks are shown to the second."""
-
-
-_MOST_WORDS = 300
-"""Characters of an error: a longer one would push the clocks off the screen."""
-
-
 class LiveScreen:
     """The page that is drawn: the newest summary, moved on by the time since it was read, or why it could not be."""
 
@@ -205,11 +361,11 @@ class LiveScreen:
         self._outage = ""
 
     def show(self, summary: AccountSummary) -> None:
-        """Takes a summary that was just read."""
+        """Take a summary that was just read."""
         self._summary, self._read_at, self._outage = summary, self._clock(), ""
 
     def fail(self, error: ChainError) -> None:
-        """Takes an error; the last summary stays, with its age."""
+        """Take an error; the last summary stays, with its age."""
         self._outage = printable(str(error))[:_MOST_WORDS]
 
     def __rich__(self) -> RenderableType:
@@ -237,7 +393,7 @@ class LiveScreen:
 
 
 def watch(reader: Reader, screen: LiveScreen, console: Console, poll: float) -> None:
-    """Draws until it is interrupted; reads every `poll` seconds, and goes on through outages of the chain."""
+    """Draw until it is interrupted; read every `poll` seconds, and go on through outages of the chain."""
     with Live(screen, console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         due = 0.0
         try:

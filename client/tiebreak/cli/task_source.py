@@ -94,12 +94,12 @@ def _import(path: Path) -> ModuleType:
 
 
 def _failed(error: Exception, path: Path) -> CommandError:
-    """The error of a user's code, with the line of the user's file."""
+    """Return the error of a user's code, with the line of the user's file."""
     return CommandError(f"{_place(error, path)} fails with {type(error).__name__} ({error}): correct it and try again.")
 
 
 def _place(error: Exception, path: Path) -> str:
-    """The user's file, and the line of it that an error comes from, if it comes from one."""
+    """Return the user's file, and the line of it that an error comes from, if it comes from one."""
     if isinstance(error, SyntaxError):
         line = error.lineno
     else:
@@ -131,8 +131,8 @@ def _arguments(function: Callable[..., object], settings: Sequence[str], source:
 
 
 def _type_of(function: Callable[..., object], parameter: inspect.Parameter, source: str) -> Any:
-    """The type of a parameter; str where the user has given none. Only that annotation is evaluated: others may name
-    what is imported for type checkers alone."""
+    """Return the type of a parameter; str where the user has given none. Only that annotation is evaluated: others may
+    name what is imported for type checkers alone."""
     if parameter.annotation is inspect.Parameter.empty:
         return str
     alone = SimpleNamespace(__annotations__={"it": parameter.annotation})

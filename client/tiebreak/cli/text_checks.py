@@ -7,73 +7,180 @@ import time
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
-from tiebreak.cli.receipt_files import signer_text
+from tiebreak.cli.option_groups import option
+from tiebreak.cli.receipt_files import digest_of_run, signer_text
 from tiebreak.generated_text import prompt_text, text_behind, with_unseen
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roundlog.generation import Choice, GenerationReceipt, LoadedModel, TextCheck
-
-    from tiebreak.cli.exchange_files import ExchangeFiles
-
-
-def check_text_receipt(
-    file: Path,
-    receipt: GenerationReceipt,
-    model: Path,
-    fault: str | None,
-    wrong_training: str | None,
-    *,
-    by_token: bool,
-    max_seconds: int,
-    show_prompt: bool,
-    show_text: bool,
-    exchange: ExchangeFiles,
-    names_training: bool,
-    json: bool,
-) -> bool:
-    """Whether a receipt is right, which is printed, with its prompt and its text where they are asked for. fault: of
-    its signature, in one clause; wrong_training: of the receipt of a run that it names. Nothing is repeated then.
-    exchange: bodies to compare with it. names_training: whether it was held against the receipt of a run.
-
-    Raises CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
-    started = time.monotonic()
-    if fault is not None or wrong_training is not None:
-        answer = _Answer(receipt, fault, wrong_training=wrong_training)
-    else:
-        answer = _repeat(file, receipt, model, by_token, max_seconds)
-    if answer.loaded is not None:
-        exchange.compare(file, receipt, answer.loaded, answer.choices if answer.is_right else None)
-    is_right = answer.is_right and not exchange.wrong
-    if json:
-        words: dict[str, object] = {}
-        if show_prompt:
-            is_same = answer.other_prompt is None if answer.loaded is not None else None
-            words |= {"prompt": answer.prompt, "prompt_as_tokenized": is_same}
-        words |= {"text": answer.text} if show_text else {}
-        words |= exchange.plain() | {"right": is_right}
-        checked = {*(f"{name}_sha256" for name in exchange.compared), *(["training_receipt"] if names_training else [])}
-        words["unchecked"] = [name for name in answer.words_of_author if name not in checked]
-        output.show_json(answer.plain() | words | {"receipt": file, "seconds": round(time.monotonic() - started, 3)})
-        return is_right
-    answer.show(file)
-    if answer.loaded is not None:
-        exchange.show(file, receipt)
-    if show_prompt:
-        answer.show_prompt(file)
-    if show_text:
-        answer.show_text(file)
-    return is_right
-
 
 READS_MODEL = "reads the model"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """Options of the check of a text's receipt."""
+
+    panel: ClassVar = "The receipt of a text"
+    model: Path | None = option("Folder, or GGUF file, of the model that the text is of.", metavar="MODEL")
+    training_receipt: Path | None = option(
+        "Receipt of the run that this one has to name: the weights' origin.", metavar="FILE"
+    )
+    by_token: bool = option("Repeat the text token by token, as it was written, and not in one pass.", False)
+    max_seconds: int = option(
+        "Longest time of the repetition, once the model is read and captured. One that is expected to take longer is "
+        "refused.",
+        600,
+        "S",
+        min=1,
+    )
+    show_prompt: bool = option("Print the prompt, too.", False)
+    show_text: bool = option("Print the text, too, and how much of it is the model's.", False)
+    request: Path | None = option("Bytes of a server's request, to compare with the receipt.", metavar="FILE")
+    response: Path | None = option("Bytes of its response, with all events of a stream.", metavar="FILE")
+
+    def check(self, file: Path, receipt: GenerationReceipt, fault: str | None, json: bool) -> bool:
+        """Return whether a receipt is right, which is printed, with its prompt and its text where they are asked for.
+        fault: of its signature, in one clause; nothing is repeated then.
+
+        Raises CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
+        started = time.monotonic()
+        named = digest_of_run(self.training_receipt) if self.training_receipt is not None else None
+        other = None if named in (None, receipt.training_receipt) else f"it does not name {self.training_receipt}"
+        if fault is not None or other is not None:
+            answer = _Answer(receipt, fault, wrong_training=None if other is None else f"{other} as its origin")
+        else:
+            answer = self._repeat(file, receipt)
+        compared, wrong = self._compare(file, receipt, answer) if answer.loaded is not None else ([], [])
+        is_right = answer.is_right and not wrong
+        if json:
+            words: dict[str, object] = {}
+            if self.show_prompt:
+                is_same = answer.other_prompt is None if answer.loaded is not None else None
+                words |= {"prompt": answer.prompt, "prompt_as_tokenized": is_same}
+            words |= {"text": answer.text} if self.show_text else {}
+            checked = {*(f"{name}_sha256" for name in compared), *(["training_receipt"] if named is not None else [])}
+            words |= {"compared": compared, "wrong_bodies": wrong, "right": is_right}
+            words["unchecked"] = [name for name in answer.words_of_author if name not in checked]
+            seconds = round(time.monotonic() - started, 3)
+            output.show_json(answer.plain() | words | {"receipt": file, "seconds": seconds})
+            return is_right
+        answer.show(file)
+        if answer.loaded is not None:
+            _show_bodies(file, receipt, compared, wrong)
+        if self.show_prompt:
+            answer.show_prompt(file)
+        if self.show_text:
+            answer.show_text(file)
+        return is_right
+
+    def _repeat(self, file: Path, receipt: GenerationReceipt) -> _Answer:
+        from roundlog.execution import StoppedError
+        from roundlog.generation import Choice, Generator, check_text, expected_seconds, other_model
+
+        assert self.model is not None
+        model, by_token, max_seconds = self.model, self.by_token, self.max_seconds
+        total = len(receipt.tokens)
+        positions = len(receipt.prompt) + total
+        with output.progress("Verifying", 2 * positions + total) as bar:
+            bar.tell(READS_MODEL)
+            loaded = read_model(model, receipt.dtype)
+            if (other := other_model(receipt, loaded)) is not None:
+                name = f"{receipt.model.name or 'which has no name'} {receipt.model.revision}".rstrip()
+                raise CommandError(
+                    f"{file} is of another model than that in {model}, whose {other} is not the receipt's: give the "
+                    f"model that it is of, {name}."
+                )
+            generator = Generator(
+                loaded.model, positions=positions, arithmetic=receipt.arithmetic, is_as_read=True, tell=bar.tell
+            )
+            expected = expected_seconds(receipt, generator, by_token=by_token)
+            if expected > max_seconds:  # what was slow may have been the first time of its kind
+                expected = min(expected, expected_seconds(receipt, generator, by_token=by_token))
+            said = f"about {expected:,.0f} s, by the time that a part of its {positions:,} tokens took just now"
+            if expected > max_seconds:
+                raise CommandError(f"{file} takes {said}: give --max-seconds {int(expected * 1.5)} to wait for that.")
+            output.warn(f"Verifying takes {said}, and is ended after {max_seconds:,} s.")
+            right, done, began = list[Choice](), 0, time.monotonic()
+
+            def on_tokens(tokens: int) -> None:
+                nonlocal done
+                done += tokens
+                bar.done(done, "tokens read or chosen")
+                if time.monotonic() - began > max_seconds:
+                    raise CommandError(f"{file} takes longer than {max_seconds:,} s: give a higher --max-seconds.")
+
+            generator.on_tokens = on_tokens
+            try:
+                found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=right.append)
+            except StoppedError as error:
+                return _Answer(receipt, None, loaded, None, len(right), f"the repetition stops ({error})")
+        return _Answer(receipt, None, loaded, found, len(right), choices=tuple(right))
+
+    def _compare(self, file: Path, receipt: GenerationReceipt, answer: _Answer) -> tuple[list[str], list[str]]:
+        """Return the names of the bodies that were compared with the receipt in a file, and a clause for each
+        difference. Raises CommandError for files that cannot be read, and for a receipt of no server's answer."""
+        if self.request is self.response is None:
+            return [], []
+        try:
+            from tiebreak.server.completion_requests import MAX_REQUEST_BYTES
+            from tiebreak.server.exchange_check import MAX_RESPONSE_BYTES, wrong_request, wrong_response
+        except ModuleNotFoundError as error:
+            raise CommandError(f"comparing bodies needs {error.name}: pip install 'tiebreak[serve]'.") from error
+        request, response = _body(self.request, MAX_REQUEST_BYTES), _body(self.response, MAX_RESPONSE_BYTES)
+        compared = [name for name, data in (("request", request), ("response", response)) if data is not None]
+        for name in compared:
+            if getattr(receipt, f"{name}_sha256") is None:
+                raise CommandError(f"{file} has no {name}_sha256, as the receipt of a server's answer: leave --{name}.")
+        assert answer.loaded is not None
+        wrong = [*wrong_request(receipt, answer.loaded, request)] if request is not None else []
+        if response is not None:
+            choices = answer.choices if answer.is_right else None
+            wrong += wrong_response(receipt, answer.loaded, response, request=request, choices=choices)
+        return compared, wrong
+
+
+def _body(path: Path | None, most: int) -> bytes | None:
+    """Return the bytes of a file. Raises CommandError."""
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise CommandError(
+            f"{path} cannot be read ({error.strerror}): name a file with the bytes of a body."
+        ) from error
+    if len(data) > most:
+        raise CommandError(f"{path} has more than {most} bytes: no body of this server has.")
+    return data
+
+
+def _show_bodies(file: Path, receipt: GenerationReceipt, compared: Sequence[str], wrong: Sequence[str]) -> None:
+    """Print what a server's bodies differ in, and which of them were not compared."""
+    for clause in wrong:
+        output.show_line(f"WRONG: {clause}.")
+    if compared and not wrong:
+        output.show_line(
+            f"Right: {' and '.join(compared)} {'have' if len(compared) == 2 else 'has'} the bytes that {file} names, "
+            "and the content that it follows from or leads to."
+        )
+    named = [name for name in ("request", "response") if getattr(receipt, f"{name}_sha256") is not None]
+    if missing := [name for name in named if name not in compared]:
+        output.show_line(
+            f"{' and '.join(missing).capitalize()} {'were' if len(missing) == 2 else 'was'} not compared, and may say "
+            f"something else: give {' and '.join(f'--{name}' for name in missing)}."
+        )
+
+
 def read_model(folder: Path, dtype: str | None) -> LoadedModel:
-    """The model of a folder or a GGUF file, named as receipts can have it. Raises FolderError, CommandError."""
+    """Read the model of a folder or a GGUF file, named as receipts can have it. Raises FolderError, CommandError."""
     from roundlog.generation import FolderError, load_model
 
     try:
@@ -95,7 +202,7 @@ def read_model(folder: Path, dtype: str | None) -> LoadedModel:
 
 
 def about_text(receipt: GenerationReceipt) -> dict[str, object]:
-    """Facts of a receipt, for people."""
+    """Return facts of a receipt, for people."""
     name = receipt.model.name + (f", revision {receipt.model.revision}" if receipt.model.revision else "")
     return {
         "receipt of": f"a text of {len(receipt.tokens)} tokens behind {len(receipt.prompt)}",
@@ -107,7 +214,7 @@ def about_text(receipt: GenerationReceipt) -> dict[str, object]:
 
 
 def how_chosen(receipt: GenerationReceipt) -> str:
-    """The choice of tokens that a receipt names, in a clause; empty if each is the likeliest one."""
+    """Return the choice of tokens that a receipt names, in a clause; empty if each is the likeliest one."""
     how = receipt.sampling
     drawn, penalty = how.temperature > 0, how.repetition_penalty
     parts = {
@@ -121,56 +228,14 @@ def how_chosen(receipt: GenerationReceipt) -> str:
 
 
 def how_ended(receipt: GenerationReceipt) -> str:
-    """The place where a receipt's text was cut, in a clause; empty if a token of the model's ends it."""
+    """Return where a receipt's text was cut, in a clause; empty if a token of the model's ends it."""
     return f"cut at its maximum of {receipt.max_new_tokens} tokens" if receipt.finish_reason == "length" else ""
 
 
 def plain_choice(receipt: GenerationReceipt) -> dict[str, object]:
-    """The choice of a receipt's tokens, and why its text ends, for programs."""
+    """Return the choice of a receipt's tokens, and why its text ends, for programs."""
     plain = receipt.plain()
     return {"likeliest": not how_chosen(receipt)} | {name: plain[name] for name in ("sampling", "finish_reason")}
-
-
-def _repeat(file: Path, receipt: GenerationReceipt, model: Path, by_token: bool, max_seconds: int) -> _Answer:
-    from roundlog.execution import StoppedError
-    from roundlog.generation import Choice, Generator, check_text, expected_seconds, other_model
-
-    total = len(receipt.tokens)
-    positions = len(receipt.prompt) + total
-    with output.progress("Verifying", 2 * positions + total) as bar:
-        bar.tell(READS_MODEL)
-        loaded = read_model(model, receipt.dtype)
-        if (other := other_model(receipt, loaded)) is not None:
-            raise CommandError(
-                f"{file} is of another model than that in {model}, whose {other} is not the receipt's: give the model "
-                f"that it is of, {receipt.model.name or 'which has no name'} {receipt.model.revision}".rstrip()
-                + "."
-            )
-        generator = Generator(
-            loaded.model, positions=positions, arithmetic=receipt.arithmetic, is_as_read=True, tell=bar.tell
-        )
-        expected = expected_seconds(receipt, generator, by_token=by_token)
-        if expected > max_seconds:  # what was slow may have been the first time of its kind
-            expected = min(expected, expected_seconds(receipt, generator, by_token=by_token))
-        said = f"about {expected:,.0f} s, by the time that a part of its {positions:,} tokens took just now"
-        if expected > max_seconds:
-            raise CommandError(f"{file} takes {said}: give --max-seconds {int(expected * 1.5)} to wait for that.")
-        output.warn(f"Verifying takes {said}, and is ended after {max_seconds:,} s.")
-        right, done, began = list[Choice](), 0, time.monotonic()
-
-        def on_tokens(tokens: int) -> None:
-            nonlocal done
-            done += tokens
-            bar.done(done, "tokens read or chosen")
-            if time.monotonic() - began > max_seconds:
-                raise CommandError(f"{file} takes longer than {max_seconds:,} s: give a higher --max-seconds.")
-
-        generator.on_tokens = on_tokens
-        try:
-            found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=right.append)
-        except StoppedError as error:
-            return _Answer(receipt, None, loaded, None, len(right), f"the repetition stops ({error})")
-    return _Answer(receipt, None, loaded, found, len(right), choices=tuple(right))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +303,7 @@ class _Answer:
         return text_behind(self.loaded.tokenizer, self.receipt.prompt, self.receipt.tokens)
 
     def plain(self) -> dict[str, object]:
-        """The answer for programs."""
+        """Return the answer for programs."""
         found, other = self.found, self.other_code
         wrong = found.wrong_token if found is not None else None
         return {
@@ -260,7 +325,7 @@ class _Answer:
         }
 
     def show(self, file: Path) -> None:
-        """Prints the answer for people."""
+        """Print the answer for people."""
         if self.loaded is None:
             output.show_line(f"WRONG: {file}: {self.wrong_signature or self.wrong_training}; nothing was repeated.")
             return
@@ -288,7 +353,7 @@ class _Answer:
             )
 
     def show_prompt(self, file: Path) -> None:
-        """Prints the prompt, and whose words it is."""
+        """Print the prompt, and whose words it is."""
         if self.prompt is not None:
             _quote(
                 f"Prompt of {file}, with what a chat template has put around it; whose words these are, a receipt does "
@@ -302,7 +367,7 @@ class _Answer:
                 )
 
     def show_text(self, file: Path) -> None:
-        """Prints the text, and whose words it is."""
+        """Print the text, and whose words it is."""
         if self.text is not None:
             total = len(self.receipt.tokens)
             how = " and ".join(one for one in (how_chosen(self.receipt), how_ended(self.receipt)) if one)
@@ -332,7 +397,7 @@ class _Answer:
         )
 
     def _named(self, token: int) -> str:
-        """A token's number and text."""
+        """Return a token's number and text."""
         from roundlog.generation import token_text
 
         assert self.loaded is not None
@@ -340,7 +405,7 @@ class _Answer:
 
 
 def _quote(title: str, text: str) -> None:
-    """Prints a stranger's text, each line behind a mark, so that none of it passes for what we say."""
+    """Print a stranger's text, each line behind a mark, so that none of it passes for what we say."""
     shown = with_unseen(text)
     output.show_line(f"{title}{'; characters that are not seen stand by their numbers' if shown != text else ''}:")
     for line in shown.split("\n"):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from tiebreak.cli import option_groups, output
-from tiebreak.cli.audit_output import about_data, claimed_states, is_no, plain_verdict, show_verdict
+from tiebreak.cli import network, output
+from tiebreak.cli.audit_output import about_data, claimed_states, has_failure, plain_verdict, show_verdict
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import check_roots, published_job, read_claim, read_job
-from tiebreak.cli.network import ContentOptions, PublishEvery, published_every
-from tiebreak.cli.option_groups import examples, panel, takes_groups
+from tiebreak.cli.network import ContentOptions, published_every
+from tiebreak.cli.option_groups import JOB, JSON, Computing, argument, command, option
 from tiebreak.cli.output import Listener
 from tiebreak.cli.published_audit import PublishedOptions, audit_published, is_published
 from tiebreak.cli.ranks import rank_group, refuse_ranks
-from tiebreak.cli.segment_audits import WorkerOptions, audit_by_workers
+from tiebreak.cli.segment_audits import audit_by_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,68 +26,41 @@ if TYPE_CHECKING:
     from roundlog.segment_audits import Publisher
     from roundlog.training import Job, Validation
 
-_validation_option = panel("Validation")
 
-_TRAIN = examples(
+@command(
+    "train",
     "tiebreak train job --run trained",
     "tiebreak train job --run trained --keep-every 10 --threads 4",
     "tiebreak train job --run trained --publish-every 1 --store /srv/store",
     "tiebreak train job --run trained --validate held_out.safetensors --validate-every 100",
     "torchrun --nproc-per-node 4 --no-python -- tiebreak train job --run trained",
 )
-_AUDIT = examples(
-    "tiebreak audit job --run audited --claim 0x...",
-    "tiebreak audit job --run audited --claim trained --log trained/log",
-    "tiebreak audit job --run audited --claim trained --workers 2",
-    "tiebreak audit bafy... --share 1 --store gateway+https://gateway.example",
-)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the two commands."""
-    app.command(epilog=_TRAIN)(takes_groups(train))
-    app.command(epilog=_AUDIT)(takes_groups(audit))
-
-
 def train(
-    job_directory: option_groups.JobDirectory,
-    run: Annotated[
-        Path,
-        typer.Option("--run", help="Directory of the run: checkpoints, log and history. A killed run carries on."),
-    ],
-    thresholds: Annotated[
-        Path | None,
-        typer.Option(
-            help="For jobs of the policy threshold: a JSON file with the threshold of each operator, in [0.25, 0.5) of "
-            "the distance between numbers. [default: 0.25]",
-            show_default=False,
-        ),
-    ] = None,
-    validate: Annotated[
-        Path | None,
-        _validation_option(
-            metavar="FILE",
-            help="Other rows (safetensors, with the fields and dtypes of the data set), to write the loss on them into "
-            "the history. It is the loss that is trained: a model with dropout drops here, too, and batch norm takes "
-            "the statistics of the batch.",
-        ),
-    ] = None,
-    validate_every: Annotated[
-        int | None,
-        _validation_option(
-            min=1,
-            metavar="N",
-            help="Steps between two validations; there is one before the first step and one after the last, too. "
-            "[default: as between checkpoints]",
-            show_default=False,
-        ),
-    ] = None,
-    publish_every: PublishEvery = None,
-    micro_batches: option_groups.MicroBatches = 1,
+    job_directory: Path = JOB,
+    run: Path = option("Directory of the run: checkpoints, log and history. A killed run carries on.", ...),
+    thresholds: Path | None = option(
+        "For jobs of the policy threshold: a JSON file with the threshold of each operator, in [0.25, 0.5) of the "
+        "distance between numbers. [default: 0.25]"
+    ),
+    validate: Path | None = option(
+        "Other rows (safetensors, with the fields and dtypes of the data set), to write the loss on them into the "
+        "history. It is the loss that is trained: a model with dropout drops here, too, and batch norm takes the "
+        "statistics of the batch.",
+        metavar="FILE",
+        rich_help_panel="Validation",
+    ),
+    validate_every: int | None = option(
+        "Steps between two validations; there is one before the first step and one after the last, too. [default: as "
+        "between checkpoints]",
+        metavar="N",
+        min=1,
+        rich_help_panel="Validation",
+    ),
+    publish_every: int | None = network.PUBLISH_EVERY,
     *,
-    computing: option_groups.Computing,
+    computing: Computing,
     content: ContentOptions,
-    json: option_groups.Json = False,
+    json: bool = JSON,
 ) -> None:
     """Train a job, bit for bit as any other machine would, and write its rounding log.
 
@@ -101,7 +74,7 @@ def train(
     every = published_every(publish_every, computing.keep_every)
     computing.use_threads()
     with rank_group() as ranks:
-        job = read_job(job_directory, computing.max_memory, micro_batches, content=content)
+        job = read_job(job_directory, computing.max_memory, computing.micro_batches, content)
         recorder = _recorder(thresholds, job) if thresholds is not None else None
         if ranks.serves(job, computing.device):
             return
@@ -113,13 +86,14 @@ def train(
         with output.progress("training", job.spec.steps) as bar:
             last = Listener(bar, job.spec.steps, _publishes(publisher, job))
             validation = _validation(validate, validate_every, job, computing.max_memory, last)
-            chosen_options = ranks.options(computing.run_options(micro_batches, last, last.resumes, validation))
+            chosen_options = ranks.options(computing.run_options(last, last.resumes, validation))
             result = Trainer(job, run, chosen_options, recorder=recorder).run(look_over=True)
         fetched_bytes = ranks.dismiss(job)
     published = None
     if store is not None and publisher is not None:
         publisher.publish(result.mended)
         published = store.add_directory(result.log_dir)
+    history = run / _history_name()
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
@@ -136,33 +110,29 @@ def train(
         "log_bytes": result.log_bytes,
         "published_log": published,
         "mended_intervals": result.mended,
-        "history": run / _history_name(),
+        "history": history,
         "history_problem": result.history_problem,
     }
-    if json:
-        output.show_json(facts)
-        return
-    output.show_facts(
-        "Trained",
-        {
-            "checkpoint root": result.checkpoint_root,
-            "steps": f"{job.spec.steps}, a checkpoint every {job.spec.interval}",
-            **({"ranks": ranks.size} if ranks.size > 1 else {}),
-            **about_data(job, fetched_bytes),
-            **({"loss": f"{last.loss:.4f}"} if last.loss is not None else {}),
-            **({"validation loss": f"{last.validation:.4f}"} if last.validation is not None else {}),
-            "final state root": result.state_roots[-1],
-            "final state": result.final_state,
-            **({"mended": f"{len(result.mended)} damaged intervals, computed again"} if result.mended else {}),
-            "log": f"{result.log_dir} ({output.size(result.log_bytes)})",
-            **({"published as": published} if published is not None else {}),
-            "history": _incomplete(result.history_problem) or run / _history_name(),
-        },
-    )
+    problem = result.history_problem
+    shown = {
+        "checkpoint root": result.checkpoint_root,
+        "steps": f"{job.spec.steps}, a checkpoint every {job.spec.interval}",
+        "ranks": ranks.size if ranks.size > 1 else None,
+        **about_data(job, fetched_bytes),
+        "loss": f"{last.loss:.4f}" if last.loss is not None else None,
+        "validation loss": f"{last.validation:.4f}" if last.validation is not None else None,
+        "final state root": result.state_roots[-1],
+        "final state": result.final_state,
+        "mended": f"{len(result.mended)} damaged intervals, computed again" if result.mended else None,
+        "log": f"{result.log_dir} ({output.size(result.log_bytes)})",
+        "published as": published,
+        "history": history if problem is None else f"INCOMPLETE: {problem}; the run itself is whole",
+    }
+    output.show_result(json, facts, "Trained", shown)
 
 
 def _publishes(publisher: Publisher | None, job: Job) -> Callable[[int], None]:
-    """Listener of every executed step: publishes the checkpoints that were made before it. A store
+    """Return a listener of every executed step, which publishes the checkpoints that were made before it. A store
     that cannot be reached stops no training, since all is published again at its end."""
     from tiebreak.store import StoreError
 
@@ -203,12 +173,8 @@ def _history_name() -> str:
     return HISTORY_FILE
 
 
-def _incomplete(problem: str | None) -> str | None:
-    return None if problem is None else f"INCOMPLETE: {problem}; the run itself is whole"
-
-
 def _recorder(path: Path, job: Job) -> RecordingRounding:
-    """The trainer's rounding by the thresholds in a file."""
+    """Return the trainer's rounding by the thresholds in a file."""
     from roundlog.rounding.ovt import MAX_THRESHOLDS_BYTES, ThresholdError, ThresholdRecorder, Thresholds
     from roundlog.storage import open_regular
 
@@ -224,43 +190,22 @@ def _recorder(path: Path, job: Job) -> RecordingRounding:
     return ThresholdRecorder(thresholds)
 
 
+@command(
+    "audit",
+    "tiebreak audit job --run audited --claim 0x...",
+    "tiebreak audit job --run audited --claim trained --log trained/log",
+    "tiebreak audit job --run audited --claim trained --workers 2",
+    "tiebreak audit bafy... --share 1 --store gateway+https://gateway.example",
+)
 def audit(
-    job: Annotated[
-        str,
-        typer.Argument(
-            metavar="JOB|ADDRESS",
-            help="Directory of a job. Or the content address of a published log, the number of a posted job, or a file "
-            "with the result of an audit: their run is fetched.",
-        ),
-    ],
-    run: Annotated[
-        Path | None,
-        typer.Option("--run", help="Directory of the audit of a directory's job. A killed audit carries on."),
-    ] = None,
-    log: Annotated[
-        Path | None, typer.Option("--log", help="The trainer's log, to check it as well; the claim needs none.")
-    ] = None,
-    verify_log: option_groups.VerifyLog = option_groups.DEFAULT_VERIFY_LOG,
-    claim: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ROOT|RUN|CID",
-            help="The trainer's claim: its checkpoint root, or its run directory; then the first wrong checkpoint "
-            "is named. With --workers: a run directory, or the content address of a log that was published with "
-            "--publish-every.",
-        ),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", help="With --workers: audit a run that is still under way, until it has ended."),
-    ] = False,
-    micro_batches: option_groups.MicroBatches = 1,
+    job: str = argument(
+        "JOB|ADDRESS",
+        "Directory of a job. Or the content address of a published log, the number of a posted job, or a file with the "
+        "result of an audit: their run is fetched.",
+    ),
     *,
-    workers: WorkerOptions,
-    computing: option_groups.Computing,
-    content: ContentOptions,
-    published: PublishedOptions,
-    json: option_groups.Json = False,
+    options: PublishedOptions,
+    json: bool = JSON,
 ) -> None:
     """Repeat a training and check what the trainer has written and claimed.
 
@@ -284,7 +229,8 @@ def audit(
     """
     from roundlog.training import audit as audit_claim
 
-    computing.use_threads()
+    options.use_threads()
+    run, log, claim, follow = options.run, options.log, options.claim, options.follow
     if is_published(job):
         refuse_ranks("tiebreak audit ADDRESS")
         if run is not None or log is not None or follow:
@@ -292,17 +238,15 @@ def audit(
                 "a published run is audited in a temporary directory, without its log: leave --run, --log and --follow "
                 "away, or fetch the job first (`tiebreak job fetch`)."
             )
-        audit_published(job, claim, micro_batches, workers, computing, content, published, json)
+        audit_published(job, options, json)
         return
-    job_directory = Path(job)
     if run is None:
         raise WrongUsage("the audit of a job in a directory needs another one, which can carry on: name it with --run.")
-    if workers.are_wanted:
+    if options.are_wanted:
         refuse_ranks("tiebreak audit --workers")
         if log is not None:
             raise WrongUsage("workers look at no log: check it by an audit without --workers, or leave --log away.")
-        made = read_job(job_directory, computing.max_memory, micro_batches, content)
-        audit_by_workers(job_directory, made, run, claim, micro_batches, follow, workers, computing, content, json)
+        audit_by_workers(Path(job), run, options, json)
         return
     if follow:
         raise WrongUsage("a run under way is followed by workers: add --workers N.")
@@ -311,10 +255,10 @@ def audit(
         claimed = read_claim(claim) if claim is not None and ranks.leads else None
         if log is not None and ranks.leads and not log.is_dir():
             raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
-        made = read_job(job_directory, computing.max_memory, micro_batches, content)
+        made = read_job(Path(job), options.max_memory, options.micro_batches, options)
         if claim is not None and isinstance(claimed, list):
             check_roots(Path(claim), claimed, made)
-        if ranks.serves(made, computing.device):
+        if ranks.serves(made, options.device):
             return
         started = time.monotonic()
         with output.progress("auditing", made.spec.steps) as bar:
@@ -322,10 +266,10 @@ def audit(
             verdict = audit_claim(
                 made,
                 run,
-                ranks.options(computing.run_options(micro_batches, last, last.resumes)),
+                ranks.options(options.run_options(last, last.resumes)),
                 claim=claimed,
                 log_dir=log,
-                verify_log=verify_log,
+                verify_log=options.verify_log,
                 on_distrust=lambda why: output.warn(f"auditing again without the log: {why}"),
             )
         fetched_bytes = ranks.dismiss(made)
@@ -335,6 +279,7 @@ def audit(
         run_facts = {"fetched_data_bytes": fetched_bytes, "resumed_from": last.resumed_from, "seconds": seconds}
         output.show_json(plain_verdict(made, verdict, states) | run_facts)
     else:
-        show_verdict(made, verdict, states, fetched=fetched_bytes, has_claim=claimed is not None, share=verify_log)
-    if is_no(verdict, states):
+        share = options.verify_log
+        show_verdict(made, verdict, states, fetched=fetched_bytes, has_claim=claimed is not None, share=share)
+    if has_failure(verdict, states):
         raise typer.Exit(ANSWER_IS_NO)

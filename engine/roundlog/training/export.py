@@ -105,7 +105,7 @@ def load_into(model: nn.Module, run_dir: str | os.PathLike[str], *, steps: int |
     and of the sizes, that the job was made of; its mode (`train`/`eval`) stays.
 
     run_dir: directory of the run; or a trained state, as `tiebreak job collect` fetches it. Neither is trusted, nor
-    held against a root: `tiebreak audit` and `tiebreak verify-model` do that. steps: after how many steps, where a
+    held against a root: `tiebreak audit` and `tiebreak verify --root` do that. steps: after how many steps, where a
     checkpoint is kept; None: the newest.
 
     Raises ExportError if there is no state, StorageError for one that is damaged, and CaptureError for one of another

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tiebreak.cli import output
-from tiebreak.cli.notice_printer import Teller
+from tiebreak.cli.notice_printer import NoticePrinter
 from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
-from tiebreak.store import FolderStore, Transfer, open_store
+from tiebreak.store import Transfer, open_store
 from tiebreak.transactions.keys import devnet_account
 
 from tests.client.cli.cli_world import Chain, Run, Trained, refused
@@ -46,15 +46,6 @@ def test_a_job_is_kept_by_kubo_and_a_pinning_service_and_found_through_a_gateway
         assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_job_is_published_in_every_store(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
-    environment = chain.environment(0) | {"TIEBREAK_STORE": f"{tmp_path / 'a'}, {tmp_path / 'b c'}"}
-    result = run("job", "create", trained.job, *POST, "--dir", tmp_path / "role", "--json", env=environment)
-    assert result.exit_code == 0, result.stderr
-    cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
-    assert FolderStore(tmp_path / "a").pins() == FolderStore(tmp_path / "b c").pins() == [cid]
-    assert cid.startswith("bafy")
-
-
 def test_one_place_that_is_wrong_is_named_before_any_is_made(run: Run, chain: Chain, tmp_path: Path) -> None:
     for wrong in ("ipfs://x", "", "gateway+ftp://x"):
         place = ("--store", f"{tmp_path / 'a'},{wrong}", "--dir", tmp_path / "role")
@@ -77,12 +68,6 @@ def test_a_pinning_service_without_its_token_is_refused_at_once(run: Run, chain:
     assert "a-secret-token" not in text
 
 
-@pytest.mark.parametrize("text", ["30", "30 days", "-1d", "x"])
-def test_a_retention_needs_a_unit(run: Run, chain: Chain, text: str) -> None:
-    result = run("trainer", "run", "--job", 1, "--retention", text, env=chain.environment(1))
-    assert result.exit_code == 2
-
-
 def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where a writing takes long, as into a pipe that is full."""
 
@@ -93,8 +78,8 @@ def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.M
 
     monkeypatch.setattr(sys, "stdout", written := Slow())
     notices = [Notice(role="auditor", what=What.STEP, text=f"step {number}") for number in range(40)]
-    with Teller(as_json=True) as teller, ThreadPoolExecutor(4) as threads:
-        list(threads.map(teller.tell, notices))
+    with NoticePrinter(as_json=True) as printer, ThreadPoolExecutor(4) as threads:
+        list(threads.map(printer.show, notices))
     texts = [json.loads(line)["text"] for line in written.getvalue().splitlines()]
     assert sorted(texts) == sorted(notice.text for notice in notices)
 
@@ -130,13 +115,13 @@ def test_a_transfer_is_a_notice_for_programs_and_progress_for_people(
     told(Transfer("adding", "model\x1b[2J", 5_000_000, 20_000_000))
     of_warnings("trainer", notices.append)("something is not there yet")
     assert [notice.what for notice in notices] == [What.TRANSFER, What.WARNING]
-    with Teller(as_json=True) as teller:
-        teller.tell(notices[0])
+    with NoticePrinter(as_json=True) as printer:
+        printer.show(notices[0])
     shown = json.loads(capsys.readouterr().out)
     assert (shown["what"], shown["done"], shown["total"]) == ("transfer", 5_000_000, 20_000_000)
     monkeypatch.setattr(output, "_SECONDS_BETWEEN_LINES", 0.01)
-    with Teller(as_json=False) as teller:
-        teller.tell(notices[0])
+    with NoticePrinter(as_json=False) as printer:
+        printer.show(notices[0])
         time.sleep(0.2)
     printed = capsys.readouterr()
     assert printed.out == "" and "5 of 20" in printed.err and "\x1b" not in printed.err

@@ -88,16 +88,3 @@ def test_an_error_of_ours_inside_the_task_function_is_not_put_on_the_script(
     error = json.loads(result.stderr)["error"]
     assert error["code"] == "internal" and "not of your script" in error["message"], error
     assert f"line {line_of('from_trainer')}" in error["message"] and list(tmp_path.glob("tiebreak-defect-*.txt"))
-
-
-def test_where_the_working_directory_takes_no_file_the_report_lies_elsewhere(
-    run: Run, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tiebreak.cli import failures
-
-    other = tmp_path / "temporary"
-    other.mkdir()
-    monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
-    monkeypatch.setattr(failures.tempfile, "gettempdir", lambda: str(other))
-    assert str(other) in failures.written(ValueError("x"), "job")
-    assert "ValueError: x" in next(other.iterdir()).read_text()

@@ -100,15 +100,6 @@ def test_a_kept_chain_has_the_same_contract_and_clock_again(run: Run, tmp_path: 
     again.end()
 
 
-def test_a_clock_is_moved_by_words_for_people(run: Run, chain: Chain) -> None:
-    port = chain.url.rsplit(":", 1)[1]
-    before = chain.game.node.head().timestamp
-    moved = run("devnet", "--port", port, "--advance", "90s", "--fund", STRANGERS[0])
-    assert moved.exit_code == 0, moved.stderr
-    assert "The chain's clock shows 20" in moved.stdout and f"{STRANGERS[0]}  100 ether" in moved.stdout
-    assert chain.game.node.head().timestamp >= before + 90
-
-
 @pytest.mark.slow
 def test_terminals_that_fund_at_the_same_moment_do_not_take_it_from_each_other(chain: Chain) -> None:
     strangers = [f"0x{index:040x}" for index in range(0xF00D00, 0xF00D04)]

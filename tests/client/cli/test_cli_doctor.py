@@ -15,7 +15,7 @@ import pytest
 from tiebreak.diagnosis import probe_process
 
 from tests.client.cli.cli_world import Chain, Run
-from tests.client.http_stand_in import Request, free_port, serving
+from tests.client.http_stand_in import Request, serving
 
 CARD = """
 import collections, torch
@@ -84,17 +84,6 @@ def test_this_machine_is_as_it_should_be(run: Run, monkeypatch: pytest.MonkeyPat
         assert part in said
     assert result.stdout.index("This machine") < result.stdout.index("PyTorch")
     assert "Stores and nodes" not in result.stdout
-
-
-@pytest.mark.usefixtures("quick")
-def test_programs_get_the_same_as_one_object(run: Run) -> None:
-    found = printed(run)
-    assert set(found) == {"machine", "torch", "devices", "places", "problems", "right"} and found["places"] == []
-    (cpu,) = [one for one in found["devices"] if one["device"] == "cpu"]
-    ways = {one["name"]: (one["way"], one["formats"]) for one in cpu["arithmetics"]}
-    assert cpu["passes"] and ways["exact"] == ("native", ["f32", "bf16", "f16"])
-    assert ways["hopper"] == ways["ampere"] == ("emulated", ["bf16", "f16"]) and ways["volta"] == ("emulated", ["f16"])
-    assert found["machine"]["cores"] >= 1 and found["machine"]["usable_bytes"] > 0
 
 
 def test_a_pretend_card_is_described_and_a_wrong_one_is_found_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,14 +160,6 @@ def garbage(request: Request) -> None:
     request.send(200, b"<html>\x1b[2J" * 1000)
 
 
-def elsewhere(request: Request) -> None:
-    request.send(302, Location="http://127.0.0.1:1/")
-
-
-def refusing(request: Request) -> None:
-    request.send(403, b"no")
-
-
 def dripping(request: Request) -> None:
     request.send_response(200)
     for number in range(600):
@@ -188,7 +169,7 @@ def dripping(request: Request) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("answer", [garbage, elsewhere, refusing, dripping])
+@pytest.mark.parametrize("answer", [garbage, dripping])
 @pytest.mark.parametrize("kind", ["gateway", "Kubo", "node", "pinning"])
 def test_a_hostile_place_is_found_out_in_time(kind: str, answer: Answer, run: Run) -> None:
     with serving(answer) as url:
@@ -206,21 +187,6 @@ def test_a_hostile_place_is_found_out_in_time(kind: str, answer: Answer, run: Ru
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("option", ["--store", "--chain"])
-def test_a_place_where_nobody_listens_is_named_with_a_remedy(option: str, run: Run) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    said = of_place(run, option, url)
-    assert url in said and "check the address" in said
-
-
-@pytest.mark.usefixtures("quick")
-def test_secrets_in_an_address_are_not_shown(run: Run) -> None:
-    for text in ("http://user:pass-word@127.0.0.1:1/key-of-mine", "ftp://pass-word@host/key-of-mine"):
-        found = json.dumps(printed(run, "--patience", "1s", "--chain", text, code=3))
-        assert "pass-word" not in found and "key-of-mine" not in found
-
-
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("option", ["--store", "--pin-service"])
 @pytest.mark.parametrize(
     ("address", "shown"),
@@ -228,13 +194,8 @@ def test_secrets_in_an_address_are_not_shown(run: Run) -> None:
         ("http://user:hunter2@127.0.0.1:5001", "http://127.0.0.1:5001"),
         ("http://[::1]:1/hunter2", "http://[::1]:1"),
         ("gateway+http://user:hunter2@127.0.0.1:1/x?key=hunter2", "gateway+http://127.0.0.1:1"),
-        ("gateway+http://127.0.0.1:1/hunter2", "gateway+http://127.0.0.1:1"),
-        ("gateway+http://no^host/hunter2", "gateway+http://no^host"),
-        ("ftp://u:hunter2@x", "ftp://x"),
         ("ftp:/u:hunter2@x", "..."),
-        ("u:hunter2@127.0.0.1:5001", "..."),
         ("http://u:hunter2/@x", "http://..."),
-        ("http://hunter2/@x", "http://..."),
         ("/dns4/u:hunter2@x/tcp/5001", "..."),
     ],
 )
@@ -261,32 +222,3 @@ def test_what_is_named_wrongly_is_a_problem_and_not_a_crash(run: Run, chain: Cha
     assert "0x" + "11" * 20 in nobody
     result = run("doctor", "--patience", "never")
     assert result.exit_code == 2
-
-
-@pytest.mark.usefixtures("quick")
-def test_nodes_of_two_chains_are_a_problem(run: Run, chain: Chain) -> None:
-    def other(request: Request) -> None:
-        asked = json.loads(request.body)
-        block = {"number": "0x5", "hash": "0x" + "11" * 32, "timestamp": "0x10", "baseFeePerGas": "0x7"}
-        result = "0x1" if asked["method"] == "eth_chainId" else block
-        request.send(200, json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}).encode())
-
-    with serving(other) as url:
-        said = of_place(run, "--chain", chain.url, "--chain", url)
-    assert "the nodes are of the chains 1 and 131277322940537: name nodes of one chain." in said
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_gateway_and_a_daemon_that_answer_rightly_are_fine(run: Run) -> None:
-    def answer(request: Request) -> None:
-        if request.path.startswith("/ipfs/bafkqaaa?format=raw"):
-            request.send(200, b"")
-        elif request.path.startswith("/api/v0/id"):
-            request.send(200, json.dumps({"ID": "x", "Addresses": ["/ip4/1.2.3.4/tcp/4001"]}).encode())
-        else:
-            request.send(404)
-
-    with serving(answer) as url:
-        found = printed(run, "--store", f"gateway+{url}, {url}")
-    assert [one["problem"] for one in found["places"]] == ["", ""]
-    assert "1 addresses for other peers" in found["places"][1]["facts"]

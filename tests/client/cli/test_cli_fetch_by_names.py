@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from roundlog.training.job import JOB_FILES
-from tiebreak.store.dagpb import MAX_ENTRIES, RAW, SYMLINK, Cid, UnixFsNode, decode
+from tiebreak.store.dagpb import SYMLINK, Cid, UnixFsNode
 
 from tests.client.cli.cli_world import Run, Trained, refused
 from tests.client.crafted_blocks import Blocks, repeated
@@ -76,20 +76,6 @@ def test_a_job_s_files_are_bounded_by_its_program_before_their_first_byte(
         assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-def test_a_link_that_promises_less_than_its_file_has_is_refused(
-    run: Run, trained: Trained, store: Blocks, tmp_path: Path
-) -> None:
-    """Space is looked at by what links promise."""
-    whole = store.add_directory(trained.job)
-    block = store.block(Cid.parse(whole))
-    node = decode(block, whole)
-    lie = store.node(
-        UnixFsNode(node.kind, None, None, (), tuple(type(one)(one.cid, one.name, 1) for one in node.links))
-    )
-    words = ("job", "fetch", lie, "--out", tmp_path / "job", "--store", tmp_path / "store")
-    refused(run(*words), "at most 1 ", "allowed")
-
-
 def test_a_disk_without_room_is_looked_at_before_anything_is_fetched(
     run: Run, trained: Trained, store: Blocks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,24 +88,3 @@ def test_a_disk_without_room_is_looked_at_before_anything_is_fetched(
     said = refused(failed, "the content needs", f"which has {free} for it", "make room there")
     assert json.loads(failed.stderr)["error"]["code"] == "disk-full", said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
-
-
-@pytest.mark.parametrize("number", [MAX_ENTRIES + 1, 200_000])
-def test_a_listing_without_end_is_refused_by_its_one_block(
-    run: Run, store: Blocks, tmp_path: Path, number: int
-) -> None:
-    leaf = store.put(b"", RAW)
-    cid = store.directory(*((f"{i:06}", leaf) for i in range(number)))
-    words = ("job", "fetch", cid, "--out", tmp_path / "job", "--store", tmp_path / "store")
-    refused(run(*words), "more than")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
-
-
-@pytest.mark.parametrize("lacking", JOB_FILES)
-def test_a_directory_that_lacks_a_file_of_a_job_is_refused_by_its_listing(
-    run: Run, trained: Trained, store: Blocks, tmp_path: Path, lacking: str
-) -> None:
-    files = entries(store, trained.job)
-    del files[lacking]
-    words = ("job", "fetch", listed(store, files), "--out", tmp_path / "job", "--store", tmp_path / "store")
-    refused(run(*words), "is no job", lacking)

@@ -16,7 +16,6 @@ from tests.client.cli.cli_world import Trained
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = str(Path(sys.executable).with_name("tiebreak"))
-TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 PLANTED = (
     "torch",
     "sitecustomize",
@@ -71,16 +70,6 @@ def test_the_command_and_its_workers_import_nothing_from_there(foreign: Path, tm
     done = ran(foreign, [SCRIPT, "train", trained.job, "--run", claimed])
     assert done.returncode == 0, done.stderr
     done = ran(foreign, [SCRIPT, "audit", trained.job, "--run", run, "--claim", claimed, "--workers", 2])
-    assert done.returncode == 0, done.stderr
-    assert not marks(tmp_path)
-
-
-@pytest.mark.slow
-def test_ranks_as_the_pages_start_them_import_nothing_from_there(
-    foreign: Path, tmp_path: Path, trained: Trained
-) -> None:
-    launcher = [TORCHRUN, "--standalone", "--nproc-per-node", 2, "--no-python", "--", SCRIPT]
-    done = ran(foreign, [*launcher, "train", trained.job, "--run", tmp_path / "run"])
     assert done.returncode == 0, done.stderr
     assert not marks(tmp_path)
 

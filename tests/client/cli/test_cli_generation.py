@@ -1,12 +1,10 @@
-"""`tiebreak generate`, and what `validate` and `verify` say of its receipts: right ones, changed ones, hostile ones."""
+"""`tiebreak generate`, and what `verify` says of its receipts: right ones, changed ones, hostile ones."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from tiebreak.transactions.keys import devnet_account, sign_text
 from typer.testing import CliRunner
 
 from tests.client.cli.cli_world import Run, Trained, refused
-from tests.client.cli.text_world import byte_tokenizer, edited, generators_kept, read, with_one_ulp, write_model
+from tests.client.cli.text_world import byte_tokenizer, edited, generators_kept, read, write_model
 
 transformers = pytest.importorskip("transformers")
 
@@ -85,25 +83,17 @@ def test_a_text_is_streamed_and_its_receipt_is_right(run: Run, texts: dict[str, 
     assert plain["model"]["dtype"] == dtype and plain["model"]["name"] == "tiny"
     assert plain["token_count"] == NEW and plain["sampling"]["stop_tokens"] == [0]
     assert f"{NEW} new tokens behind {len(plain['prompt_tokens'])}" in text.stderr and SIGNER in text.stderr
-    shown = json.loads(run("validate", text.receipt, "--json").stdout)
+    shown = json.loads(run("verify", text.receipt, "--offline", "--json").stdout)
     assert shown["valid"] and shown["kind"] == "text" and shown["digest"] in text.stderr
     for more in ((), ("--by-token",)):
         right = run("verify", text.receipt, "--model", text.model, "--signer", SIGNER, *more)
         assert right.exit_code == 0, right.output
         assert right.stdout.startswith(f"Right: the model chooses all {NEW} tokens") and SIGNER in right.stdout
         assert "Its name in the receipt, 'tiny', is the author's word" in right.stdout
-    assert "tiny (its author's word)" in run("validate", text.receipt).stdout
+    assert "tiny (its author's word)" in run("verify", text.receipt, "--offline").stdout
     found = json.loads(run("verify", text.receipt, "--model", text.model, "--json").stdout)
     assert found["right"] and found["right_tokens"] == NEW and found["digest"] == shown["digest"]
     assert found["unchecked"] == ["model.name", "model.revision", "versions"]
-
-
-def test_another_name_of_the_model_is_right_since_it_is_its_authors_word(run: Run, text: Text) -> None:
-    edited(text.receipt, {"model.name": "a better model", "model.revision": "2", "training_receipt": "0x" + "12" * 32})
-    right = run("verify", text.receipt, "--model", text.model)
-    assert right.exit_code == 0 and "'a better model', is the author's word" in right.stdout
-    found = json.loads(run("verify", text.receipt, "--model", text.model, "--json").stdout)
-    assert found["right"] and found["unchecked"] == ["model.name", "model.revision", "versions", "training_receipt"]
 
 
 def test_json_has_the_same_text_and_nothing_depends_on_positions(run: Run, text: Text, tmp_path: Path) -> None:
@@ -138,8 +128,6 @@ def test_a_changed_token_is_named_with_the_one_that_is_right(run: Run, text: Tex
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "seed": ({"sampling.seed": "8"}, "WRONG: token"),
-    "temperature": ({"sampling.temperature": 0, "sampling.top_k": 0, "sampling.top_p": 1}, "WRONG: token"),
-    "prompt": ({"prompt_tokens": [40, 5]}, "WRONG: token"),
     "logprobs": ({"logprobs_root": "0x" + "12" * 32}, f"WRONG: all {NEW} tokens of "),
 }
 
@@ -148,49 +136,10 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_receipt_of_something_else_is_wrong(run: Run, text: Text, name: str) -> None:
     change, said = CHANGES[name]
     edited(text.receipt, change)
-    assert run("validate", text.receipt).exit_code == 0
+    assert run("verify", text.receipt, "--offline").exit_code == 0
     result = run("verify", text.receipt, "--model", text.model)
     assert result.exit_code == 3 and result.stdout.startswith(said), result.output
     assert len(result.stdout.splitlines()) == 1
-
-
-def test_a_dropped_token_is_no_receipt_or_has_other_probabilities(run: Run, text: Text) -> None:
-    edited(text.receipt, {"tokens": text.plain["tokens"][:-1]})
-    refused(run("validate", text.receipt), "ends neither with a token")
-    edited(text.receipt, {"sampling.max_new_tokens": NEW - 1})
-    result = run("verify", text.receipt, "--model", text.model)
-    assert result.exit_code == 3 and "log-probabilities are not" in result.stdout
-
-
-def test_a_model_that_differs_by_one_ulp_is_another_one(run: Run, text: Text, tmp_path: Path) -> None:
-    from roundlog.generation import load_model
-
-    other = with_one_ulp(text.model, tmp_path / "other")
-    refused(run("verify", text.receipt, "--model", other), "is of another model", "model_weight_hash", "tiny")
-    found = load_model(other).identity.model_weight_hash
-    edited(text.receipt, {"model.model_weight_hash": "0x" + found.hex()})
-    result = run("verify", text.receipt, "--model", other)
-    assert result.exit_code == 3 and result.stdout.startswith("WRONG: ")
-
-
-def test_another_dtype_is_another_model_and_gives_another_text(run: Run, text: Text) -> None:
-    from roundlog.generation import load_model
-
-    edited(text.receipt, {"model.dtype": "bf16"})
-    refused(run("verify", text.receipt, "--model", text.model), "is of another model", "model_weight_hash")
-    found = load_model(text.model, dtype="bf16").identity.model_weight_hash
-    edited(text.receipt, {"model.model_weight_hash": "0x" + found.hex()})
-    result = run("verify", text.receipt, "--model", text.model)
-    assert result.exit_code == 3 and result.stdout.startswith("WRONG: ")
-
-
-def test_another_arithmetic_is_wrong_or_none(run: Run, texts: dict[str, Text], text: Text, tmp_path: Path) -> None:
-    short = Path(shutil.copy(texts["bf16"].receipt, tmp_path / "bf16.json"))
-    edited(short, {"arithmetic": "hopper"})
-    result = run("verify", short, "--model", texts["bf16"].model)
-    assert result.exit_code == 3 and result.stdout.startswith("WRONG: ")
-    edited(text.receipt, {"arithmetic": "hopper"})
-    refused(run("verify", text.receipt, "--model", text.model), "leave the arithmetic hopper away")
 
 
 def test_a_wrong_text_of_another_transformers_is_said_to_be_one(run: Run, text: Text) -> None:
@@ -208,12 +157,12 @@ def test_a_signature_of_another_account_is_named(run: Run, text: Text, tmp_path:
     receipt = read(text.receipt)
     forged = receipt.signed(receipt.signer, sign_text(devnet_account(4), receipt.signed_text()))
     text.receipt.write_text(forged.to_json())
-    for words in (("validate", text.receipt), ("verify", text.receipt, "--model", tmp_path / "no")):
+    for words in (("verify", text.receipt, "--offline"), ("verify", text.receipt, "--model", tmp_path / "no")):
         result = run(*words)
         assert result.exit_code == 3 and f"its signature is not that of {SIGNER}" in result.stdout
         assert json.loads(run(*words, "--json").stdout)["wrong_signature"] is not None
     edited(text.receipt, {})
-    result = run("validate", text.receipt, "--signer", SIGNER)
+    result = run("verify", text.receipt, "--offline", "--signer", SIGNER)
     assert result.exit_code == 3 and "nobody has signed it" in result.stdout
 
 
@@ -221,7 +170,7 @@ def test_what_is_said_of_the_tokens_has_to_follow_from_them(run: Run, text: Text
     for name, value in (("finish_reason", "stop"), ("token_count", NEW + 1), ("tokens_hash", "0x" + "12" * 32)):
         right = text.plain[name]
         edited(text.receipt, {name: value})
-        refused(run("validate", text.receipt), f"a {name} that does not follow", "get the receipt again")
+        refused(run("verify", text.receipt, "--offline"), f"a {name} that does not follow", "get the receipt again")
         refused(run("verify", text.receipt, "--model", text.model), name)
         edited(text.receipt, {name: right})
 
@@ -229,18 +178,10 @@ def test_what_is_said_of_the_tokens_has_to_follow_from_them(run: Run, text: Text
 HOSTILE = {
     "nothing": b"",
     "no JSON": b"{",
-    "not UTF-8": b'{"format": "\xff"}',
-    "a list": b"[]",
     "an endless number": b'{"format": ' + b"9" * 5000 + b"}",
-    "a huge number": b'{"temperature": 1e999}',
-    "deep": b"[" * 100_000,
     "a deep predicate": b'{"_type": "https://in-toto.io/Statement/v1", "predicate": ' + b'{"a":' * 100_000,
     "a key twice": b'{"format": 1, "format": 2}',
-    "NaN": b'{"format": NaN}',
-    "a format that is a list": b'{"format": ["tiebreak receipt"]}',
     "a statement of something else": b'{"_type": "https://in-toto.io/Statement/v1", "predicateType": "x"}',
-    "a statement of nothing": b'{"_type": "https://in-toto.io/Statement/v1", '
-    b'"predicateType": "urn:tiebreak:receipt:v1"}',
 }
 
 
@@ -248,17 +189,18 @@ HOSTILE = {
 def test_hostile_files_are_refused_in_one_sentence(run: Run, tmp_path: Path, name: str) -> None:
     path = tmp_path / "receipt.json"
     path.write_bytes(HOSTILE[name])
-    for words in (("validate", path), ("verify", path, "--model", tmp_path), ("validate", path, "--json")):
-        assert len(refused(run(*words), "is no receipt that could be checked", "get the receipt again")) < 500
+    for more in (("--offline",), ("--model", tmp_path), ("--offline", "--json")):
+        said = refused(run("verify", path, *more), "is no receipt that could be checked", "get the receipt again")
+        assert len(said) < 500
 
 
 def test_a_file_that_is_too_large_or_none_is_refused(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "receipt.json"
     with path.open("wb") as file:
         file.truncate((64 << 20) + 1)
-    refused(run("validate", path), "has more than 67108864 bytes")
-    refused(run("validate", tmp_path), "cannot be read", "check the path")
-    refused(run("validate", tmp_path / "no"), "cannot be read", "check the path")
+    refused(run("verify", path, "--offline"), "has more than 67108864 bytes")
+    refused(run("verify", tmp_path, "--offline"), "cannot be read", "check the path")
+    refused(run("verify", tmp_path / "no", "--offline"), "cannot be read", "check the path")
 
 
 def test_each_kind_of_receipt_needs_its_own_options(run: Run, text: Text, trained: Trained, tmp_path: Path) -> None:
@@ -275,11 +217,22 @@ def test_each_kind_of_receipt_needs_its_own_options(run: Run, text: Text, traine
         refused(run("verify", path, "--job", trained.job, "--dir", tmp_path / "w", more), said, code=2)
 
 
+def test_offline_a_receipt_agrees_with_itself_and_nothing_is_repeated(run: Run, text: Text, trained: Trained) -> None:
+    shown = run("verify", text.receipt, "--offline")
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[-1] == f"{text.receipt} agrees with itself; nothing was repeated."
+    for more in (("--model", text.model), ("--job", trained.job), ("--show-text",)):
+        refused(run("verify", text.receipt, "--offline", *more), "leave --offline away", code=2)
+    root = ("--root", "0x" + bytes(32).hex())
+    for more in (("--offline", "--job", trained.job), (), ("--job", trained.job, "--model", text.model)):
+        refused(run("verify", text.receipt, *root, *more), "name that with --job, and no more", code=2)
+
+
 def test_statements_of_in_toto_are_receipts_too(run: Run, text: Text, trained: Trained, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     words = ("receipt", trained.run, "--job", trained.job, "--out", path, "--sign", "--format", "in-toto")
     assert run(*words, env=KEY).exit_code == 0
-    shown = run("validate", path, "--signer", SIGNER)
+    shown = run("verify", path, "--offline", "--signer", SIGNER)
     assert shown.exit_code == 0 and "0x" + trained.root.hex() in shown.stdout and "a run" in shown.stdout
     assert run("verify", path, "--job", trained.job, "--dir", tmp_path / "work").exit_code == 0
     written = tmp_path / "text.in-toto.json"
@@ -288,13 +241,13 @@ def test_statements_of_in_toto_are_receipts_too(run: Run, text: Text, trained: T
     assert run("generate", "--model", text.model, *options, *training).exit_code == 0
     statement = json.loads(written.read_text())
     assert statement["_type"] == "https://in-toto.io/Statement/v1" and statement["predicate"]["tokens"]
-    digest = json.loads(run("validate", path, "--json").stdout)["digest"]
+    digest = json.loads(run("verify", path, "--offline", "--json").stdout)["digest"]
     assert statement["predicate"]["training_receipt"] == digest
     assert statement["subject"][0]["digest"]["sha256"] == statement["predicate"]["tokens_hash"][2:]
     assert run("verify", written, "--model", text.model).exit_code == 0
     statement["subject"][0]["digest"]["sha256"] = "12" * 32
     written.write_text(json.dumps(statement))
-    refused(run("validate", written), "another subject than its receipt")
+    refused(run("verify", written, "--offline"), "another subject than its receipt")
     refused(run("generate", "--model", text.model, *options, "--training-receipt", text.receipt), "give that of a run")
 
 
@@ -426,13 +379,13 @@ def test_a_choice_that_is_not_the_likeliest_is_told(run: Run, text: Text, tmp_pa
     said = f"repeated ones made likelier by a penalty of {2.0**-100}"
     shown = run("verify", path, "--model", text.model).stdout
     assert shown.startswith("Right: ") and f"are not the likeliest ones, but {said}.\n" in shown
-    shown = run("validate", path).stdout
+    shown = run("verify", path, "--offline").stdout
     assert said in shown and "cut at its maximum of 4 tokens" in shown
-    for command in (("validate", path), ("verify", path, "--model", text.model)):
+    for command in (("verify", path, "--offline"), ("verify", path, "--model", text.model)):
         plain = json.loads(run(*command, "--json").stdout)
         assert plain["sampling"]["repetition_penalty"] == 2.0**-100 and not plain["likeliest"]
     ended = edited(path, {"tokens": [5, 0], "finish_reason": "stop", "sampling.repetition_penalty": 1})
-    shown = run("validate", ended).stdout
+    shown = run("verify", ended, "--offline").stdout
     assert "the likeliest ones" in shown and "a token that ends texts" in shown and "cut" not in shown
 
 
@@ -450,18 +403,3 @@ def test_verify_says_how_long_it_takes_and_has_an_end(run: Run, text: Text, monk
     monkeypatch.setattr(kind, "step", lambda *arguments: (time.sleep(1.1), step(*arguments))[1])
     shown = run(*words, "--max-seconds", "1")
     assert shown.exit_code == 1 and "takes longer than 1 s: give a higher --max-seconds" in shown.stderr
-
-
-@pytest.mark.slow
-def test_processes_of_their_own_write_and_check_a_text(text: Text, tmp_path: Path) -> None:
-    tiebreak = [sys.executable, "-m", "tiebreak.cli.app"]
-    written = tmp_path / "own.json"
-    options = ["--max-new-tokens", str(NEW), *DRAWN, "--receipt", str(written)]
-    first = subprocess.run(
-        [*tiebreak, "generate", "--model", str(text.model), *options], input=PROMPT.encode(), capture_output=True
-    )
-    assert first.returncode == 0, first.stderr
-    assert first.stdout.decode() == text.stdout and read(written).tokens == read(text.receipt).tokens
-    assert f"digest 0x{read(written).digest.hex()}" in first.stderr.decode()
-    second = subprocess.run([*tiebreak, "verify", str(written), "--model", str(text.model)], capture_output=True)
-    assert second.returncode == 0 and second.stdout.startswith(b"Right: "), second.stderr

@@ -11,7 +11,7 @@ import pytest
 from roundlog.training.job import Job
 from roundlog.training.run_files import checkpoint_path
 from tiebreak.cli.app import app
-from tiebreak.cli.generation_jobs import without_controls
+from tiebreak.cli.job_texts import without_controls
 from typer.testing import CliRunner
 
 from tests.client.cli.cli_world import Run, Trained, refused
@@ -45,22 +45,11 @@ def done(*words: object) -> str:
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     room = tmp_path_factory.mktemp("texts")
     model = write_model(room / "tiny")
-    words = ["job", "create-generation", "--model", model, "--out", room / "job", "--max-new-tokens", NEW, "--json"]
+    words = ["job", "create", "--model", model, "--out", room / "job", "--max-new-tokens", NEW, "--json"]
     words += ["--interval", 8, *DRAWN]
     made = done(*words, *(word for prompt in PROMPTS for word in ("--prompt", prompt)))
     done("train", room / "job", "--run", room / "run")
     return Generated(model, room / "job", room / "run", made)
-
-
-def test_a_job_has_the_prompts_the_choice_and_no_warning(generated: Generated) -> None:
-    job = Job.read(generated.job)
-    made = json.loads(generated.made)
-    prompts = [byte_tokenizer()(f"<user>{prompt}<assistant>")["input_ids"] for prompt in PROMPTS]
-    assert job.initial["buffer/lengths"].tolist() == [len(prompt) for prompt in prompts]
-    rows = job.initial["buffer/tokens"].tolist()
-    assert [row[: len(prompt)] for row, prompt in zip(rows, prompts, strict=True)] == prompts
-    assert made["spec"]["steps"] == job.spec.steps == max(map(len, prompts)) + NEW - 1
-    assert (job.spec.interval, job.spec.seed, made["unportable"]) == (8, 7, {})
 
 
 def test_the_texts_of_a_run_are_those_that_an_audit_comes_to(generated: Generated, run: Run, tmp_path: Path) -> None:
@@ -128,12 +117,21 @@ def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated,
 
 def test_a_job_is_made_again_to_the_same_bits_and_shown(generated: Generated, tmp_path: Path) -> None:
     said = done(
-        *("job", "create-generation", "--model", generated.model, "--out", tmp_path / "raw", "--raw"),
+        *("job", "create", "--model", generated.model, "--out", tmp_path / "raw", "--raw"),
         *("--prompt", "So", "--max-new-tokens", "1", "--dtype", "bf16", "--arithmetic", "hopper"),
     )
     job = Job.read(tmp_path / "raw")
     assert job.initial["buffer/tokens"].shape == (1, 3) and job.arithmetic == "hopper"
     assert "Captured step equals yours" in " ".join(said.split()) and job.spec.run_id.hex() in said
+
+
+def test_a_job_is_made_of_a_task_or_of_a_model_with_prompts(generated: Generated, run: Run, tmp_path: Path) -> None:
+    out, model = ("--out", tmp_path / "job"), ("--model", generated.model)
+    refused(run("job", "create", *out), "give a TASK, or a --model", code=2)
+    refused(run("job", "create", "digits", *model, "--prompt", "So", *out), "give a TASK, or a --model", code=2)
+    refused(run("job", "create", *model, *out), "give --prompt", code=2)
+    refused(run("job", "create", "digits", "--seed", 3, *out), "name the model that writes it, --model", code=2)
+    refused(run("job", "create", *model, "--prompt", "So", "--set", "steps=2", *out), "leave --set", code=2)
 
 
 def test_what_is_no_text_of_the_job_is_refused_in_one_sentence(
@@ -154,7 +152,6 @@ def test_what_is_no_text_of_the_job_is_refused_in_one_sentence(
     ("words", "said"),
     [
         (["--model", "nowhere"], "there is no folder nowhere with a model"),
-        (["--top-p", "0.5"], "top_k and top_p are for tokens that are drawn: give a temperature above 0"),
         (["--temperature", "1", "--top-p", "2"], "top_p is 2.0: give a number, at least 2^-100, up to 1"),
         (["--max-new-tokens", "60"], "are more than the model's max_position_embeddings of 64"),
         (["--prompt", "\udce9"], "a prompt is no text in UTF-8: convert it."),
@@ -166,7 +163,7 @@ def test_what_nothing_can_be_made_of_is_refused(
 ) -> None:
     given = ["--model", str(generated.model), "--prompt", "So", "--out", str(tmp_path / "job")]
     words = [word.format(model=generated.model) for word in words]
-    refused(run("job", "create-generation", *given, *words), said)
+    refused(run("job", "create", *given, *words), said)
     assert not (tmp_path / "job").exists()
 
 

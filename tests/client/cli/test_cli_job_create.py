@@ -7,13 +7,8 @@ from pathlib import Path
 
 import pytest
 from roundlog.capture.rules import RULES
-from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.execution.microbatch import samples_of
-from roundlog.operators.job_arithmetic import EXACT
-from roundlog.training import Sameness
-from roundlog.training.job import COMPARES, JOB_STAGES, Job, run_bytes
-from tiebreak.cli.jobs import ProductArithmetic
-from tiebreak.cli.task_source import load_task
+from roundlog.training.job import Job, run_bytes
 
 from tests.client.cli.cli_world import Run, refused
 
@@ -104,22 +99,6 @@ def test_the_rates_and_the_stages_of_a_job_are_told(run: Run, file: Path, tmp_pa
     assert plain["learning_rates"]["0/lr"]["last"] == pytest.approx(1e-4)
 
 
-@pytest.mark.parametrize("name", ["line", "short"])
-def test_stages_tell_how_far_they_are(file: Path, name: str) -> None:
-    told: list[tuple[str, float, str]] = []
-    found: list[Sameness] = []
-    task = load_task(f"{file}:{name}", [])()
-    Job.from_task(lambda: task, tell=lambda *words: told.append(words), report=found.append)
-    assert tuple(dict.fromkeys(stage for stage, *_ in told)) == JOB_STAGES
-    shares = [share for stage, share, _ in told if stage == COMPARES]
-    assert shares == sorted(shares) and 0.9 < shares[-1] < 1
-    whole = {"the captured step", "your step in FP64"} if name == "line" else set()
-    assert {"your step"} | whole <= {detail for *_, detail in told}
-    kernels = [detail for *_, detail in told if detail.startswith("kernel ")]
-    assert kernels == [f"kernel {number} of {len(kernels)}" for number in range(1, len(kernels) + 1)]
-    assert (len(kernels) > 20) == (name == "short") and (found[0].kernels > 0) == bool(kernels)
-
-
 def test_a_task_is_checked_without_the_comparison(
     run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,33 +130,6 @@ def test_checks_answer_no_to_tasks_that_are_refused(run: Run, file: Path, tmp_pa
     refused(run("job", "create", f"{file}:line", "--check", "--reward", "1wei"), "leave --reward away", code=2)
 
 
-def test_a_job_in_which_no_parameter_changes_is_made_with_a_warning(run: Run, file: Path, tmp_path: Path) -> None:
-    result = run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--set", "rate=1e-12", "--json")
-    assert result.exit_code == 0 and json.loads(result.stdout)["sameness"]["warning"] in result.stderr
-    assert "none of the 2 trained parameters changes in the first 3 step(s): raise the learning" in result.stderr
-
-
-def test_a_key_that_a_batch_lacks_keeps_the_name_of_its_error(run: Run, file: Path, tmp_path: Path) -> None:
-    said = refused(run("job", "create", f"{file}:misses", "--out", tmp_path / "job"))
-    assert "KeyError: 'labels'" in said and f"my_task.py:{line_of('labels')}" in said
-
-
-def test_the_captured_step_is_said_to_equal_the_users(run: Run, file: Path, tmp_path: Path) -> None:
-    result = run("job", "create", f"{file}:line", "--out", tmp_path / "job")
-    said = " ".join(result.stdout.split())
-    assert "Captured step equals yours: 3 steps from two states, largest difference" in said
-
-
-def test_settings_reach_the_function_with_their_types(run: Run, file: Path, tmp_path: Path) -> None:
-    words = ("job", "create", f"{file}:line")
-    roots = []
-    for number, setting in enumerate(["negative=false", "negative=true", "rate=0.5"]):
-        assert run(*words, "--out", tmp_path / str(number), "--set", setting).exit_code == 0
-        spec = Job.read(tmp_path / str(number)).spec
-        roots.append((spec.data_root, spec.schedule_root))
-    assert len(set(roots)) == 3
-
-
 TYPED = """
 from __future__ import annotations
 from typing import TYPE_CHECKING
@@ -200,66 +152,33 @@ def test_types_that_only_a_type_checker_knows_are_no_hindrance(run: Run, file: P
     assert Job.read(tmp_path / "job").spec.steps == 6
 
 
-@pytest.mark.slow
-def test_the_gpt_example_takes_a_text(run: Run, file: Path, tmp_path: Path) -> None:
-    small = ("--set", "steps=2", "--set", "interval=1", "--set", "width=8", "--set", "layers=1", "--set", "context=8")
-    words = ("job", "create", "gpt", "--out", tmp_path / "job", *small)
-    refused(run(*words), "gpt needs a value for data", "--data PATH")
-    refused(run(*words, "--data", tmp_path / "nothing"), str(tmp_path / "nothing"), "check the path")
-    refused(run(*words, "--data", file, "--set", f"data={file}"), "data is set twice")
-    result = run(*words, "--data", file)
-    assert result.exit_code == 0, result.stderr
-    assert Job.read(tmp_path / "job").program.data["tokens"].shape == (8, 9)
-
-
-SMALL = {
-    "gpt2": ["sequence=8", "positions=8", "vocabulary=256", "width=8", "heads=2", "layers=1", "max_grad_norm=1"],
-    "logistic": ["rows=64", "features=4", "batch_size=8"],
-    "resnet50": ["rows=8", "width=2", "stages=1", "batch_size=4"],
-    "vgg11": ["rows=8", "width=2", "batch_size=4", "batch_norm=true"],
-}
-
-
-@pytest.mark.slow_but("logistic*")
-@pytest.mark.parametrize("name", SMALL)
-def test_the_tasks_of_the_paper_are_examples(run: Run, file: Path, tmp_path: Path, name: str) -> None:
-    settings = [word for setting in ("steps=2", "interval=1", *SMALL[name]) for word in ("--set", setting)]
-    words = ("job", "create", name, "--out", tmp_path / "job", *settings)
-    if name == "logistic":
-        refused(run(*words, "--data", file), f"data={file} sets no parameter of logistic")
-    elif name == "gpt2":
-        words = (*words, "--data", file)
-    else:
-        refused(run(*words, "--data", tmp_path), "data_batch_1 cannot be read")
-    result = run(*words)
-    assert result.exit_code == 0, result.stderr
-    assert Job.read(tmp_path / "job").spec.steps == 2
-    assert name in " ".join(run("job", "create", "--help").stdout.split())
+def test_examples_take_settings_and_data(run: Run, file: Path, tmp_path: Path) -> None:
+    settings = [f"--set={one}" for one in ("steps=2", "interval=1", "rows=64", "features=4", "batch_size=8")]
+    words = ("job", "create", "logistic", "--out", tmp_path / "job", *settings)
+    refused(run(*words, "--data", file), f"data={file} sets no parameter of logistic")
+    refused(run("job", "create", "gpt", "--out", tmp_path / "job"), "gpt needs a value for data", "--data PATH")
+    refused(run("job", "create", "resnet50", "--out", tmp_path / "job", "--data", tmp_path), "cannot be read")
+    assert run(*words).exit_code == 0 and Job.read(tmp_path / "job").spec.steps == 2
 
 
 @pytest.mark.parametrize(
     ("source", "settings", "parts"),
     [
         ("nothing", [], ["nothing is no task", "digits, gpt, gpt2, logistic, resnet50, vgg11"]),
-        ("{file}", [], ["is no task", "my_task.py:function"]),
         ("{file}:missing", [], ["has no function missing", "check the name after the colon"]),
-        ("{room}/absent.py:f", [], ["there is no file", "absent.py"]),
         ("{file}:number", [], ["returns int", "roundlog.capture.Task"]),
         ("{file}:breaks", [], [f"my_task.py, line {line_of('1 / nothing')}", "ZeroDivisionError", "correct it"]),
         ("{file}:bends", [], ["special_i0e", f"my_task.py:{line_of('i0e')}"]),
         ("{file}:line", ["steps=many"], ["steps=many is not a int"]),
         ("{file}:line", ["colour=red"], ["colour=red sets no parameter", "steps, rate, negative"]),
         ("{file}:line", ["negative=yes"], ["negative=yes is not a bool"]),
-        ("{file}:line", ["steps=5"], ["5 steps cannot be cut into checkpoints every 2"]),
         ("{room}/torn.py:f", [], ["torn.py, line 1", "SyntaxError"]),
-        ("{room}/lonely.py:f", [], ["lonely.py, line 2", "ModuleNotFoundError", "no_such_module"]),
     ],
 )
 def test_what_is_wrong_with_a_task_is_said_in_one_sentence(
     run: Run, file: Path, tmp_path: Path, source: str, settings: list[str], parts: list[str]
 ) -> None:
     (tmp_path / "torn.py").write_text("def f(:\n")
-    (tmp_path / "lonely.py").write_text("\nimport no_such_module\n")
     words = [word for setting in settings for word in ("--set", setting)]
     refused(run("job", "create", source.format(file=file, room=tmp_path), "--out", tmp_path / "job", *words), *parts)
     assert not (tmp_path / "job").exists()
@@ -297,9 +216,7 @@ def test_terms_without_a_reward_and_a_reward_without_a_referee_are_refused(
     assert not (tmp_path / "job").exists()
 
 
-@pytest.mark.parametrize(
-    "amount", ["1", "ether", "-1ether", "1.5wei", "1e18wei", "1 dollar", "0.0000000000000000001ether"]
-)
+@pytest.mark.parametrize("amount", ["1", "1.5wei"])
 def test_amounts_without_a_clear_meaning_are_a_matter_of_usage(run: Run, tmp_path: Path, amount: str) -> None:
     result = run("job", "create", "digits", "--out", tmp_path / "job", f"--reward={amount}")
     assert result.exit_code == 2
@@ -345,43 +262,6 @@ def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, f
     assert "0.7 of default is outside" in refused(bad)
 
 
-def test_arithmetics_are_those_of_the_engine(run: Run, file: Path, tmp_path: Path) -> None:
-    assert [one.value for one in ProductArithmetic] == [EXACT, *ARITHMETICS]
-    words = ("job", "create", f"{file}:short", "--out")
-    made = [run(*words, tmp_path / name, "--arithmetic", name, "--json") for name in (EXACT, "hopper", "ampere")]
-    assert [one.exit_code for one in made] == [0, 0, 0], made[1].stderr
-    assert [json.loads(one.stdout)["arithmetic"] for one in made] == [EXACT, "hopper", "ampere"]
-    assert len({Job.read(tmp_path / name).spec.program_root for name in (EXACT, "hopper", "ampere")}) == 3
-    assert "hopper" in run("job", "show", tmp_path / "hopper").stdout
-
-
-def test_arithmetics_that_make_no_sense_are_refused(run: Run, file: Path, tmp_path: Path) -> None:
-    words = ("job", "create", f"{file}:line", "--out", tmp_path / "job", "--arithmetic")
-    unknown = run(*words, "turing")
-    assert unknown.exit_code == 2 and "--arithmetic" in unknown.stderr
-    assert "multiplies no matrices of bf16 or f16: leave the arithmetic hopper away" in refused(run(*words, "hopper"))
-    other = run("job", "create", f"{file}:short", "--out", tmp_path / "job", "--arithmetic", "volta")
-    assert "multiplies no matrices of f16: leave the arithmetic volta away" in refused(other)
-    assert run("job", "create", f"{file}:line", "--out", tmp_path / "job").exit_code == 0
-    again = run("job", "create", tmp_path / "job", "--arithmetic", "hopper")
-    assert "is a job already: leave --out" in refused(again)
-
-
-ODD = """
-import torch
-from roundlog.capture import Task
-
-def odd():
-    torch.manual_seed(0)
-    model = torch.nn.Linear(2, 1)
-    torch.linalg.svd(torch.randn(3, 3))
-    return Task(
-        model=model, loss=lambda m, b: m(b["x"]).square().mean(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(8, 2)}, batch_size=4, steps=2, interval=2, seed=1,
-    )
-"""
-
-
 def test_random_numbers_are_portable_and_torchs_own_on_request(run: Run, file: Path, tmp_path: Path) -> None:
     roots = {}
     for name, words in {"one": (), "two": (), "own": ("--torch-random",)}.items():
@@ -394,12 +274,3 @@ def test_random_numbers_are_portable_and_torchs_own_on_request(run: Run, file: P
     result = run("job", "create", f"{file}:line", "--out", tmp_path / "said", "--torch-random")
     assert "--torch-random" in result.stdout and "another job" in " ".join(result.stdout.split())
     refused(run("job", "create", tmp_path / "one", "--torch-random"), "is a job already")
-
-
-def test_what_is_not_portable_is_said_with_its_line(run: Run, file: Path, tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_text(ODD)
-    result = run("job", "create", f"{tmp_path / 'odd.py'}:odd", "--out", tmp_path / "job")
-    assert result.exit_code == 0
-    said = " ".join(result.stderr.split())
-    assert "the initial state depends on this machine" in said and "travels with the job as data" in said
-    assert "PyTorch itself has computed aten._linalg_svd (at odd.py:8)" in said

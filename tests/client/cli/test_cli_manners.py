@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import subprocess
@@ -16,11 +15,8 @@ import typer
 from tiebreak import quantities
 from tiebreak.cli import output, training
 from tiebreak.cli.app import app
-from tiebreak.cli.failures import ERROR_CODES, error_code
+from tiebreak.cli.failures import ERROR_CODES
 from tiebreak.quantities import in_ether, in_time
-from tiebreak.roles.fetched_content import Refused
-from tiebreak.rpc.chain_errors import InsufficientFunds, InvalidAnswer, JournalInUse
-from tiebreak.store.store_errors import ContentMissing
 
 from tests.client.cli.cli_world import Chain, Run, refused
 
@@ -36,7 +32,7 @@ ALL = list(_commands(typer.main.get_command(app)))
 
 def test_all_commands_are_there() -> None:
     assert {" ".join(path) for path, _ in ALL} >= {
-        *("demo", "job create", "job show", "job list", "job collect", "train", "audit", "verify-model", "export"),
+        *("demo", "job create", "job show", "job list", "job collect", "train", "audit", "verify", "export"),
         *("trainer run", "auditor run", "referee run", "status", "withdraw", "devnet", "deploy", "log inspect"),
     }
 
@@ -125,14 +121,6 @@ def test_a_defect_asks_to_be_reported(run: Run, monkeypatch: pytest.MonkeyPatch,
     )
 
 
-def test_an_interrupt_says_how_to_carry_on(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(training, "read_job", interrupt)
-    refused(run("train", tmp_path, "--run", tmp_path), "run the same command again to carry on", code=130)
-
-
 def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
     done = subprocess.run(
         f"{sys.executable} -m tiebreak.cli.app --help | head -c 1",
@@ -204,15 +192,3 @@ def test_errors_under_json_are_json_with_a_stable_code(run: Run, chain: Chain, t
         error = failed_as_json(run, *words, env=env)
         assert error["code"] == code, error
         assert error["exit_code"] == (2 if code == "usage" else 1)
-
-
-def test_an_error_has_the_code_of_its_nearest_class() -> None:
-    assert error_code(InsufficientFunds("x")) == "insufficient-funds"
-    assert error_code(InvalidAnswer("x")) == "chain"
-    assert error_code(JournalInUse("x")) == "account"
-    assert error_code(ContentMissing("x")) == "store"
-    assert error_code(OSError(errno.ENOSPC, "full")) == "disk-full"
-    assert error_code(OSError(errno.EACCES, "no")) == "system"
-    assert error_code(MemoryError()) == "memory"
-    assert error_code(Refused("x")) == "refused"
-    assert error_code(ZeroDivisionError()) == "internal"

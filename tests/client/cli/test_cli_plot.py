@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from roundlog.storage import load_tensors, save_tensors
+from roundlog.storage import save_tensors
 from roundlog.training.job import Job
 from roundlog.training.run_files import HISTORY_FILE, read_history
 
@@ -51,14 +51,6 @@ def test_a_training_with_validation_comes_to_the_same_root(
     assert found["validation_loss"] == pytest.approx(entries[-1].validation, rel=1e-6)
 
 
-def test_a_validation_is_as_often_as_a_checkpoint_by_default(
-    run: Run, trained: Trained, rows: Path, tmp_path: Path
-) -> None:
-    shown = run("train", trained.job, "--run", tmp_path / "t", "--validate", rows)
-    assert shown.exit_code == 0 and "validation loss" in shown.stdout
-    assert [entry.step for entry in read_history(tmp_path / "t") if entry.validation is not None] == [0, 2, 4]
-
-
 def test_what_cannot_be_validated_on_is_refused(run: Run, trained: Trained, rows: Path, tmp_path: Path) -> None:
     words = ("train", trained.job, "--run", tmp_path / "t")
     refused(run(*words, "--validate-every", "3"), "name the rows with --validate", code=2)
@@ -75,30 +67,6 @@ def test_what_cannot_be_validated_on_is_refused(run: Run, trained: Trained, rows
     fitting[field].view(-1)[3] = 10**6
     save_tensors(rows, fitting)
     refused(run(*words, "--validate", rows), "the validation set does not fit the job's program")
-
-
-def test_dropout_in_a_validation_is_spoken_of(run: Run, tmp_path: Path) -> None:
-    import torch
-    from roundlog import Task
-    from torch import nn
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
-    task = Task(
-        model=model,
-        loss=lambda model, batch: model(batch["x"]).square().mean(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(8, 3)},
-        batch_size=2,
-        steps=2,
-        interval=1,
-        seed=0,
-    )
-    job = Job.from_task(lambda: task)
-    job.write(tmp_path / "job")
-    save_tensors(tmp_path / "rows", {"x": torch.randn(4, 3)})
-    result = run("train", tmp_path / "job", "--run", tmp_path / "t", "--validate", tmp_path / "rows")
-    assert result.exit_code == 0 and "with dropout on" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "audit"])
@@ -145,14 +113,6 @@ def test_runs_are_drawn_with_validation_and_a_column(run: Run, trained: Trained,
         assert data.startswith(b"\x89PNG") and (width, height) == (1200, 720)
 
 
-@DRAWN
-def test_a_run_that_goes_on_or_has_stopped_is_drawn(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "r").mkdir()
-    lines = ['{"step":0,"loss":1.5,"seconds":1}', '{"step":1,"loss":null,"seconds":1}', '{"step":2,"lo']
-    (tmp_path / "r" / HISTORY_FILE).write_text("\n".join(lines))
-    assert "Drew 2 steps" in run("plot", tmp_path / "r", "--out", tmp_path / "x.png", "--log-scale").stdout
-
-
 def test_what_cannot_be_drawn_is_refused_in_one_sentence(run: Run, trained: Trained, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "x.png")
     refused(run("plot", trained.run, "--out", tmp_path / "x.pdf"), "neither a PNG nor an SVG", code=2)
@@ -173,18 +133,3 @@ def test_a_missing_matplotlib_is_named_with_the_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     refused(run("plot", trained.run, "--out", tmp_path / "x.png"), "pip install 'tiebreak[plot]'")
-
-
-@DRAWN
-def test_a_picture_that_cannot_be_written_is_named(run: Run, trained: Trained, tmp_path: Path) -> None:
-    refused(run("plot", trained.run, "--out", tmp_path / "no" / "x.png"), str(tmp_path / "no"), "check the path")
-
-
-def test_the_final_state_of_a_validated_run_is_that_of_any_other(
-    run: Run, trained: Trained, rows: Path, tmp_path: Path
-) -> None:
-    run("train", trained.job, "--run", tmp_path / "t", "--validate", rows, "--validate-every", "1")
-    states = Job.read(trained.job).program.states
-    name = Path("checkpoints") / "00000004.safetensors"
-    ours, theirs = (load_tensors(one / name, states) for one in (tmp_path / "t", trained.run))
-    assert all(ours[one].equal(theirs[one]) for one in states)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-import torch
 from roundlog.examples.digits import digits
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.training.job import Job
 from roundlog.training.run import root_sum
-from roundlog.training.trainer import Trainer, log_header, log_path
+from roundlog.training.trainer import log_header, log_path
 
 from tests.client.cli.cli_world import Run, Trained, refused
 
@@ -29,59 +23,6 @@ def test_train_prints_the_checkpoint_root(run: Run, trained: Trained, tmp_path: 
     assert found["checkpoint_root"] == "0x" + trained.root.hex()
     assert found["log_bytes"] == sum(path.stat().st_size for path in (trained.run / "log").iterdir())
     assert Path(found["final_state"]).is_file()
-
-
-def test_train_shows_people_the_same_root(run: Run, trained: Trained, tmp_path: Path) -> None:
-    assert "0x" + trained.root.hex() in run("train", trained.job, "--run", tmp_path).stdout
-
-
-def test_a_run_that_was_done_already_gives_the_same_answer(run: Run, trained: Trained, tmp_path: Path) -> None:
-    first, second = (json.loads(run("train", trained.job, "--run", tmp_path, "--json").stdout) for _ in range(2))
-    assert first["checkpoint_root"] == second["checkpoint_root"] == "0x" + trained.root.hex()
-    assert second["loss"] is None
-
-
-@pytest.mark.slow
-def test_another_process_on_another_machine_audits_to_the_same_root(trained: Trained, tmp_path: Path) -> None:
-    old = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OPENBLAS_CORETYPE": "Prescott"}
-    profile = {**old, "OMP_NUM_THREADS": "1"}
-    words = ["audit", trained.job, "--run", tmp_path, "--log", trained.run / "log", "--claim", trained.run, "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tiebreak.cli.app", *map(str, words)],
-        env=os.environ | profile,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["checkpoint_root"] == "0x" + trained.root.hex()
-    assert found["agrees"] is True and found["findings"] == [] and found["unreadable"] == []
-    assert found["log"] == "right"
-
-
-@pytest.mark.slow
-def test_a_killed_training_carries_on_to_the_same_root(tmp_path: Path) -> None:
-    job = tmp_path / "job"
-    Job.from_task(lambda: digits(steps=40, interval=2, batch_size=16, width=4)).write(job)
-    command = [sys.executable, "-m", "tiebreak.cli.app", "train", str(job), "--run", str(tmp_path / "run"), "--json"]
-    roots = tmp_path / "run" / "roots"
-    victim = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while victim.poll() is None and not (roots.exists() and roots.stat().st_size >= 64):
-        time.sleep(0.01)
-    victim.send_signal(signal.SIGKILL)
-    assert victim.wait() == -signal.SIGKILL, "the training ended before it could be killed"
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    torch.set_num_threads(1)
-    whole = Trainer(Job.read(job), tmp_path / "whole").run()
-    assert json.loads(done.stdout)["checkpoint_root"] == "0x" + whole.checkpoint_root.hex()
-
-
-def test_a_claim_of_another_root_is_answered_with_exit_code_3(run: Run, trained: Trained, tmp_path: Path) -> None:
-    wrong = bytes([trained.root[0] ^ 1, *trained.root[1:]])
-    result = run("audit", trained.job, "--run", tmp_path, "--claim", "0x" + wrong.hex(), "--json")
-    assert result.exit_code == 3
-    assert json.loads(result.stdout)["agrees"] is False
 
 
 def test_the_first_wrong_checkpoint_of_a_run_is_named(run: Run, trained: Trained, tmp_path: Path) -> None:
@@ -120,21 +61,6 @@ def with_one_bent_entry(trained: Trained, log: Path) -> tuple[Job, int, int]:
     return job, operator, int(entries.indices[place])
 
 
-@pytest.mark.slow
-def test_every_forged_decision_is_named_with_operator_and_line(run: Run, trained: Trained, tmp_path: Path) -> None:
-    """Everything is verified by default, so that exactly the one is found that was turned round."""
-    log = tmp_path / "log"
-    job, operator, element = with_one_bent_entry(trained, log)
-    words = ("audit", trained.job, "--run", tmp_path / "a", "--log", log)
-    result = run(*words, "--json")
-    assert result.exit_code == 3
-    found = json.loads(result.stdout)
-    assert found["checkpoint_root"] == "0x" + trained.root.hex(), "a forged log must not change the result"
-    assert [(one["step"], one["operator"], one["element"]) for one in found["findings"]] == [(3, operator, element)]
-    assert found["log"] == "wrong" and "digits.py:" in found["findings"][0]["described"]
-    assert job.program.describe(operator) in run(*words).stdout
-
-
 def test_an_honest_trainer_with_a_bent_log_entry_is_not_accused_of_a_wrong_claim(
     run: Run, trained: Trained, tmp_path: Path
 ) -> None:
@@ -162,7 +88,7 @@ def test_a_sample_says_that_it_is_one(run: Run, trained: Trained, tmp_path: Path
 
 
 @pytest.mark.slow_but("flipped")
-@pytest.mark.parametrize("damage", ["cut", "flipped", "one gone", "all gone"])
+@pytest.mark.parametrize("damage", ["flipped", "all gone"])
 def test_a_log_that_cannot_be_used_is_reported_and_never_called_right(
     run: Run, trained: Trained, tmp_path: Path, damage: str
 ) -> None:
@@ -170,9 +96,7 @@ def test_a_log_that_cannot_be_used_is_reported_and_never_called_right(
     shutil.copytree(trained.run / "log", log)
     path = log_path(log, 1)
     content = bytearray(path.read_bytes())
-    if damage == "cut":
-        path.write_bytes(content[:-10])
-    elif damage == "flipped":
+    if damage == "flipped":
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
     else:
@@ -215,39 +139,6 @@ def test_paths_that_are_not_there_are_named(run: Run, trained: Trained, tmp_path
     refused(run("log", "inspect", nowhere), str(nowhere))
 
 
-def test_a_file_instead_of_a_directory_is_named(run: Run, trained: Trained, tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("x")
-    refused(run("train", file, "--run", tmp_path / "r"), f"there is no job directory {file}")
-    refused(run("train", trained.job, "--run", file), str(file), "check the path")
-    refused(run("job", "create", "digits", "--out", file), f"{file} is not an empty directory")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["program.json", "spec.json", "initial.safetensors", "schedule.safetensors", "data.safetensors", "data.blocks"],
-)
-@pytest.mark.parametrize("damage", ["missing", "cut", "flipped"])
-def test_a_damaged_job_is_refused_in_one_sentence(
-    run: Run, trained: Trained, tmp_path: Path, name: str, damage: str
-) -> None:
-    job = tmp_path / "job"
-    shutil.copytree(trained.job, job)
-    content = bytearray((job / name).read_bytes())
-    if damage == "missing":
-        (job / name).unlink()
-    elif damage == "cut":
-        (job / name).write_bytes(content[: len(content) // 2])
-    else:
-        # The last byte of a tensor, a digit of the program, a digit of a root: nothing of it goes unnoticed.
-        place = len(content) - 1
-        if name.endswith(".json"):
-            place = content.index(b"0x") + 20 if name == "spec.json" else content.rindex(b"1")
-        content[place] ^= 1
-        (job / name).write_bytes(content)
-    refused(run("train", job, "--run", tmp_path / "run"), str(job))
-
-
 def test_a_job_that_needs_too_much_memory_is_left_alone(run: Run, trained: Trained, tmp_path: Path) -> None:
     words = ("train", trained.job, "--run", tmp_path / "run", "--max-memory", "0.1MB")
     refused(run(*words), "more than the 100000 allowed", "raise the limit")
@@ -270,26 +161,7 @@ def test_an_unfinished_run_cannot_be_a_claim(run: Run, trained: Trained, tmp_pat
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", claim), "whole roots of 32 bytes")
 
 
-@pytest.mark.slow
-def test_a_damaged_record_of_roots_accuses_nobody(run: Run, trained: Trained, tmp_path: Path) -> None:
-    claim = tmp_path / "claim"
-    claim.mkdir()
-    roots = bytearray((trained.run / "roots").read_bytes())
-    (claim / "roots").write_bytes(roots)
-    words = "audit", trained.job, "--run", tmp_path / "a", "--claim", claim
-    refused(run(*words), str(claim / "roots.sums"), "copy it, too")
-    sums = (trained.run / "roots.sums").read_bytes()
-    roots[32] ^= 1
-    (claim / "roots").write_bytes(roots)
-    for recorded in (sums, sums[:40], b"", bytes(64)):
-        (claim / "roots.sums").write_bytes(recorded)
-        refused(run(*words), "the root of interval", "copy the directory again")
-    (claim / "roots").write_bytes((trained.run / "roots").read_bytes())
-    (claim / "roots.sums").write_bytes(sums)
-    assert run(*words).exit_code == 0
-
-
-@pytest.mark.parametrize("share", ["1.5", "-0.1", "nan", "most"])
+@pytest.mark.parametrize("share", ["1.5", "nan"])
 def test_a_share_that_is_none_is_a_matter_of_usage(run: Run, trained: Trained, tmp_path: Path, share: str) -> None:
     result = run("audit", trained.job, "--run", tmp_path, "--verify-log", share)
     assert result.exit_code == 2
@@ -320,10 +192,3 @@ def test_a_damaged_log_is_named_with_the_offset(run: Run, trained: Trained, tmp_
     refused(run("log", "inspect", tmp_path), str(path))
     path.unlink()
     refused(run("log", "inspect", tmp_path), f"{tmp_path} holds no .rlog files")
-
-
-@pytest.mark.slow
-def test_the_log_of_another_job_is_not_mixed_up(run: Run, trained: Trained, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    Job.from_task(lambda: digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
-    refused(run("log", "inspect", trained.run / "log", "--job", other), "the log of another job")

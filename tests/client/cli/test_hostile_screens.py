@@ -13,7 +13,6 @@ from tiebreak.cli.account_summary import AccountSummary, Reader
 from tiebreak.cli.summary_text import LiveScreen
 from tiebreak.contract.abi import _typed
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
 
 from tests.client.disputes import Cast, Run
@@ -66,18 +65,6 @@ def test_no_name_on_the_screen_controls_the_terminal(cast: Cast, name: str) -> N
     assert all(cell_len(line) <= 80 or "x" * 128 in line for line in shown.splitlines())
     if name == "markup":
         assert "[red]x[/red]" in shown
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_outage_on_the_screen_leaves_the_clocks_there(cast: Cast, name: str) -> None:
-    screen = LiveScreen("http://node:8545", cast.customer.address)
-    for _ in range(2):
-        screen.fail(ChainUnavailable(f"the node says {NAMES[name]}"))
-        shown = drawn(screen)
-        assert is_plain(shown) and len(shown.splitlines()) < 40 and len(shown) < 6000
-        screen.show(looking_on(cast, "bafy"))
-    screen.fail(ChainUnavailable(f"the node says {NAMES[name]}"))
-    assert "challenge by" in drawn(screen)
 
 
 @pytest.mark.parametrize("text", [b"x" * 10**7, b"\x1b[2J\xff" * 1000, b"bafy"], ids=["long", "wild", "short"])

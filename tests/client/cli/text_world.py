@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 from roundlog.generation import GenerationReceipt, Generator, parse_generation_receipt
 from roundlog.generation.generation_receipt import tokens_hash
 from roundlog.generation.model_folder import weight_root
-from safetensors.torch import load_file, save_file
 
 POSITIONS = 48
 """Of every generator: no text depends on them."""
@@ -70,18 +68,6 @@ def byte_tokenizer(template: str | None = TEMPLATE, merges: Sequence[tuple[str, 
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
     return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="</s>", chat_template=template)
-
-
-def with_one_ulp(folder: Path, to: Path) -> Path:
-    """A copy of a model in FP32 with the last bit of one weight flipped: of the last norm, which is a factor of all
-    logits, since the change of a lesser one may be rounded away in each of them."""
-    shutil.copytree(folder, to)
-    path = to / "model.safetensors"
-    states = load_file(path)
-    column = states["lm_head.weight"].abs().sum(0).argmax()
-    states["model.norm.weight"].view(torch.int32)[column] ^= 1
-    save_file(states, path, {"format": "pt"})
-    return to
 
 
 @contextmanager

@@ -1,24 +1,19 @@
-"""`tiebreak job create-generation` and `tiebreak job text`: text of a causal language model as a job, and the texts of
-its runs."""
+"""Text of a language model as a job, for `tiebreak job create`; and `tiebreak job text`: the texts of its runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, ClassVar
 
-import typer
-
-from tiebreak.cli import option_groups, output
+from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError, WrongUsage
-from tiebreak.cli.generation import ChoiceOptions, Products, Weights
-from tiebreak.cli.job_capture import JobRequest, show_made_job
+from tiebreak.cli.generation import DTYPE, ChoiceOptions, WeightFormat, tokens_of_prompt
 from tiebreak.cli.job_files import as_root, read_job
-from tiebreak.cli.jobs import ProductArithmetic
-from tiebreak.cli.option_groups import examples, panel, takes_groups
+from tiebreak.cli.option_groups import JOB, JSON, MEMORY, MODEL, argument, command, option
 from tiebreak.cli.text_checks import READS_MODEL, read_model
 from tiebreak.generated_text import text_behind, without_controls
 
@@ -33,95 +28,46 @@ if TYPE_CHECKING:
 _STATES = ("buffer/tokens", "buffer/lengths", "buffer/position")
 """States of a job that generates text: i64[B, L], i64[B], i64[]."""
 
-_job_option = panel("The job")
 
-Folder = Annotated[
-    Path,
-    typer.Option(
-        "--model",
-        metavar="MODEL",
-        help="Folder of Hugging Face (config, tokenizer, weights as safetensors), or a GGUF file.",
-    ),
-]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextJobOptions:
+    """The text that a job generates."""
 
+    panel: ClassVar = "A text of a language model"
+    model: Path | None = option(MODEL, metavar="MODEL")
+    prompt: list[str] | None = option("A prompt; given several times, a batch of them.", metavar="TEXT")
+    raw: bool = option("Take prompts as they are, without the chat template.", False)
+    interval: int | None = option("Tokens between checkpoints; default: one at the end.", metavar="N", min=1)
+    dtype: WeightFormat | None = DTYPE
 
-def register(app: typer.Typer) -> None:
-    """Adds the two commands to those of jobs."""
-    app.command(
-        "create-generation",
-        epilog=examples(
-            'tiebreak job create-generation --model SmolLM2-135M-Instruct --prompt "Who was Euler?" --out job',
-            "tiebreak job create-generation --model tiny --prompt One --prompt Two --temperature 0.8 --out job",
-        ),
-    )(takes_groups(create_generation))
-    app.command(
-        "text",
-        epilog=examples(
-            "tiebreak job text job run --model SmolLM2-135M-Instruct",
-            "tiebreak job text job collected.safetensors --root 0x... --model SmolLM2-135M-Instruct",
-        ),
-    )(takes_groups(text))
+    def loader(self, choice: ChoiceOptions) -> Callable[[], MakeTask]:
+        """Return what reads the model, and gives the function that makes the task. Raises WrongUsage, CommandError,
+        CaptureError for what can be refused before the model is read."""
+        model, prompts = self.model, self.prompt or []
+        if model is None or not prompts:
+            raise WrongUsage("a text begins with a prompt: give --prompt, once or several times.")
+        choice.sampling()
+        for one in prompts:
+            try:
+                one.encode()
+            except UnicodeEncodeError:  # of surrogates, by which Python keeps bytes that are no text
+                raise CommandError("a prompt is no text in UTF-8: convert it.") from None
 
+        def load() -> MakeTask:
+            # Tables of positions are computed as the model is read: portably, so that the job is the same everywhere.
+            with output.progress("Making a job") as bar:
+                bar.tell(READS_MODEL)
+                loaded = read_model(model, self.dtype)
+            tokens = [tokens_of_prompt(loaded, one, raw=self.raw) for one in prompts]
+            return functools.partial(_generation, loaded, tokens, self.interval, choice)
 
-def create_generation(
-    model: Folder,
-    prompt: Annotated[
-        list[str], typer.Option("--prompt", metavar="TEXT", help="A prompt; given several times, a batch of them.")
-    ],
-    out: Annotated[Path, _job_option("--out", help="Directory for the job's files; made, or empty.")],
-    raw: Annotated[bool, typer.Option("--raw", help="Take prompts as they are, without the chat template.")] = False,
-    interval: Annotated[
-        int | None,
-        _job_option(
-            min=1, metavar="N", help="Tokens between checkpoints; default: one at the end.", show_default=False
-        ),
-    ] = None,
-    dtype: Weights = None,
-    arithmetic: Products = ProductArithmetic.EXACT,
-    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
-    *,
-    choice: ChoiceOptions,
-    json: option_groups.Json = False,
-) -> None:
-    """Make a job that generates text by a model in a folder: a step reads or writes one token behind every prompt.
-
-    Prompts go through the tokenizer's chat template if there is one. `job create` posts the job, `train` generates,
-    and `job text` shows the texts.
-    """
-    choice.sampling()  # refuses its numbers before the model is read
-    for one in prompt:
-        try:
-            one.encode()
-        except UnicodeEncodeError:  # of surrogates, by which Python keeps bytes that are no text
-            raise CommandError("a prompt is no text in UTF-8: convert it.") from None
-    request = JobRequest(str(model), out, max_memory, arithmetic=arithmetic, quiet=json)
-
-    def loaded_task() -> MakeTask:
-        # Tables of positions are computed as the model is read: portably, so that the job is the same everywhere.
-        with output.progress("Making a job") as bar:
-            bar.tell(READS_MODEL)
-            loaded = read_model(model, dtype)
-        tokens = [_prompt_tokens(loaded, one, raw=raw) for one in prompt]
-        return functools.partial(_generation, loaded, tokens, interval, choice)
-
-    job, made = request.make(loaded_task)
-    plain = show_made_job(job, out, made, quiet=json)
-    if json:
-        output.show_json(plain)
-
-
-def _prompt_tokens(loaded: LoadedModel, said: str, *, raw: bool) -> list[int]:
-    """Tokens of a prompt. Raises FolderError."""
-    from roundlog.generation import prompt_tokens
-
-    is_chat = not raw and bool(loaded.tokenizer.chat_template)
-    return prompt_tokens(loaded.tokenizer, [{"role": "user", "content": said}] if is_chat else said)
+        return load
 
 
 def _generation(
     loaded: LoadedModel, prompts: Sequence[Sequence[int]], interval: int | None, choice: ChoiceOptions
 ) -> Task:
-    """The task of prompts. Raises CaptureError."""
+    """Return the task of prompts. Raises CaptureError."""
     from roundlog.capture import Task, paused
 
     with paused():  # what it computes is compared, and is no part of the job
@@ -136,25 +82,23 @@ def _generation(
         )
 
 
+@command(
+    "job text",
+    "tiebreak job text job run --model SmolLM2-135M-Instruct",
+    "tiebreak job text job collected.safetensors --root 0x... --model SmolLM2-135M-Instruct",
+)
 def text(
-    directory: option_groups.JobDirectory,
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN|FILE",
-            help="Directory of a run of it, as `train` keeps it, or a state as `job collect` fetches it.",
-        ),
-    ],
-    model: Folder,
-    root: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ROOT", help="State root in hex that a FILE has to have: the final one, as `job show` prints it."
-        ),
-    ] = None,
-    max_memory: option_groups.Memory = option_groups.DEFAULT_MEMORY,
+    directory: Path = JOB,
+    run: Path = argument(
+        "RUN|FILE", "Directory of a run of it, as `train` keeps it, or a state as `job collect` fetches it."
+    ),
+    model: Path = option(MODEL, ..., "MODEL"),
+    root: str | None = option(
+        "State root in hex that a FILE has to have: the final one, as `job show` prints it.", metavar="ROOT"
+    ),
+    max_memory: int = MEMORY,
     *,
-    json: option_groups.Json = False,
+    json: bool = JSON,
 ) -> None:
     """Print the texts that a run of a job has generated, up to its newest checkpoint.
 
@@ -191,7 +135,7 @@ def text(
 
 
 def _state_of_run(run: Path, root: str | None, job: Job) -> tuple[int, Mapping[str, torch.Tensor]]:
-    """(steps, state) of the newest checkpoint of a run. Raises WrongUsage, CommandError."""
+    """Return (steps, state) of the newest checkpoint of a run. Raises WrongUsage, CommandError."""
     from roundlog.training import Run
 
     if not (run / "run.json").is_file():
@@ -205,7 +149,7 @@ def _state_of_run(run: Path, root: str | None, job: Job) -> tuple[int, Mapping[s
 
 
 def _state_of_file(file: Path, root: str | None, job: Job) -> tuple[int, Mapping[str, torch.Tensor]]:
-    """(steps, state) in a stranger's file, which has the root. Raises WrongUsage, CommandError."""
+    """Return (steps, state) in a stranger's file, which has the root. Raises WrongUsage, CommandError."""
     from roundlog.commitments import CommitmentError, state_root
     from roundlog.storage import StorageError, load_tensors
 
@@ -229,21 +173,19 @@ def _state_of_file(file: Path, root: str | None, job: Job) -> tuple[int, Mapping
 
 
 def _require_texts(directory: Path, job: Job) -> None:
-    """Raises CommandError for a job that generates no text."""
+    """Refuse a job that generates no text. Raises CommandError."""
     kinds = [job.program.states.get(name) for name in _STATES]
     shapes = [None if kind is None or str(kind.dtype) != "i64" else tuple(kind.shape) for kind in kinds]
     tokens, lengths, position = shapes
     if tokens is None or len(tokens) != 2 or lengths != tokens[:1] or position != ():
-        raise CommandError(
-            f"{directory} is a job that generates no text: make one with `tiebreak job create-generation`."
-        )
+        raise CommandError(f"{directory} is a job that generates no text: make one with `tiebreak job create --model`.")
 
 
 def _written(
     directory: Path, state: Mapping[str, torch.Tensor], loaded: LoadedModel
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens up to the last one written, i64[B, at most L], and lengths of prompts, i64[B]. Raises CommandError for
-    those of another model's vocabulary, and for numbers that no generation ends with."""
+    """Return the tokens up to the last one written, i64[B, at most L], and lengths of prompts, i64[B]. Raises
+    CommandError for those of another model's vocabulary, and for numbers that no generation ends with."""
     tokens, lengths, position = (state[name] for name in _STATES)
     embedding = loaded.model.get_input_embeddings().weight
     name = next(name for name, one in loaded.model.named_parameters() if one is embedding)
