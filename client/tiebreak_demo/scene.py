@@ -85,7 +85,7 @@ def _level(event: Event) -> str | None:
     """The level of the move that an event reports; None if another event of the transaction tells it, or none does."""
     match event:
         case Bisected(level=level) | LeafOpened(level=level):
-            return level.name
+            return str(level.name)
         case RootOpened(next_level=level) if level in (Level.CHUNK, Level.PARTIAL):
             return (Level.OPERATOR if level is Level.CHUNK else Level.PARTIAL).name
         case ChunkPosted():

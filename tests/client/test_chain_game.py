@@ -10,13 +10,13 @@ import pytest
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
-from make_contract_records import snake_case
 from roundlog.commitments import leaf_hash
 from roundlog.spec import TrainingSpec
 from tiebreak.contract import events as ev
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.struct_bases import ANYONE, PostedSpec
 from tiebreak.contract.structs import Descent

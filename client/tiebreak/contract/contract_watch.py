@@ -49,7 +49,7 @@ def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> byte
     oldest = max(contract.first_block, last_block_before(node, game.started_at, newest))
     for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
         if isinstance(event, ChunkPosted) and leaf_hash(event.chunk) == wanted:
-            return event.chunk
+            return bytes(event.chunk)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Classes that the generated records build on: the training spec as the contract stores it, and methods of records."""
+"""Parts of the structs: the training spec as the contract stores it, and the methods of a game's view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES = (
 against it."""
 
 LevelT = TypeVar("LevelT")
-"""`LevelView`, which is generated."""
+"""`LevelView` of `structs`, which imports this file."""
 
 ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
 """The zero address; as the trainer of a job's terms, it lets any account commit."""

@@ -64,7 +64,7 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
     write_record(record_path, {**name, "token": token, "from_block": context.contract.node.head().number + 1})
     contract = context.contract
     receipt = contract.send(contract.post_job(spec, terms, cid, purpose=f"post a job: {token}"))
-    job_id = contract.event(receipt, JobPosted).job
+    job_id = int(contract.event(receipt, JobPosted).job)
     record_path.unlink()
     notice = Notice(role="customer", what=What.SENT, text=f"post job {job_id}", job=job_id, receipt=receipt)
     context.notify(notice)
@@ -100,7 +100,7 @@ def _posted_since(context: RoleContext, record: dict[str, object]) -> int | None
             and event.job_cid == record["job_cid"]
             and event.spec_hash.hex() == record["spec_hash"]
         ):
-            return event.job
+            return int(event.job)
     return None
 
 
