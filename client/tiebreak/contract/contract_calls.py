@@ -1,4 +1,5 @@
-"""Calls of the contract that change something, as typed methods that make requests; nothing is sent here.
+"""Calls of the contract that change something, as typed methods that make requests; nothing is sent here. Moves of a
+game are classes of their own (`tiebreak.game.moves`).
 
 `IVerificationGame.sol` says when each call is due. `VerificationGame.send` sends one and waits, `Sender.submit` and a
 role's queue send without waiting, and a batch carries several.
@@ -17,20 +18,9 @@ from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.contract.enums import AuditStatus, JobStatus, Side
+from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import (
-    AuditView,
-    Descent,
-    ElementProof,
-    JobView,
-    LeafOpening,
-    NextRoot,
-    OperatorOpening,
-    PartialsOpening,
-    SegmentProof,
-    Terms,
-)
+from tiebreak.contract.structs import AuditView, JobView, NextRoot, Terms
 
 ANY_PLACE = 2**64 - 1
 """The last place, for an auditor that takes any."""
@@ -125,11 +115,11 @@ class GameCalls(ABC):
     def post_job(self, spec: PostedSpec, terms: Terms, job_cid: str, *, purpose: str | None = None) -> ContractCall:
         """Posts a job, and pays its reward and audit fee into escrow. Without a `purpose` the same job may be posted
         again."""
-        return ContractCall.of("postJob", spec, terms, job_cid, value=terms.reward + terms.audit_fee, purpose=purpose)
+        return ContractCall("postJob", (spec, terms, job_cid), value=terms.reward + terms.audit_fee, purpose=purpose)
 
     def reclaim(self, job: int) -> ContractCall:
         """Returns the reward of a job to which nobody committed in time, or whose sealed claim was not opened."""
-        return ContractCall.of("reclaim", job)
+        return ContractCall("reclaim", (job,))
 
     def commit(
         self,
@@ -155,15 +145,15 @@ class GameCalls(ABC):
         self, job: int, *, claimed: NextRoot, final_state_root: bytes, log_cid: str, model_cid: str, salt: bytes
     ) -> ContractCall:
         """Opens the sender's sealed claim, after the audit deadline. `salt`: of the seal; the rest as of `commit`."""
-        return ContractCall.of("openClaim", job, claimed, final_state_root, log_cid, model_cid, salt)
+        return ContractCall("openClaim", (job, claimed, final_state_root, log_cid, model_cid, salt))
 
     def finalize(self, job: int) -> ContractCall:
         """Ends a claim that stands, or pays a verdict that nobody can appeal against any more."""
-        return ContractCall.of("finalize", job)
+        return ContractCall("finalize", (job,))
 
     def withdraw(self) -> ContractCall:
         """Pays out everything that is credited to the sender."""
-        return ContractCall.of("withdraw")
+        return ContractCall("withdraw", ())
 
     # Audits.
 
@@ -198,18 +188,18 @@ class GameCalls(ABC):
 
     def replace_seal(self, job: int, *, seal: bytes) -> ContractCall:
         """Puts another seal in the place of the sender's, by the audit deadline."""
-        return ContractCall.of("replaceSeal", job, seal)
+        return ContractCall("replaceSeal", (job, seal))
 
     def open_audit(
         self, job: int, *, checkpoint_root: bytes, log_cid: str, model_cid: str, salt: bytes
     ) -> ContractCall:
         """Opens the sender's sealed audit, after the claim was opened. It is a challenge if the root is not the
         trainer's."""
-        return ContractCall.of("openAudit", job, checkpoint_root, log_cid, model_cid, salt)
+        return ContractCall("openAudit", (job, checkpoint_root, log_cid, model_cid, salt))
 
     def collect(self, job: int, auditor: ChecksumAddress) -> ContractCall:
         """Credits an auditor's bond, with its share of the fee, or takes the bond of an audit that was not opened."""
-        return ContractCall.of("collect", job, auditor)
+        return ContractCall("collect", (job, auditor))
 
     # Games.
 
@@ -238,65 +228,29 @@ class GameCalls(ABC):
 
     def start_game(self, job: int) -> ContractCall:
         """Starts the next game of a job with blind audits, once all of them are open."""
-        return ContractCall.of("startGame", job)
+        return ContractCall("startGame", (job,))
 
     def in_turn(self, calls: Sequence[ContractCall]) -> ContractCall:
         """Makes several moves, all or none of them. Raises ValueError for a call that pays, which would fail."""
-        return ContractCall.of("inTurn", self._encoded(calls))
+        return ContractCall("inTurn", (self._encoded(calls),))
 
     def batch(self, calls: Sequence[ContractCall]) -> ContractCall:
         """Makes several calls in one transaction, each as if it had been sent alone. One that fails undoes only itself:
         look at the events of the receipt, or at the contract, for what came of each. Raises ValueError for a call that
         pays, which would fail."""
-        return ContractCall.of("batch", self._encoded(calls))
-
-    def bisect(self, game: int, descent: Descent) -> ContractCall:
-        """Shows the row below the leftmost node in which the two sides differ."""
-        return ContractCall.of("bisect", game, descent)
-
-    def open_level(self, game: int, side: Side, leaf: LeafOpening, root: NextRoot) -> ContractCall:
-        """Opens a side's disputed leaf, and its root of the next level."""
-        return ContractCall.of("openLevel", game, side, leaf, root)
-
-    def open_operator(self, game: int, side: Side, opening: OperatorOpening) -> ContractCall:
-        """Opens the disputed operator and a side's root of its output."""
-        return ContractCall.of("openOperator", game, side, opening)
-
-    def prove_store(self, game: int, payload: bytes, proof: Sequence[bytes]) -> ContractCall:
-        """Shows which tensor the agreed state holds where the trainer's stores another one. `payload`: its root."""
-        return ContractCall.of("proveStore", game, payload, proof)
-
-    def post_chunk(self, game: int, chunk: bytes) -> ContractCall:
-        """Posts the trainer's disputed chunk."""
-        return ContractCall.of("postChunk", game, chunk)
-
-    def prove_element(self, game: int, proof: ElementProof) -> ContractCall:
-        """Proves that an element of the trainer's chunk is wrong."""
-        return ContractCall.of("proveElement", game, proof)
-
-    def dispute_sum(self, game: int, descriptor: bytes, chunk: bytes, position: int) -> ContractCall:
-        """Names an element of the trainer's chunk whose running results are searched next."""
-        return ContractCall.of("disputeSum", game, descriptor, chunk, position)
-
-    def open_partials(self, game: int, side: Side, opening: PartialsOpening) -> ContractCall:
-        """Opens a side's tree of running results."""
-        return ContractCall.of("openPartials", game, side, opening)
-
-    def prove_segment(self, game: int, proof: SegmentProof) -> ContractCall:
-        """Proves a segment of the disputed element's terms."""
-        return ContractCall.of("proveSegment", game, proof)
+        return ContractCall("batch", (self._encoded(calls),))
 
     def claim_timeout(self, game: int) -> ContractCall:
         """Ends a game in which a clock has run out."""
-        return ContractCall.of("claimTimeout", game)
+        return ContractCall("claimTimeout", (game,))
 
     def release_bond(self, game: int) -> ContractCall:
         """Credits the bond of a void game to the account that began it."""
-        return ContractCall.of("releaseBond", game)
+        return ContractCall("releaseBond", (game,))
 
     def adjudicate(self, game: int, bits: int) -> ContractCall:
         """Gives the referee's verdict: the bits of the disputed element."""
-        return ContractCall.of("adjudicate", game, bits)
+        return ContractCall("adjudicate", (game, bits))
 
     def _encoded(self, calls: Sequence[ContractCall]) -> list[bytes]:
         for call in calls:

@@ -407,7 +407,7 @@ class ContractWatch:
 
     def _read_stale(self) -> None:
         jobs, games = sorted(self._stale_jobs & self._followed), sorted(self._stale_games)
-        calls = [ContractCall.of("getJob", job) for job in jobs] + [ContractCall.of("getGame", game) for game in games]
+        calls = [ContractCall("getJob", (job,)) for job in jobs] + [ContractCall("getGame", (game,)) for game in games]
         for start in range(0, len(calls), PAGE):
             page = calls[start : start + PAGE]
             # As of the block that was seen: a node that lags behind it refuses, instead of showing an older state.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, get_args
 
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.game.moves import (
-    Bisect,
     ClaimTimeout,
     Decision,
-    DisputeSum,
     ForcedMove,
     Helpless,
     InTurn,
@@ -22,15 +22,7 @@ from tiebreak.game.moves import (
     Need,
     NeedChunk,
     NeedRow,
-    OpenLevel,
-    OpenOperator,
-    OpenPartials,
     Over,
-    PostChunk,
-    ProveElement,
-    ProveSegment,
-    ProveStore,
-    ReleaseBond,
     Row,
     Wait,
     describe_move,
@@ -41,7 +33,7 @@ from tiebreak.roles.job_on_chain import Decisions, JobOnChain, MakeCall, Tell
 from tiebreak.roles.notices import Progress, What
 
 if TYPE_CHECKING:
-    from tiebreak.contract.contract_calls import ContractCall, GameCalls
+    from tiebreak.contract.contract_calls import GameCalls
     from tiebreak.contract.structs import GameView, JobView
     from tiebreak.roles.engine import DisputeTrees
     from tiebreak.roles.long_work import LongWork
@@ -200,32 +192,13 @@ def computed_move(
 
 
 def call_of(contract: GameCalls, game: int, move: Move) -> ContractCall:
-    """The contract's call that makes a move."""
-    match move:
-        case InTurn(moves):
-            return contract.in_turn([call_of(contract, game, one) for one in moves])
-        case Bisect(descent):
-            return contract.bisect(game, descent)
-        case OpenLevel(side, leaf, root):
-            return contract.open_level(game, side, leaf, root)
-        case OpenOperator(side, opening):
-            return contract.open_operator(game, side, opening)
-        case ProveStore(payload, proof):
-            return contract.prove_store(game, payload, proof)
-        case PostChunk(chunk):
-            return contract.post_chunk(game, chunk)
-        case ProveElement(proof):
-            return contract.prove_element(game, proof)
-        case DisputeSum(descriptor, chunk, position):
-            return contract.dispute_sum(game, descriptor, chunk, position)
-        case OpenPartials(side, opening):
-            return contract.open_partials(game, side, opening)
-        case ProveSegment(proof):
-            return contract.prove_segment(game, proof)
-        case ClaimTimeout():
-            return contract.claim_timeout(game)
-        case ReleaseBond():
-            return contract.release_bond(game)
+    """The contract's call that makes a move: a move has the name of its function and, after the game's number, its
+    arguments."""
+    if isinstance(move, InTurn):
+        return contract.in_turn([call_of(contract, game, one) for one in move.moves])
+    name = type(move).__name__
+    arguments = (getattr(move, field.name) for field in fields(move))
+    return ContractCall(name[0].lower() + name[1:], (game, *arguments))
 
 
 HEAD_START = 2
