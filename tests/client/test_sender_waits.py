@@ -142,7 +142,7 @@ def test_a_directory_that_could_not_be_opened_is_free_for_the_next_attempt(tmp_p
         raise ChainUnavailable("the node is away")
 
     with pytest.MonkeyPatch.context() as away:
-        away.setattr(again, "_poll", fails)
+        away.setattr(again, "poll", fails)
         with pytest.raises(ChainUnavailable):
             again.open()
     sender_on(chain, tmp_path).open()

@@ -14,7 +14,7 @@ import pytest
 from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Phase
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.background_jobs import Threads
+from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
@@ -206,7 +206,7 @@ def test_a_log_that_is_served_slowly_does_not_save_a_wrong_claim(world: World) -
     world.post()
     world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
     served = threading.Event()
-    context = replace(world.context("auditor"), background_jobs=Threads())
+    context = replace(world.context("auditor"), background_jobs=BackgroundJobs())
     context = replace(context, store=Slow(world.store, world.contract.job(world.job).claim.log_cid, served))
     auditor = AuditorRole(context, world.job)
     until(lambda: world.contract.job(world.job).game_count == 1, auditor)
@@ -219,7 +219,7 @@ def test_a_log_that_is_served_slowly_does_not_save_a_wrong_claim(world: World) -
 def test_slow_files_of_one_job_do_not_keep_another_one_waiting(world: World) -> None:
     slow, quick = world.post(linear_task(2, 1)), world.post()
     served = threading.Event()
-    context = replace(world.context("trainer"), background_jobs=Threads())
+    context = replace(world.context("trainer"), background_jobs=BackgroundJobs())
     context = replace(context, store=Slow(world.store, world.contract.job(slow).job_cid, served))
     roles = [TrainerRole(context, job) for job in (slow, quick)]
     until(lambda: world.contract.job(quick).status is JobStatus.CLAIMED, *roles)
@@ -246,7 +246,7 @@ class Slow:
 
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
     world.post(linear_task(3000, 1000))
-    context = replace(world.context("trainer"), background_jobs=Threads())
+    context = replace(world.context("trainer"), background_jobs=BackgroundJobs())
     trainer = TrainerRole(context, world.job)
     while not [notice for notice in world.notices if notice.what is What.STEP]:
         trainer.step()

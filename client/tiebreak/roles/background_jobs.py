@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -157,30 +156,9 @@ class BackgroundJob(Generic[T]):
         return replace(self.priority, seconds=(self.total - self.steps) * self.step_seconds)
 
 
-class BackgroundJobs(ABC):
-    """The background jobs of a role. One key is one job, however often it is asked for."""
-
-    @abstractmethod
-    def ask(
-        self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
-    ) -> BackgroundJob[T]:
-        """The job of `key`, begun if there is none. priority: its present stake and deadline."""
-
-    @abstractmethod
-    def forget(self, key: Hashable) -> None:
-        """Drops a job. A running one is told to stop; asking for its key again begins a new one."""
-
-    @abstractmethod
-    def promised(self, key: Hashable) -> float:
-        """Seconds that runs other than `key` still take, as far as measured, without which a bond is lost."""
-
-    @abstractmethod
-    def close(self, patience: float = 1.0) -> bool:
-        """Tells all jobs to stop, and waits at most `patience` seconds for that. Returns whether they all did."""
-
-
-class Threads(BackgroundJobs):
-    """Background jobs in threads, which end with the process. `now`: the chain's clock, in seconds since 1970."""
+class BackgroundJobs:
+    """The background jobs of a role, in threads, which end with the process. One key is one job, however often it is
+    asked for. `now`: the chain's clock, in seconds since 1970."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -194,6 +172,7 @@ class Threads(BackgroundJobs):
     def ask(
         self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
     ) -> BackgroundJob[T]:
+        """The job of `key`, begun if there is none. priority: its present stake and deadline."""
         with self._change:
             if (known := self._jobs.get(key)) is not None:
                 known.priority = priority
@@ -209,6 +188,7 @@ class Threads(BackgroundJobs):
             return job
 
     def forget(self, key: Hashable) -> None:
+        """Drops a job. A running one is told to stop; asking for its key again begins a new one."""
         with self._change:
             if (job := self._jobs.pop(key, None)) is not None:
                 job.stop.set()
@@ -216,11 +196,13 @@ class Threads(BackgroundJobs):
                 self._change.notify_all()
 
     def promised(self, key: Hashable) -> float:
+        """Seconds that runs other than `key` still take, as far as measured, without which a bond is lost."""
         with self._change:
             runs = [*self._running[Lane.RUNS], *self._waiting[Lane.RUNS].values()]
             return sum(one.measured().seconds for one in runs if one.key != key and one.priority.bonded)
 
     def close(self, patience: float = 1.0) -> bool:
+        """Tells all jobs to stop, and waits at most `patience` seconds for that. Returns whether they all did."""
         deadline = time.monotonic() + patience
         with self._change:
             self._closed = True

@@ -22,7 +22,7 @@ from eth_typing import ChecksumAddress
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
 from tiebreak.process_resources import usable_memory
-from tiebreak.roles.background_jobs import BackgroundJobs, Threads
+from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notify, OnLook, ignore, unseen
 from tiebreak.roles.policy import Policy
@@ -153,7 +153,7 @@ class RoleContext:
     policy: Policy = field(default_factory=Policy)
     notify: Notify = ignore
     on_look: OnLook = unseen
-    background_jobs: BackgroundJobs = field(default_factory=Threads)
+    background_jobs: BackgroundJobs = field(default_factory=BackgroundJobs)
     clock: Callable[[], float] = time.monotonic
     make_queue: Callable[[VerificationGame, Sender], TransactionQueue] = TransactionQueue
     queue: TransactionQueue = field(init=False)

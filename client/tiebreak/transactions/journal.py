@@ -14,7 +14,6 @@ cannot pay for an appeal or a challenge loses what it defends. So those records,
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import threading
@@ -22,15 +21,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, ClassVar, TypeVar
 
 from eth_typing import ChecksumAddress
-from eth_utils.address import to_checksum_address
+from pydantic import ConfigDict, TypeAdapter
 from roundlog.storage import lock_file, open_regular, replace_file, sync_directory
 
 from tiebreak.rpc.chain_errors import JournalError, JournalInUse
 
 T = TypeVar("T")
+
+HEX = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex")
+"""Settings of records in which bytes stand as hex digits."""
 
 SIZE = 1 << 20
 """Bytes of the reserve, or a quarter of a smaller disk: enough for some two hundred payments."""
@@ -109,6 +111,7 @@ class Reserve:
 class Signed:
     """One signed transaction; fees in wei per gas."""
 
+    __pydantic_config__: ClassVar = HEX
     hash: bytes
     raw: bytes
     max_fee: int
@@ -119,6 +122,7 @@ class Signed:
 class Entry:
     """One intention. `since`: the newest block when it was signed first; `heard`: its end was told to the caller."""
 
+    __pydantic_config__: ClassVar = HEX
     purpose: str
     nonce: int
     to: ChecksumAddress | None
@@ -129,37 +133,9 @@ class Entry:
     signed: list[Signed] = field(default_factory=list)
     heard: bool = False
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "purpose": self.purpose,
-            "nonce": self.nonce,
-            "to": self.to,
-            "data": self.data.hex(),
-            "value": str(self.value),
-            "gas": self.gas,
-            "since": self.since,
-            "heard": self.heard,
-            "signed": [[one.hash.hex(), one.raw.hex(), one.max_fee, one.priority_fee] for one in self.signed],
-        }
 
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> Entry:
-        """Raises KeyError, TypeError, ValueError for what `to_json` did not write."""
-        to = content["to"]
-        return Entry(
-            purpose=str(content["purpose"]),
-            nonce=int(content["nonce"]),
-            to=None if to is None else to_checksum_address(to),
-            data=bytes.fromhex(content["data"]),
-            value=int(content["value"]),
-            gas=int(content["gas"]),
-            since=int(content["since"]),
-            heard=bool(content["heard"]),
-            signed=[
-                Signed(bytes.fromhex(name), bytes.fromhex(raw), int(most), int(tip))
-                for name, raw, most, tip in content["signed"]
-            ],
-        )
+_ENTRIES = TypeAdapter(Entry)
+"""Reads and writes entries as JSON."""
 
 
 class Journal:
@@ -186,12 +162,12 @@ class Journal:
         for path in sorted(self._place.glob("*.json")):
             try:
                 with open_regular(path) as file:
-                    entry = Entry.from_json(json.loads(file.read()))
+                    entry = _ENTRIES.validate_json(file.read())
                 if path != self._path(entry.nonce):
                     raise ValueError(path.name)
             except OSError as error:
                 raise JournalError(f"{path} cannot be read ({error.strerror}): check the disk.") from error
-            except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            except ValueError:
                 path.replace(path.with_suffix(".damaged"))
             else:
                 found.append(entry)
@@ -215,7 +191,7 @@ class Journal:
 
     def _put(self, entry: Entry) -> None:
         with replace_file(self._path(entry.nonce), private=True) as file:
-            file.write(json.dumps(entry.to_json()).encode())
+            file.write(_ENTRIES.dump_json(entry))
 
     def remove(self, entry: Entry) -> None:
         """Forgets an entry that has ended for good. An entry that cannot be removed is looked at again by the next

@@ -98,14 +98,6 @@ def test_a_clock_that_goes_back_holds_nothing_back_for_good(tmp_path: Path) -> N
     book.require("four", 4, 90, START + 52 * DAY)
 
 
-def test_a_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    (tmp_path / "spending.json").write_text(
-        f'{{"payments": {{"one": ["1-0xcc 1", {START}, "90", true]}}, "earlier": {{}}}}'
-    )
-    book = Spending(tmp_path, "1-0xcc", per_day=100, today=lambda: START + DAY - 1.0)
-    assert (book.last_day(START + DAY - 1), book.last_day(START + 2 * DAY)) == (90, 90)
-
-
 def test_what_no_day_allows_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(SpendingLimit, match=r"costs more than --spend-per-day 100 wei allows") as caught:
         spending(tmp_path).require("one", 1, 101, START)
