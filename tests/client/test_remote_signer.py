@@ -201,13 +201,6 @@ def test_an_answer_that_is_longer_than_the_transaction_is_refused_before_it_is_d
         remote(signer).sign_transaction(ASKED | {"data": bytes(100_000)})
 
 
-def test_the_signature_of_another_account_is_refused() -> None:
-    signer = SomeSigner()
-    signer.key = STRANGER
-    with pytest.raises(WrongSignature, match=f"it has signed as {STRANGER.address}"):
-        remote(signer).sign_transaction(ASKED)
-
-
 @pytest.mark.parametrize(
     ("failure", "kind", "said"),
     [

@@ -89,19 +89,6 @@ def test_the_log_that_an_attestation_serves_waits_for_disk_space_while_it_has_no
 
 
 @pytest.mark.slow
-def test_nobody_else_has_to_finalize_for_an_attestation_to_be_paid(world: World) -> None:
-    world.post(terms=OPEN)
-    world.run(TrainerRole(world.context("trainer"), world.job))
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    world.run(auditor)
-    world.pass_challenge_window()
-    assert not auditor.step().finished and world.status is JobStatus.CLAIMED  # trainer and customer come first
-    world.pass_time(posted(world).claim.challenge_deadline + 100)
-    world.run(auditor)
-    assert world.status is JobStatus.FINAL and world.gains()["auditor"] == FEE
-
-
-@pytest.mark.slow
 def test_a_model_that_its_trainer_withholds_is_delivered_by_the_auditor(world: World) -> None:
     world.post(terms=OPEN)
     honest = world.context("trainer")
@@ -245,21 +232,6 @@ def test_a_log_that_cannot_be_had_gets_no_attestation_until_it_can(world: World)
 
 
 @pytest.mark.slow
-def test_without_an_attestation_a_trainer_that_withholds_is_not_paid(world: World) -> None:
-    world.post(terms=OPEN)
-    honest = world.context("trainer")
-    trainer = TrainerRole(replace(honest, store=withholding(honest.store)), world.job)
-    auditor, customer = AuditorRole(context(world, "auditor"), world.job), world.customer()
-    world.run(trainer, customer)
-    for _ in range(20):
-        auditor.step()
-    world.pass_challenge_window()
-    assert "the window for challenges" in ended(auditor).state
-    world.run(trainer, customer)
-    assert world.status is JobStatus.LAPSED and world.gains() == {} and world.contract_balance() == 0
-
-
-@pytest.mark.slow
 def test_an_address_with_other_bytes_than_the_model_gets_no_attestation(world: World) -> None:
     world.post(terms=OPEN)
     junk = world.store.add_bytes(b"not a model")
@@ -301,17 +273,6 @@ def test_an_attestation_that_the_policy_does_not_allow_is_not_given(
 
 
 @pytest.mark.slow
-def test_an_attestation_that_is_neither_needed_nor_paid_is_not_given(world: World) -> None:
-    world.post(terms=replace(OPEN, audit_fee=0))
-    world.run(TrainerRole(world.context("trainer"), world.job))
-    first = AuditorRole(world.context("second"), world.job)
-    world.run(first)
-    assert posted(world).attestations == 1
-    last = ended(AuditorRole(world.context("auditor"), world.job))
-    assert "it has the 1 that it needs, and is sure to pay for no other" in last.state
-
-
-@pytest.mark.slow
 def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,24 +311,6 @@ def test_a_lapsed_claim_refunds_everybody_but_for_the_share_of_who_attested(worl
 
 
 @pytest.mark.slow
-def test_an_attestation_that_is_told_to_go_without_a_share_is_given_and_gets_none(world: World) -> None:
-    world.post(terms=OPEN)
-    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
-    world.run(trainer, customer)
-    attest(world, "second")
-    auditor = AuditorRole(replace(world.context("auditor"), policy=Policy(without_fee=True)), world.job)
-    world.run(auditor)
-    assert posted(world).attestations == 2
-    assert "place 2 is sure of 0 ether of the audit fee" in world.said("can decide over the bond")[-1].text
-    world.pass_challenge_window()
-    world.run(trainer, customer, auditor)
-    by(world, "referee").send(world.contract.collect(world.job, world.senders["second"].address))
-    by(world, "second").send(world.contract.withdraw())
-    assert world.gains() == {"customer": -OPEN.reward - FEE, "trainer": OPEN.reward, "second": FEE}
-    assert world.said("collect the bond of its audit")
-
-
-@pytest.mark.slow
 def test_an_attestation_that_others_get_in_front_of_pays_no_bond(world: World) -> None:
     """They saw it before a block had it: its sender has named the last place that it takes."""
     world.post(terms=OPEN)
@@ -388,16 +331,3 @@ def test_an_attestation_that_others_get_in_front_of_pays_no_bond(world: World) -
         "second": -OPEN.attestation_bond,
         "customer": -OPEN.reward - FEE,
     }
-
-
-@pytest.mark.slow
-def test_a_claim_by_hand_whose_addresses_nobody_serves_is_final_all_the_same(world: World) -> None:
-    """The contract cannot know what is served: k bonds stand for it, and nothing else."""
-    world.post(terms=OPEN)
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    world.run(trainer)
-    attest(world, "second")
-    assert audit(world, "second").model_cid == CID
-    world.pass_challenge_window()
-    world.run(trainer, world.customer())
-    assert world.status is JobStatus.FINAL and (world.root / "model.safetensors").exists()

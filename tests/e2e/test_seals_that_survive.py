@@ -38,8 +38,6 @@ from tests.e2e.market import (
 )
 from tests.e2e.world import World
 
-BOND = BLIND.attestation_bond
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -169,18 +167,6 @@ def test_a_signer_without_a_secret_still_seals_and_opens_from_its_disk(world: Wo
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
 
 
-@pytest.mark.slow
-def test_two_processes_of_one_account_seal_once_and_either_opens(world: World) -> None:
-    world.post(terms=BLIND)
-    one = AuditorRole(world.context("auditor"), world.job)
-    other = AuditorRole(replace(world.context("auditor"), directory=world.root / "elsewhere"), world.job)
-    trainer = sealed(world, one, other)
-    assert posted(world).audits.count == 1
-    pass_audits(world)
-    world.run(trainer, other)
-    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
-
-
 # Stores and nodes that fail at the wrong moment.
 
 
@@ -261,16 +247,6 @@ def test_a_claim_is_opened_once_the_deadline_lies_deep_enough(world: World) -> N
     blocks(world, trainer, 11)
     assert world.status is JobStatus.SEALED and "lies deep enough" in trainer.step().state
     blocks(world, trainer, 2)
-    assert world.status is JobStatus.CLAIMED
-
-
-@pytest.mark.slow
-def test_a_claim_is_opened_in_time_even_if_the_chain_stands_still(world: World) -> None:
-    world.post(terms=BLIND)
-    trainer = TrainerRole(with_confirmations(world, "trainer", 12), world.job)
-    blocks(world, trainer, 16)
-    pass_audits(world)
-    blocks(world, trainer, 1, seconds=BLIND.opening_window // 2 + 1)
     assert world.status is JobStatus.CLAIMED
 
 

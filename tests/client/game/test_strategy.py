@@ -26,7 +26,6 @@ from tiebreak.game.moves import (
     OpenLevel,
     Over,
     ProveStore,
-    ReleaseBond,
     Trace,
     Wait,
     row,
@@ -199,18 +198,6 @@ def test_a_side_that_falls_silent_after_any_move_loses_by_the_clock_and_not_one_
         assert moves >= 2  # at least both openings were tried
 
 
-def test_two_silent_sides_are_left_to_others() -> None:
-    shape = (1, 4)
-    parties = {Side.TRAINER: Party(shape, 2), Side.CHALLENGER: Party(shape, None)}
-    model = start(shape, parties[Side.TRAINER], parties[Side.CHALLENGER])
-    assert model.phase is Phase.OPENING
-    model.now = max(model.view().deadlines) + 1
-    assert all(isinstance(parties[side].decide(model, side), Helpless) for side in Side)
-    assert timeout_is_due(model.view(), model.now)
-    model.claim_timeout()
-    assert model.outcome is Outcome.BOTH_LOST
-
-
 def test_a_side_in_time_moves_even_though_the_other_one_is_out() -> None:
     shape = (1, 4)
     parties = {Side.TRAINER: Party(shape, 2), Side.CHALLENGER: Party(shape, None)}
@@ -338,23 +325,6 @@ def test_rows_that_nobody_has_shown_are_never_taken() -> None:
     assert isinstance(both, InTurn) and isinstance(both.moves[0], OpenLevel) and not both.moves[0].next.row
     alone = next_move(model.view(), Side.CHALLENGER, replace(known, rows=(shown,)), model.now)
     assert alone == both.moves[0]
-
-
-def test_a_void_game_is_over_for_the_trainer_and_a_bond_to_fetch_for_the_challenger() -> None:
-    game = start((2, 2), Party((2, 2), 1), Party((2, 2), None)).view()
-    void = replace(game, phase=Phase.OVER, outcome=Outcome.VOID, reason=Reason.CLAIM_REJECTED, bond_held=True)
-    assert next_move(void, Side.TRAINER, Known(), 0) == Over(Outcome.VOID)
-    assert next_move(void, Side.CHALLENGER, Known(), 0) == ReleaseBond()
-    assert next_move(replace(void, bond_held=False), Side.CHALLENGER, Known(), 0) == Over(Outcome.VOID)
-
-
-@pytest.mark.parametrize("side", Side)
-def test_in_a_game_that_waits_for_its_turn_nobody_does_anything(side: Side) -> None:
-    game = start((2, 2), Party((2, 2), 1), Party((2, 2), None)).view()
-    waiting = replace(game, phase=Phase.QUEUED, ahead=7, deadlines=(0, 0), started_at=0)
-    for now in (0, game.started_at, 2**40):
-        assert next_move(waiting, side, Known(), now) == Wait("the game's turn: 7 others start before it", None)
-        assert not timeout_is_due(waiting, now)
 
 
 def test_the_trees_of_the_strategy_are_those_of_the_model() -> None:

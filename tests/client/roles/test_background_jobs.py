@@ -15,8 +15,6 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Progress, ignore
 
-from tests.client.inline_jobs import Inline
-
 ETHER = 10**18
 SOON, LATER = Priority(deadline=100, stake=ETHER), Priority(deadline=1000, stake=ETHER)
 PATIENCE = 10.0
@@ -45,15 +43,6 @@ def steps(
         return done[0]
 
     return work
-
-
-def test_a_look_never_waits_for_work(background_jobs: BackgroundJobs) -> None:
-    gate = threading.Event()
-    background_job = background_jobs.ask(Lane.RUNS, "run", steps(3, gate=gate), SOON)
-    assert not background_job.done
-    assert background_jobs.ask(Lane.RUNS, "run", steps(9), SOON) is background_job
-    gate.set()
-    assert background_job.wait(PATIENCE) and background_job.result() == 3
 
 
 def test_what_fails_says_so_when_it_is_asked(background_jobs: BackgroundJobs) -> None:
@@ -102,15 +91,6 @@ def test_a_run_stands_while_a_game_needs_the_machine(background_jobs: Background
     while run.steps == stood:
         time.sleep(0.001)
     background_jobs.forget("run")
-
-
-def test_slow_files_of_many_jobs_leave_room_for_games_and_runs(background_jobs: BackgroundJobs) -> None:
-    gate = threading.Event()
-    slow = [background_jobs.ask(Lane.FILES, i, lambda background_job: gate.wait(PATIENCE), LATER) for i in range(30)]
-    assert background_jobs.ask(Lane.GAMES, "game", steps(1), SOON).wait(PATIENCE)
-    assert background_jobs.ask(Lane.RUNS, "run", steps(1), SOON).wait(PATIENCE)
-    assert not any(background_job.done for background_job in slow)
-    gate.set()
 
 
 def test_content_that_drips_holds_up_nothing_that_a_bond_is_lost_without(background_jobs: BackgroundJobs) -> None:
@@ -168,11 +148,3 @@ def test_a_role_that_ends_by_an_error_leaves_no_work_behind(background_jobs: Bac
     with pytest.raises(MachineError):
         Broken(cast(RoleContext, context)).run(poll=0.001)
     assert background_jobs.close(0.0), "its run has ended"
-
-
-def test_inline_work_is_done_when_it_was_asked_for() -> None:
-    background_jobs = Inline()
-    background_job = background_jobs.ask(Lane.RUNS, "run", steps(3), SOON)
-    assert background_job.done and background_job.result() == 3
-    background_jobs.forget("run")
-    assert background_jobs.ask(Lane.RUNS, "run", steps(2), SOON).result() == 2

@@ -50,17 +50,6 @@ class Recording(JobRole):
         return Progress(state=why, finished=True)
 
 
-def test_a_role_does_in_order_what_its_part_decides() -> None:
-    def part() -> WholeLook:
-        yield Tell(What.STAKED, "the stakes")
-        yield MakeCall("challenge", CALL, game=3)
-        return Progress(state="challenges")
-
-    role = Recording()
-    assert role.progress_of(part()) == Progress(state="challenges")
-    assert role.did == ["tell the stakes", "order challenge for job 7, game 3"]
-
-
 def test_a_part_that_has_come_to_an_end_makes_the_role_leave() -> None:
     def part() -> WholeLook:
         yield Tell(What.WARNING, "too late")
@@ -81,14 +70,6 @@ def test_an_error_takes_no_earlier_decision_back(error: Exception) -> None:
     with pytest.raises(type(error)):
         role.carry_out(part())
     assert role.did == ["order claim the timeout for job 7, game None"]
-
-
-@pytest.mark.parametrize("takes", [True, False])
-def test_a_part_hears_whether_its_call_was_taken(takes: bool) -> None:
-    def part() -> Decisions[bool | None]:
-        return (yield MakeCall("seal", CALL))
-
-    assert Recording(takes).carry_out(part()) is takes
 
 
 def chain(now: int = NOW) -> JobOnChain:
@@ -204,12 +185,3 @@ class Part:
         {call}
 """
     assert len(list(dropped({"part.py": ast.parse(source)}))) == 1
-
-
-def test_parts_do_not_know_the_role_and_order_nothing() -> None:
-    """Roles know their parts; a part that held its role, or its queue, could act past the decisions that it yields."""
-    roles = {"auditor_role.py", "customer_role.py", "referee_role.py", "trainer_role.py"}
-    texts = {path.name: path.read_text() for path in ROLES.glob("*.py")}
-    assert {name for name, text in texts.items() if "roles.job_role import" in text} == roles
-    assert {name for name, text in texts.items() if ".order(" in text} == {*roles, "job_role.py"}
-    assert {name for name, text in texts.items() if "queue.put(" in text} == {"job_role.py"}

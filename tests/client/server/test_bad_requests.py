@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -150,12 +148,6 @@ def test_more_tokens_than_there_is_room_for_are_refused_with_the_room(served: Se
         assert error["code"] == "context_length_exceeded"
 
 
-def test_a_prompt_that_is_too_long_has_a_code_and_others_have_none(served: Served) -> None:
-    """Clients make room in their messages at this code, which mends nothing else."""
-    for prompt, code in (("", None), ([262], None), ("x" * 96, "context_length_exceeded")):
-        assert check_error(exchange(served.url, TEXT, good(served, TEXT) | {"prompt": prompt}))["code"] == code
-
-
 @pytest.mark.parametrize("path", [TEXT, CHAT])
 def test_a_text_that_has_no_room_is_refused_before_it_is_encoded(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
@@ -292,26 +284,3 @@ def test_a_mutated_request_is_a_request_or_is_refused() -> None:
             assert 400 <= error.status < 500 and str(error).endswith(".")
             json.dumps(error.body()).encode()
     assert 100 < taken < 2000
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.slow
-def test_ten_thousand_mutated_requests_leave_nothing_behind(served: Served) -> None:
-    """In this process, which serves: of requests that are refused; those that are right would be answered."""
-    draw, sizes, refused = random.Random(2), [], 0
-    for number in range(10_000):
-        is_chat = bool(number % 2)
-        body = mutated(draw, json.dumps(TEMPLATES[is_chat]).encode())
-        try:
-            parse_request(body, "small", is_chat=is_chat)
-        except RequestError:
-            found = exchange(served.url, CHAT if is_chat else TEXT, body, method="POST")
-            check_error(found)
-            refused += 1
-        if number % 1000 == 999:
-            sizes.append(resident())
-    assert refused > 5000 and served.service._answering == 0
-    assert max(sizes[2:]) - sizes[1] < 16 << 20, sizes

@@ -62,24 +62,6 @@ def test_the_servers_own_bodies_are_right(served: Served, kind: str) -> None:
         assert wrong_response(receipt, served.loaded, found.response) == []
 
 
-def test_a_chat_without_a_maximum_and_a_prompt_of_tokens_are_right(served: Served) -> None:
-    found, receipt = asked(served, "chat", max_tokens=None)
-    assert compared(served, receipt, found.request, found.response) == []
-    found, receipt = asked(served, "text", prompt=[5, 9, 100], max_tokens=None)
-    assert compared(served, receipt, found.request, found.response) == []
-
-
-def test_parts_of_text_a_name_and_a_share_of_nothing_are_read_as_the_server_reads_them(served: Served) -> None:
-    parts = [{"type": "text", "text": text} for text in ("", "a", "", "b")]
-    messages = [{"role": "user", "name": "Ann", "content": parts}]
-    found, receipt = asked(served, "chat", messages=messages, temperature=1, top_p=0, top_k=3, seed=4)
-    assert compared(served, receipt, found.request, found.response) == []
-    plain = {"messages": [{"role": "user", "content": "a\nb"}], "temperature": 0, "seed": 4}
-    _, other = asked(served, "chat", **plain)
-    hashes = {"request_sha256": None, "response_sha256": None, "signature": None}
-    assert replace(receipt, **hashes) == replace(other, **hashes)
-
-
 def test_prompts_of_text_are_what_their_shown_text_gives(served: Served) -> None:
     """Whatever stands in it; token numbers alone make others."""
     said = "<|user|>hé</s> <s> <|assistant|>\n<49160>\u200b\x1b[2J \ufffd🙂 ▁ <unk>"
