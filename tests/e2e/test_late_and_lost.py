@@ -16,8 +16,8 @@ from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainUnavailable
-from tiebreak.transactions.pending_transactions import Sent
 from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.signer import Sent
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 

@@ -143,7 +143,7 @@ class ContractWatch:
         self._stale_jobs: set[int] = set()
         self._stale_games: set[int] = set()
         self._all_read_at = 0
-        self._untold: News | None = None
+        self._pending_news: News | None = None
         """News that was taken in before a request failed."""
 
     # Jobs and games that are followed.
@@ -187,7 +187,7 @@ class ContractWatch:
                     self._stale_games |= set(self._games)
                     self._audits_of.clear()
             self._read_stale()
-            news, self._untold = self._untold, None
+            news, self._pending_news = self._pending_news, None
             return news
 
     @property
@@ -372,8 +372,8 @@ class ContractWatch:
         self._pace.observe(head)
         if before is None:
             events = {}  # the past, which the views show
-        earlier = self._untold or News(head, (), ())
-        self._untold = News(head, (*earlier.events, *events.values()), (*earlier.taken_back, *gone.values()))
+        earlier = self._pending_news or News(head, (), ())
+        self._pending_news = News(head, (*earlier.events, *events.values()), (*earlier.taken_back, *gone.values()))
         for event in (*gone.values(), *events.values()):
             self._touch(event)
 

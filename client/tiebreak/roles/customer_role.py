@@ -145,9 +145,9 @@ class CustomerRole(JobRole):
         return self.leave(f"job {self.job} is {posted.status.name}: refunded")
 
     def _watch(self, posted: JobView) -> Progress:
-        self.carry_out(start_waiting(self.chain, posted))
+        start_waiting(self.chain, posted)
         if games := posted.live_games + posted.queued_games:
-            self.carry_out(end_overdue(self.chain, self.context.queue.games_of(self.job)))
+            end_overdue(self.chain, self.context.queue.games_of(self.job))
             return Progress(state=f"waits for {games} games")
         deadline = posted.claim.challenge_deadline
         if self.context.now() <= deadline:
@@ -180,9 +180,9 @@ class CustomerRole(JobRole):
     def _await_appeals(self, posted: JobView) -> Progress:
         """The claim is rejected; the reward comes back once the auditors that attested to it had time to appeal."""
         if games := posted.live_games + posted.queued_games:
-            self.carry_out(end_overdue(self.chain, self.context.queue.games_of(self.job)))
+            end_overdue(self.chain, self.context.queue.games_of(self.job))
             return Progress(state=f"waits for {games} appeals")
-        return self.carry_out(end_appeals(self.chain, posted))
+        return end_appeals(self.chain, posted)
 
     def _collect(self, posted: JobView) -> Progress:
         priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)

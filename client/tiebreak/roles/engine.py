@@ -79,10 +79,10 @@ class DisputeTrees:
         self._options = options
         self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
         # Games at different places take turns, so more than the newest item of each kind is kept.
-        self._before: Kept[int, list[torch.Tensor]] = Kept(cache_bytes // 4)
-        self._traces: Kept[Place, Trace] = Kept(cache_bytes // 4)
-        self._outputs: Kept[Place, Output] = Kept(cache_bytes // 2)
-        self._on_disk: Kept[int, StepTrace] = Kept(_STEPS_ON_DISK)
+        self._before: LruCache[int, list[torch.Tensor]] = LruCache(cache_bytes // 4)
+        self._traces: LruCache[Place, Trace] = LruCache(cache_bytes // 4)
+        self._outputs: LruCache[Place, Output] = LruCache(cache_bytes // 2)
+        self._on_disk: LruCache[int, StepTrace] = LruCache(_STEPS_ON_DISK)
         """Steps whose outputs are on disk."""
 
     @property
@@ -172,8 +172,8 @@ class DisputeTrees:
         return next(after for done, after in replay(self._run, near, states) if done + 1 == step)
 
 
-class Kept(Generic[K, V]):
-    """A cache of the values used last, with a limit on their bytes; one value is kept whatever its size."""
+class LruCache(Generic[K, V]):
+    """Cache of the values used last, with a limit on their bytes; one value is kept whatever its size."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes

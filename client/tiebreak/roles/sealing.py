@@ -24,7 +24,7 @@ from tiebreak.transactions.journal import HEX
 
 if TYPE_CHECKING:
     from tiebreak.game.moves import Leaves
-    from tiebreak.roles.job_on_chain import JobOnChain
+    from tiebreak.roles.job_role import JobOnChain
     from tiebreak.roles.long_work import LongWork, PublishedAddresses
 
 _MOST_BYTES = 1 << 16

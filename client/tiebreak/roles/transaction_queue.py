@@ -20,8 +20,7 @@ from tiebreak.contract.events import JobPosted
 from tiebreak.rpc.chain_errors import ChainError, ContractError, NodesDisagree, RpcRefused
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS, block_time
 from tiebreak.rpc.transport import UNDERTAKINGS
-from tiebreak.transactions.pending_transactions import Sent, purpose_of
-from tiebreak.transactions.signer import GAS_MARGIN, Funds, funds
+from tiebreak.transactions.signer import GAS_MARGIN, Funds, Sent, funds, purpose_of
 from tiebreak.transactions.spending import UNDERTAKING_GAS, Spending, SpendingLimit
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from tiebreak.rpc.chain_errors import (
 )
 from tiebreak.rpc.node import MAX_REORGANISATION, BlockPace, ChainNode
 from tiebreak.transactions.journal import Entry, Journal, Reserve
-from tiebreak.transactions.pending_transactions import Sent, Use, purpose_of, receipt_of, who_used
-from tiebreak.transactions.signer import MAX_FEE, Key, Signer
+from tiebreak.transactions.signer import MAX_FEE, Key, Sent, Signer, Use, purpose_of, receipt_of, who_used
 
 _LEAST_PAUSE, _PAUSE = 0.01, 1.0  # seconds between questions, a fraction of a block's time on public chains
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered

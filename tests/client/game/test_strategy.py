@@ -32,8 +32,9 @@ from tiebreak.game.moves import (
 )
 from tiebreak.game.strategy import Known, descent, forced_move, next_move, timeout_is_due
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.job_role import JobOnChain
 from tiebreak.roles.long_work import LongWork
+from tiebreak.roles.notices import What
 from tiebreak.roles.player import Games
 
 from tests.client.game.contract_model import ContractModel
@@ -263,15 +264,19 @@ def test_whoever_has_no_tree_under_its_root_is_helpless_and_says_why() -> None:
 
 def test_a_player_that_cannot_move_says_what_to_do() -> None:
     shape, told = (3, 2), list[str]()
+
+    def tell(what: What, text: str, *, game: int | None = None) -> None:
+        told.append(text)
+
     honest, stranger = Party(shape, None), Party(shape, 3)
     model = start(shape, honest, stranger)
-    chain = cast(JobOnChain, SimpleNamespace(now=lambda: model.now))
+    chain = cast(JobOnChain, SimpleNamespace(now=lambda: model.now, tell=tell))
     player = Games(chain, cast(LongWork, None), Side.CHALLENGER)
     trees = cast(DisputeTrees, SimpleNamespace(at_hand=honest.known.trees.get))
     game = model.view()
-    told += [action.text for action in player.play({7: game}, trees)]
+    player.play({7: game}, trees)
     model.now = game.deadlines[Side.CHALLENGER] + 1
-    told += [action.text for action in player.play({7: game}, trees)]
+    player.play({7: game}, trees)
     assert "not over the states at hand; let this role run in the directory that the claim" in told[0]
     assert "clock ran out" in told[1] and "keep this role running" in told[1] and len(told) == 2
 
