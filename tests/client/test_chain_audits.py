@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from eth_typing import ChecksumAddress
-from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
+from tiebreak.contract.enums import JobStatus
 from tiebreak.game.moves import next_root_of
 from tiebreak.roles.sealing import audit_seal, claim_seal, new_salt
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 
-from tests.client.disputes import JOB_CID, TERMS, Cast, Party, Run, made
+from tests.client.disputes import JOB_CID, TERMS, Cast, Run, made
 
 FEE = 10**17
 OPEN = replace(TERMS, attestations_needed=1, audit_fee=FEE, attestation_bond=10**18)
@@ -100,40 +100,3 @@ def test_a_blind_audit_with_the_same_root_attests(node: ChainNode, cast: Cast) -
     node.advance_time(TERMS.challenge_window + 1)
     cast.customer.send(cast.customer.finalize(job))
     assert cast.customer.job(job).status is JobStatus.FINAL
-
-
-@pytest.mark.slow
-def test_an_auditor_defends_a_right_claim_that_its_trainer_lost(node: ChainNode, cast: Cast) -> None:
-    job, run, wrong = cast.post(OPEN), Run.of(), Run.of(33)
-    cast.commit(job, run)
-    attest(cast, job, run)
-    seen = cast.referee.job(job)
-    verdict, _ = made(
-        cast.referee,
-        cast.referee.challenge(
-            job,
-            spec_hash=seen.spec_hash,
-            claimed_root=seen.claim.checkpoint_root,
-            checkpoint_root=wrong.checkpoints.root,
-            bond=TERMS.challenger_bond,
-        ),
-    )
-    liar = Party(cast.referee, wrong, Side.CHALLENGER)
-    assert liar.move(verdict) and liar.move(verdict)  # finds the leaf, and opens it
-    node.advance_time(TERMS.clock_allowance + 1)
-    cast.referee.send(cast.referee.claim_timeout(verdict))
-    assert cast.customer.job(job).status is JobStatus.APPEALABLE
-
-    game, _ = made(cast.auditor, cast.auditor.appeal(job, spec_hash=cast.spec().hash, bond=TERMS.challenger_bond))
-    shown = cast.customer.game(game)
-    assert shown.is_appeal and shown.trainer == AUDITOR
-    puppet, auditor = Party(cast.referee, wrong, Side.CHALLENGER), Party(cast.auditor, run, Side.TRAINER)
-    for turn in range(100):
-        if cast.customer.game(game).phase is Phase.OVER:
-            break
-        (puppet, auditor)[turn % 2].move(game)
-    assert cast.customer.game(game).outcome is Outcome.TRAINER_WON
-    cast.auditor.send(cast.auditor.collect(job, AUDITOR))
-    held = OPEN.attestation_bond + TERMS.challenger_bond
-    assert made(cast.auditor, cast.auditor.withdraw())[0] > held + TERMS.challenger_bond // 2 - 1
-    assert cast.customer.job(job).status is JobStatus.REJECTED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ from roundlog.commitments import leaf_hash
 from roundlog.spec import TrainingSpec
 from tiebreak.contract import events as ev
 from tiebreak.contract.abi import ContractAbi
-from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.struct_bases import ANYONE, PostedSpec
+from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import Descent
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.game.moves import Bisect
@@ -182,51 +180,6 @@ def test_another_job_or_another_claim_than_believed_gets_no_bond(cast: Cast) -> 
     with pytest.raises(ContractError) as caught:
         cast.auditor.send(cast.auditor.attest(job, spec_hash=root("spec"), checkpoint_root=claimed))
     assert caught.value.name == "WrongSpec"
-
-
-def test_many_views_and_many_calls_in_one_request(cast: Cast) -> None:
-    job = cast.post(replace(TERMS, concurrent_games=1))
-    cast.commit(job, Run.of())
-    first, second = (cast.challenge(job, root(name)) for name in ("one", "other"))
-    views = [
-        ContractCall.of("getJob", job),
-        ContractCall.of("getGame", second),
-        ContractCall.of("getJob", 99),
-        ContractCall.of("creditOf", ANYONE),
-    ]
-    seen, game, missing, credit = cast.customer.views(views)
-    assert seen == cast.customer.job(job) and (seen.live_games, seen.queued_games) == (1, 1)
-    assert game == cast.customer.game(second) and (game.phase, game.ahead, game.deadlines) == (Phase.QUEUED, 0, (0, 0))
-    assert isinstance(missing, ContractError) and missing.name == "WrongJobStatus"
-    assert credit == 0
-
-    # Each call for itself: the first is early, the second counts, the third waits for its turn.
-    attest = ContractCall.of("attest", job, cast.spec().hash, Run.of().checkpoints.root, "", "", 0)
-    calls = [
-        ContractCall.of("claimTimeout", first),
-        attest,
-        ContractCall.of("claimTimeout", second),
-        ContractCall.of("batch", []),
-    ]
-    early, done, waits, nested = cast.auditor.try_batch(calls)
-    assert [error.name for error in (early, waits, nested)] == [
-        "TooEarly",
-        "WrongPhase",
-        "NestedBatch",
-    ] and done is None
-    assert not cast.auditor.has_attested(job, devnet_account(2).address)
-    receipt = cast.auditor.send(cast.auditor.batch(calls))
-    assert [type(event).__name__ for event in cast.auditor.decode(receipt.logs)] == ["Attested"]
-    assert cast.auditor.has_attested(job, devnet_account(2).address)
-
-    cast.auditor.node.advance_time(TERMS.clock_allowance + 1)
-    receipt = cast.trainer.send(
-        cast.trainer.batch([ContractCall.of("claimTimeout", first), ContractCall.of("withdraw")])
-    )
-    happened = [type(event).__name__ for event in cast.trainer.decode(receipt.logs)]
-    assert happened[0] == "GameOver" and {"Burnt", "GameStarted", "LevelStarted", "Withdrawn"} <= set(happened)
-    assert cast.customer.game(second).phase is Phase.BISECTION
-    assert cast.customer.burnt() == TERMS.challenger_bond // 4
 
 
 def test_writing_without_an_account_is_one_clear_error(cast: Cast) -> None:

@@ -3,7 +3,6 @@ collected in the end."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +10,7 @@ import pytest
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.customer_role import CustomerRole
-from tiebreak.roles.notices import Notice
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import ContentStore
@@ -23,7 +20,7 @@ from tiebreak.transactions.signer import Funds
 from tiebreak_demo.adversary.parties import withholding
 
 from tests.e2e.market import CID, FEE, OPEN, attest, audit, by, context, posted
-from tests.e2e.world import Ticks, World, ended
+from tests.e2e.world import World, ended
 
 
 @pytest.fixture
@@ -61,31 +58,6 @@ def test_an_honest_auditor_attests_serves_the_model_and_is_paid(world: World) ->
     assert world.status is JobStatus.FINAL and audit(world, "auditor").status is AuditStatus.CLOSED
     assert world.gains() == {"customer": -OPEN.reward - FEE, "trainer": OPEN.reward, "auditor": FEE}
     assert world.contract_balance() == 0
-
-
-@pytest.mark.slow
-def test_the_log_that_an_attestation_serves_waits_for_disk_space_while_it_has_no_bond(world: World) -> None:
-    """Another job may have taken the space since the audit began."""
-    world.post(terms=OPEN)
-    world.run(TrainerRole(world.context("trainer"), world.job))
-    other = world.root / "auditor" / f"job-99-{99:016x}"
-
-    def audited(notice: Notice) -> None:
-        world.notices.append(notice)
-        if "audited to checkpoint root" in notice.text:
-            other.mkdir(exist_ok=True)
-            (other / "data").write_bytes(bytes(2 << 20))
-
-    context = replace(world.context("auditor"), limits=RoleLimits(rooms_bytes=2 << 20), clock=Ticks(), notify=audited)
-    auditor = AuditorRole(context, world.job, use_log=False)
-    for _ in range(5):
-        assert not auditor.step().finished
-    assert world.said("raise --most-disk, or wait until another job is over") and not world.contract.audits_of(
-        world.job
-    )
-    shutil.rmtree(other)
-    world.run(auditor)
-    assert audit(world, "auditor").status is AuditStatus.ATTESTED
 
 
 @pytest.mark.slow
@@ -205,30 +177,6 @@ def test_a_log_that_drips_does_not_keep_the_threads_of_an_auditor(world: World) 
     for _ in range(30):
         assert not auditor.step().finished
     assert len(dripping.asked) > 2 and posted(world).attestations == 0
-
-
-@pytest.mark.slow
-def test_a_log_that_cannot_be_had_gets_no_attestation_until_it_can(world: World) -> None:
-    world.post(terms=OPEN)
-    honest = world.context("trainer")
-    trainer = TrainerRole(replace(honest, store=withholding(honest.store)), world.job)
-    auditor, customer = AuditorRole(context(world, "auditor"), world.job), world.customer()
-    world.run(trainer)
-    for _ in range(30):
-        assert not auditor.step().finished
-    log_cid = posted(world).claim.log_cid
-    told = world.said(f"the log at {log_cid} cannot be had")
-    assert len(told) == 1 and "did not succeed" in told[0].text
-    assert posted(world).attestations == 0
-
-    (run,) = (world.root / "trainer").glob("job-*/run/log")
-    assert world.store.add_directory(run) == log_cid
-    for _ in range(10):
-        auditor.step()
-    assert audit(world, "auditor").log_cid == log_cid
-    world.pass_challenge_window()
-    world.run(trainer, auditor, customer)
-    assert world.status is JobStatus.FINAL
 
 
 @pytest.mark.slow

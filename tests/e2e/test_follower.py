@@ -95,10 +95,3 @@ def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> No
         follower.step()
     assert world.contract.job(sound).status is JobStatus.CLAIMED
     assert len(world.said("the training did not succeed: RuntimeError: an operator nobody has thought of")) == 1
-
-
-def test_a_follower_leaves_alone_what_it_is_told_to(world: World) -> None:
-    world.post(linear_task(2, 1))
-    follower = JobFollower(world.context("trainer"), "trainer", lambda job, posted: None)
-    assert not follower.step().acted
-    assert world.status is JobStatus.OPEN

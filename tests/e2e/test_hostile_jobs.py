@@ -207,17 +207,6 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
 
 
 @pytest.mark.slow
-def test_who_follows_many_jobs_does_not_even_audit_a_trap(world: World) -> None:
-    """Untrusted customers could keep its machine busy with jobs on which it would never put a bond."""
-    world.post()
-    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
-    context = replace(world.context("auditor"), policy=Policy(referees=frozenset()))
-    progress = ended(AuditorRole(context, world.job, only_with_bond=True))
-    assert "left alone: its referee" in progress.state
-    assert not [notice for notice in world.notices if notice.role == "auditor" and notice.what is What.STEP]
-
-
-@pytest.mark.slow
 def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post(linear_task(2, 1))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import threading
 import time
@@ -165,25 +164,6 @@ def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: py
         time.sleep(0.05)
     end.cancel()
     assert world.contract.job(world.job).game_count == 1
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_for_a_while_costs_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.post()
-    context = replace(world.context("trainer"), clock=Ticks())
-    fetch, left = context.store.get_directory, [6]
-
-    def full(*arguments: Any, **options: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
-            raise OSError(errno.ENOSPC, "No space left on device", str(context.directory))
-        return fetch(*arguments, **options)
-
-    monkeypatch.setattr(context.store, "get_directory", full)
-    world.run(TrainerRole(context, world.job))
-    assert world.status is JobStatus.CLAIMED and left == [0]
-    told = [notice for notice in world.notices if "No space left" in notice.text]
-    assert len(told) == 1  # each warning once, until it changes
 
 
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:

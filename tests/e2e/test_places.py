@@ -14,7 +14,6 @@ from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.transactions.spending import Spending
 from tiebreak_demo.adversary.parties import poisoning_trainer
 
@@ -130,36 +129,6 @@ def test_a_killed_auditor_fills_its_place_whatever_its_disk_has_lost(world: Worl
 
 
 @pytest.mark.slow
-def test_a_signer_without_a_secret_fills_its_place_though_its_files_are_lost(world: World) -> None:
-    world.post(terms=THREE)
-    world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
-    trainer, auditor, _ = with_a_place(world)
-    auditor.close()
-    shutil.rmtree(room(world, "auditor"))
-    again = AuditorRole(context(world, "auditor"), world.job)
-    look(again)
-    pass_audits(world)
-    world.run(trainer, again)
-    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
-
-
-@pytest.mark.slow
-def test_two_processes_of_an_account_without_a_secret_do_not_replace_each_others_seals_for_ever(world: World) -> None:
-    world.post(terms=THREE)
-    world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
-    sealed(world)
-    both = [
-        AuditorRole(replace(context(world, "auditor"), directory=world.root / name), world.job)
-        for name in ("one", "other")
-    ]
-    for _ in range(20):
-        for one in both:
-            one.step()
-    assert posted(world).audits.count == 1 and len(world.said("seal its audit in the place")) <= 6
-    assert world.said("another process of this account has sealed this audit")
-
-
-@pytest.mark.slow
 def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_the_same(world: World) -> None:
     world.post(terms=THREE)
     wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -223,28 +192,3 @@ def test_a_place_counts_once_against_a_limit_on_spending(world: World) -> None:
     background_jobs.take(20)
     look(auditor)
     assert audit(world, "auditor").seal != taken
-
-
-class Forgetful(TransactionQueue):
-    """A queue that is killed before it sends its first order."""
-
-    killed = False
-
-    def put(self, order: Order) -> bool:
-        if not self.killed:
-            self.killed = True
-            return False
-        return super().put(order)
-
-
-@pytest.mark.slow
-def test_what_hides_behind_a_place_is_on_disk_before_it_is_sent(world: World) -> None:
-    world.post(terms=THREE)
-    sealed(world)
-    auditor, background_jobs = paced(world, make_queue=Forgetful)
-    look(auditor)
-    background_jobs.take(3)
-    auditor.step()
-    assert posted(world).audits.count == 0 and (room(world, "auditor") / "sealed-place.json").exists()
-    look(auditor)
-    assert posted(world).audits.count == 1

@@ -89,19 +89,6 @@ def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None
 
 
 @pytest.mark.slow
-def test_a_salt_belongs_to_its_account_job_and_kind(world: World) -> None:
-    def salt(name: str, kind: str, job: int) -> bytes:
-        role = AuditorRole(world.context(name), job)
-        return sealing_of(role, kind).of_audit(posted(world), bytes(32)).salt
-
-    world.post(terms=BLIND)
-    salts = [salt(*of) for of in (("auditor", "audit", 1), ("second", "audit", 1), ("auditor", "claim", 1))]
-    salts.append(salt("auditor", "audit", 2))
-    assert len(set(salts)) == 4 and all(len(one) == 32 for one in salts)
-    assert salt("auditor", "audit", 1) == salts[0]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "half of the seal", "everything"])
 def test_a_killed_auditor_opens_what_it_sealed_whatever_its_disk_has_lost(world: World, loss: str) -> None:
     world.post(terms=BLIND)

@@ -274,27 +274,6 @@ def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_
 
 
 @pytest.mark.slow
-def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quick_world: World) -> None:
-    quick_world.post()
-    trainer = poisoning_trainer(quick_world.context("trainer"), quick_world.job, poisoned_step=10)
-    slow = AuditorRole(silenced(quick_world.context("second")), quick_world.job)
-    fast = AuditorRole(quick_world.context("auditor"), quick_world.job)
-    quick_world.run(trainer, slow)
-    quick_world.run(trainer, slow, fast, quick_world.referee())
-    assert quick_world.game(1).outcome is Outcome.VOID
-    assert quick_world.game(2).outcome is Outcome.CHALLENGER_WON
-    quick_world.run(slow, fast, trainer, quick_world.customer())
-    shares = quick_world.shares(2)
-    assert quick_world.gains() == {
-        "customer": shares.customer,
-        "trainer": -TRAINER_BOND,
-        "auditor": shares.gas,
-        "second": shares.half,  # the first to challenge with the root that has won
-    }
-    assert quick_world.contract_balance() == 0
-
-
-@pytest.mark.slow
 def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick_world: World) -> None:
     quick_world.post()
     trainer = log_forging_trainer(quick_world.context("trainer"), quick_world.job)
@@ -302,18 +281,6 @@ def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick
     quick_world.run(trainer, auditor)
     assert quick_world.said("the log is wrong at step")
     assert quick_world.contract.job(quick_world.job).attestations == 1
-
-
-def test_a_job_to_which_nobody_commits_is_refunded(quick_world: World) -> None:
-    quick_world.post(linear_task(2, 1))
-    customer = quick_world.customer()
-    assert not customer.step().acted
-    quick_world.pass_time(quick_world.contract.job(quick_world.job).commit_deadline)
-    quick_world.run(customer)
-    trainer = TrainerRole(quick_world.context("trainer"), quick_world.job)
-    assert ended(trainer).finished
-    assert quick_world.status is JobStatus.EXPIRED
-    assert quick_world.gains() == {}
 
 
 @pytest.mark.slow

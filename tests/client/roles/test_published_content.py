@@ -15,7 +15,6 @@ from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.published_content import OVER, Keeper, PublishedContent
 from tiebreak.rpc.chain_errors import ChainUnavailable, ContractError
 from tiebreak.store import FolderStore
-from tiebreak.store.store_errors import StoreUnavailable
 
 DAY = 86_400
 SPEC = bytes(range(32))
@@ -165,27 +164,6 @@ def test_a_number_that_belongs_to_another_job_now_ends_nothing(world: World) -> 
     del world.chain.jobs[3]
     world.keeper.round()
     assert world.store.pins() == [cid] and world.notices == []
-
-
-def test_outages_are_told_once_and_outlived(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.publish(3, b"model")
-    world.chain.set(3, JobStatus.FINAL)
-    world.keeper.round()
-    world.chain.later(30 * DAY)
-    world.chain.away = True
-    world.keeper.round()
-    world.keeper.round()
-    world.chain.away = False
-
-    def away(cid: str) -> None:
-        raise StoreUnavailable("the store is away: wait.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(world.store, "unpin", away)
-        world.keeper.round()
-    assert [notice.text for notice in world.notices] == ["the chain is away: wait.", "the store is away: wait."]
-    world.keeper.round()
-    assert world.store.pins() == [] and world.notices[-1].what is What.UNPINNED
 
 
 def test_content_that_is_added_again_while_it_is_unpinned_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
