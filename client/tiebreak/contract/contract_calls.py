@@ -20,23 +20,23 @@ ANY_PLACE = 2**64 - 1
 
 
 def fee_share(terms: Terms) -> int:
-    """Wei of one share of the audit fee."""
+    """Return the wei of one share of the audit fee."""
     return terms.audit_fee // terms.attestations_needed if terms.attestations_needed else 0
 
 
 def sure_fee(terms: Terms, place: int) -> int:
-    """Wei of the audit fee that an attestation at a place is sure of, whatever other auditors do."""
+    """Return the wei of the audit fee that an attestation at a place is sure of, whatever other auditors do."""
     return fee_share(terms) if place < terms.attestations_needed else 0
 
 
 def place_of(audits: Sequence[AuditView], auditor: ChecksumAddress) -> int | None:
-    """The place of an account's audit among all of a job; None if it has none."""
+    """Return the place of an account's audit among all of a job; None if it has none."""
     return next((place for place, audit in enumerate(audits) if audit.auditor == auditor), None)
 
 
 def fee_at(job: JobView, audits: Sequence[AuditView], place: int) -> int:
-    """Wei of the audit fee that the audit at a place has as things stand: of a job that is over, in the end. Audits
-    that are still sealed before it count as attestations while they can be opened."""
+    """Return the wei of the audit fee that the audit at a place has as things stand: of a job that is over, in the end.
+    Audits that are still sealed before it count as attestations while they can be opened."""
     if job.audits.lost or place >= len(audits):
         return 0
     if job.status in (JobStatus.SEALED, JobStatus.EXPIRED):
@@ -48,7 +48,7 @@ def fee_at(job: JobView, audits: Sequence[AuditView], place: int) -> int:
 
 
 def _attests(job: JobView, audit: AuditView) -> bool:
-    """Whether an audit attests to the claim, or may still. Only an attestation has addresses, which it keeps."""
+    """Return whether an audit attests to the claim, or may still. Only an attestation has addresses, which it keeps."""
     may = audit.status is AuditStatus.SEALED and job.status is JobStatus.CLAIMED
     return bool(audit.model_cid) or may
 

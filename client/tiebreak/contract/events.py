@@ -31,12 +31,12 @@ _RENAMED = {"index": "leaf_index"}
 
 
 def snake_case(name: str) -> str:
-    """A name of Solidity as Python writes it."""
+    """Return a name of Solidity as Python writes it."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def _classes() -> Iterator[tuple[str, type[Event]]]:
-    """The classes by their names. Raises DeploymentError for an artifact that is damaged."""
+    """Return the classes by their names. Raises DeploymentError for an artifact that is damaged."""
     try:
         for entry in load_artifact("VerificationGame")["abi"]:
             if entry["type"] == "event":
@@ -60,7 +60,7 @@ def _classes() -> Iterator[tuple[str, type[Event]]]:
 if TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """A class of an event, whose name and fields a type checker cannot know."""
+        """Return a class of an event, whose name and fields a type checker cannot know."""
 
 else:
     globals().update(_classes())

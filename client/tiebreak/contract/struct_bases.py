@@ -40,13 +40,13 @@ class PostedSpec:
 
     @staticmethod
     def of(values: Sequence[Any]) -> PostedSpec:
-        """Builds a spec from the fields of the Solidity struct, in its order: the engine's, then the two addresses."""
+        """Build a spec from the fields of the Solidity struct, in its order: the engine's, then the two addresses."""
         *training, referee, adjudicator = values
         names = (field.name for field in fields(TrainingSpec))
         return PostedSpec(TrainingSpec(**dict(zip(names, training, strict=True))), referee, adjudicator)
 
     def as_tuple(self) -> tuple[object, ...]:
-        """The fields in the order of the Solidity struct."""
+        """Return the fields in the order of the Solidity struct."""
         return (*(getattr(self.training, field.name) for field in fields(TrainingSpec)), self.referee, self.adjudicator)
 
     @property
@@ -70,7 +70,7 @@ class GameMethods(Generic[LevelT]):
         return self.levels[-1]
 
     def left(self, side: Side, now: int) -> int:
-        """Seconds on a side's clock at the instant `now`."""
+        """Return seconds on a side's clock at the instant `now`."""
         clock = self.clocks[side]
         left: int = clock.remaining - (now - clock.started_at if clock.started_at else 0)
         return max(0, left)

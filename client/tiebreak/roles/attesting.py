@@ -36,7 +36,8 @@ _RETURNED = (JobStatus.FINAL, JobStatus.LAPSED, JobStatus.REJECTED)
 
 
 def bond_in(posted: JobView, audit: AuditView | None, now: int) -> int:
-    """Wei of an attestation's or a sealed audit's bond that the job holds and may give back. now: the chain's time."""
+    """Return the wei of an attestation's or a sealed audit's bond that the job holds and may give back. now: the
+    chain's time."""
     if audit is None or audit.status not in (AuditStatus.SEALED, AuditStatus.ATTESTED):
         return 0
     was_opened = posted.status not in (JobStatus.SEALED, JobStatus.EXPIRED)
@@ -53,18 +54,19 @@ class Attesting:
         self._told_stakes = False
 
     def objection(self, posted: JobView) -> str | None:
-        """The objection, in one clause, to a bond for an attestation or its seal now; None if there is none. It needs
-        the bond, and the bond of an appeal in reserve: without an appeal a trainer that loses on purpose takes it."""
+        """Return the objection, in one clause, to a bond for an attestation or its seal now; None if there is none. It
+        needs the bond, and the bond of an appeal in reserve: without an appeal a trainer that loses on purpose takes
+        it."""
         return self._chain.policy.attesting_objection(posted) or self._missing(posted)
 
     def _missing(self, posted: JobView) -> str | None:
-        """Obstacle to paying the bond now, in one sentence; None if there is none."""
+        """Return obstacle to paying the bond now, in one sentence; None if there is none."""
         bond = posted.terms.attestation_bond
         missing = self._chain.missing_funds(bond)
         return missing or self._chain.missing_reserve(bond + posted.terms.challenger_bond)
 
     def attest(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
-        """Attests to a right claim with open audits, within the time for challenges."""
+        """Attest to a right claim with open audits, within the time for challenges."""
         chain, terms = self._chain, posted.terms
         if (why := chain.policy.attesting_objection(posted)) is not None:
             return chain.leave(f"the claim on job {chain.job} is right, and gets no attestation from here: {why}")
@@ -95,7 +97,7 @@ class Attesting:
         return Progress(state="attests")
 
     def tell_stakes(self, posted: JobView) -> None:
-        """Tells once, before a bond is paid, what is at stake."""
+        """Tell once, before a bond is paid, what is at stake."""
         if not self._told_stakes:
             self._told_stakes = True
             terms, place = posted.terms, posted.audits.count
@@ -103,7 +105,7 @@ class Attesting:
             self._chain.tell(What.STAKED, f"{stakes(posted, terms.attestation_bond)}; {share}")
 
     def await_end(self, posted: JobView) -> Progress:
-        """Waits for the end of a claim that this account has attested to, and ends what holds it up."""
+        """Wait for the end of a claim that this account has attested to, and end what holds it up."""
         self._long_work.forget("serving")  # it holds the audit
         start_waiting(self._chain, posted)
         if games := posted.live_games + posted.queued_games:
@@ -112,7 +114,7 @@ class Attesting:
         return end_claim(self._chain, posted)
 
     def collect(self, posted: JobView, audit: AuditView | None) -> Progress | None:
-        """Collects what a job that is over owes to this account's audit; None if it owes nothing."""
+        """Collect what a job that is over owes to this account's audit; None if it owes nothing."""
         if audit is None or audit.status not in (AuditStatus.SEALED, AuditStatus.ATTESTED):
             return None
         attested = audit.status is AuditStatus.ATTESTED
@@ -127,8 +129,8 @@ class Attesting:
         return Progress(state=f"collects {what}")
 
     def _served(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> PublishedAddresses | None:
-        """The addresses by which the own store serves log and model; None until it does. Raises Refused for a log or a
-        model that is not what it should be.
+        """Return the addresses by which the own store serves log and model; None until it does. Raises Refused for a
+        log or a model that is not what it should be.
 
         The own final state is the model, since its root is the claim's. If its file has the claimed address, the same
         bytes would come from there. If not, the claimed address is fetched: it may hold anything."""
@@ -184,7 +186,7 @@ class BlindAudits:
         self._publishing = Publishing(long_work, BLIND)
 
     def before_opening(self, posted: JobView, audit: AuditView | None) -> Progress:
-        """Repeats the run and seals its root, of a job in status SEALED; then waits for the claim."""
+        """Repeat the run and seal its root, of a job in status SEALED; then waits for the claim."""
         job, now = self._chain.job, self._chain.now()
         deadline = posted.audits.audit_deadline
         if audit is not None and (now > deadline or self._is_filled(posted, audit)):
@@ -213,17 +215,17 @@ class BlindAudits:
         return self._seal(posted, trees.claim.root, audit)
 
     def _is_filled(self, posted: JobView, audit: AuditView) -> bool:
-        """Whether the seal that the chain shows is that of the audit whose root and salt are on this disk."""
+        """Return whether the seal that the chain shows is that of the audit whose root and salt are on this disk."""
         known = self._sealing.kept(posted)
         return known is not None and self._sealing.seal(known) == audit.seal
 
     def _is_empty(self, posted: JobView, audit: AuditView) -> bool:
-        """Whether the seal that the chain shows is the one of nothing, with which the place was taken."""
+        """Return whether the seal that the chain shows is the one of nothing, with which the place was taken."""
         taken = self._place.kept(posted)
         return taken is not None and self._place.seal(taken) == audit.seal
 
     def is_never_filled(self, posted: JobView, audit: AuditView) -> bool:
-        """Whether an audit is a place that was not filled in time, so that its bond is lost; which is told."""
+        """Return whether an audit is a place that was not filled in time, so that its bond is lost; which is told."""
         if not self._is_empty(posted, audit):
             return False
         why = "its audit was not done in time, so that the bond of the place that it had taken is lost"
@@ -231,7 +233,7 @@ class BlindAudits:
         return True
 
     def _while_working(self, posted: JobView, audit: AuditView | None) -> Progress:
-        """Takes a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
+        """Take a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
         done in time after all."""
         deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
         time = deadline - self._chain.now() - BLOCKS_A_MOVE * self._chain.block_seconds()
@@ -251,7 +253,7 @@ class BlindAudits:
         return Progress(working=True, state="audits blindly, and has its place", deadline=deadline)
 
     def _seal(self, posted: JobView, root: bytes, audit: AuditView | None) -> Progress:
-        """Seals a root: with a bond, or in the place that this account has."""
+        """Seal a root: with a bond, or in the place that this account has."""
         secret = self._sealing.keep(posted, self._sealing.of_audit(posted, root))
         if secret.checkpoint_root != root:
             # Never on a sound machine: the same job always comes to the same root.
@@ -274,7 +276,7 @@ class BlindAudits:
         return Progress(state="seals its audit", deadline=posted.audits.audit_deadline)
 
     def _pay(self, posted: JobView, secret: Secret, sealing: Sealing, text: str) -> None:
-        """Makes the one payment of this audit's bond: its name is the same for a place and for a seal, so that a bond
+        """Make the one payment of this audit's bond: its name is the same for a place and for a seal, so that a bond
         is paid once, whichever of them was sent before a kill."""
         chain, terms = self._chain, posted.terms
         kept = sealing.keep(posted, secret)
@@ -289,7 +291,7 @@ class BlindAudits:
         chain.order(text, call)
 
     def open(self, posted: JobView, audit: AuditView) -> Progress:
-        """Opens the sealed audit, of a job in status CLAIMED, within the window."""
+        """Open the sealed audit, of a job in status CLAIMED, within the window."""
         deadline = posted.audits.audit_opening_deadline
         priority = Priority(deadline=deadline, stake=posted.terms.attestation_bond, bonded=True)
         secret = self._secret(posted, audit, priority)
@@ -320,8 +322,8 @@ class BlindAudits:
         chain.order(text, call)
 
     def is_published(self, posted: JobView) -> bool:
-        """Whether log and model of an attestation are published by this process; has it done if not. The audit may have
-        been opened at the last moment without a store, or by a process that was killed."""
+        """Return whether log and model of an attestation are published by this process; has it done if not. The audit
+        may have been opened at the last moment without a store, or by a process that was killed."""
         if not self._publishing.is_done:
             priority = Priority(
                 deadline=posted.claim.challenge_deadline, stake=posted.terms.attestation_bond, bonded=True
@@ -331,8 +333,8 @@ class BlindAudits:
         return self._publishing.is_done
 
     def _secret(self, posted: JobView, audit: AuditView, priority: Priority) -> Secret | None:
-        """The content of the seal that the chain shows: from disk, or computed again. None until it is there; if it
-        cannot be, that is told."""
+        """Return the content of the seal that the chain shows: from disk, or computed again. None until it is there; if
+        it cannot be, that is told."""
         known = self._sealing.kept(posted)
         if known is not None and self._sealing.seal(known) == audit.seal:
             return known

@@ -32,7 +32,7 @@ class Appealing:
         self._told_stakes = False
 
     def games(self) -> dict[int, GameView]:
-        """The appeals that this account has made."""
+        """Return the appeals that this account has made."""
         return self._chain.games(lambda game: game.is_appeal and game.trainer == self._chain.address)
 
     def consider(self, posted: JobView, audit: AuditView) -> Progress:
@@ -133,11 +133,11 @@ class AuditorRole(JobRole):
         return bonds + bond_in(posted, self.chain.audit(), self.context.now())
 
     def _challenges(self) -> dict[int, GameView]:
-        """Games in which this account is the challenger; also of appeals against a game that it has won."""
+        """Return games in which this account is the challenger; also of appeals against a game that it has won."""
         return self.chain.games(lambda game: game.challenger == self.context.address)
 
     def _began(self, game: GameView) -> bool:
-        """Whether the bond of a game's beginning is this account's."""
+        """Return whether the bond of a game's beginning is this account's."""
         return self.context.address == (game.trainer if game.is_appeal else game.challenger)
 
     def consider(self, posted: JobView) -> Progress:
@@ -191,8 +191,8 @@ class AuditorRole(JobRole):
         return await_appeals(self.chain, posted)
 
     def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
-        """Whether a challenge of this auditor, which another one's verdict has made void, holds the root that has won:
-        half of the fine is the first such challenger's, and is paid at the end of the appeals only."""
+        """Return whether a challenge of this auditor, which another one's verdict has made void, holds the root that
+        has won: half of the fine is the first such challenger's, and is paid at the end of the appeals only."""
         won = self.context.queue.games_of(self.job)[posted.audits.verdict].levels[0].roots
         return any(game.outcome is Outcome.VOID and game.levels[0].roots == won for game in mine.values())
 
@@ -203,7 +203,7 @@ class AuditorRole(JobRole):
         return self._blind.before_opening(posted, audit)
 
     def _unwanted(self, posted: JobView) -> str | None:
-        """The objection, in one clause, to an audit of this job; None if there is none."""
+        """Return the objection, in one clause, to an audit of this job; None if there is none."""
         policy, bond = self.context.policy, posted.terms.challenger_bond
         return policy.objection(posted, bond) if self._only_with_bond else policy.not_worth_it(posted)
 

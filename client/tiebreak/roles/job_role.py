@@ -53,7 +53,7 @@ class Role(ABC):
 
     @abstractmethod
     def look(self) -> Progress:
-        """Decides what is due, on the newest view of the chain, and orders it. Waits for nothing.
+        """Decide what is due, on the newest view of the chain, and order it. Waits for nothing.
 
         Raises ChainError, StoreError and OSError when something cannot be reached now, Interrupted when told to
         stop."""
@@ -63,7 +63,7 @@ class Role(ABC):
         """Long work under way, one clause each."""
 
     def step(self) -> Progress:
-        """One look at the chain, and all calls that can be made now."""
+        """Return one look at the chain, and all calls that can be made now."""
         queue = self.context.queue
         queue.look()
         progress = self.look()
@@ -74,12 +74,12 @@ class Role(ABC):
         return replace(progress, acted=queue.flush() or progress.acted, working=progress.working or queue.is_busy)
 
     def run(self, *, poll: float = 1.0, heartbeat: float = 60.0) -> Progress:
-        """Steps until the role has finished or `stop` is set. Waits `poll` seconds when there is nothing to do, and
+        """Step until the role has finished or `stop` is set. Waits `poll` seconds when there is nothing to do, and
         longer and longer during an outage of the chain, the store or the disk, which it reports. Tells a heartbeat
         every `heartbeat` seconds."""
         progress = Progress(state="not started")
         pauses = Pauses(first=poll, most=max(poll, 30.0))
-        beats = Heartbeat(self, heartbeat)
+        next_beat = float("-inf")
         try:
             while not self.stop.is_set() and not progress.finished:
                 try:
@@ -96,13 +96,28 @@ class Role(ABC):
                     pause = pauses.next()
                 except Interrupted:
                     progress, pause = Progress(state="interrupted"), poll
-                beats.beat(progress)
+                if (now := self.context.clock()) >= next_beat and not progress.finished:
+                    next_beat = now + heartbeat
+                    self.tell(What.HEARTBEAT, self._state_line(progress))
                 if not progress.acted and not progress.finished:
                     self.stop.wait(pause)
         finally:
             # However the role ends: nobody waits for what its threads would come to.
             self.context.background_jobs.close()
         return progress
+
+    def _state_line(self, progress: Progress) -> str:
+        """Return the state of the role, in one sentence."""
+        parts = [*self.doing(), progress.state or "waits"]
+        parts.append(f"{in_ether(progress.stake)} at stake" if progress.stake else "nothing at stake")
+        if progress.deadline is not None:
+            left = progress.deadline - self.context.now()
+            parts.append(f"has to move within {in_time(left)}" if left >= 0 else "is out of time")
+        if progress.until is not None:
+            parts.append(f"nothing to do for {in_time(max(0, progress.until - self.context.now()))}")
+        if repeated := self.repeated_warnings():
+            parts.append(repeated)
+        return "; ".join(parts)
 
     def tell(
         self,
@@ -113,17 +128,17 @@ class Role(ABC):
         game: int | None = None,
         receipt: TransactionReceipt | None = None,
     ) -> None:
-        """Tells a notice; a warning only if it is new."""
+        """Tell a notice; a warning only if it is new."""
         notice = Notice(role=self.name, what=what, text=text, job=job, game=game, receipt=receipt)
         if what is not What.WARNING or self._warnings.is_new(notice):
             self.context.notify(notice)
 
     def repeated_warnings(self) -> str:
-        """Number of repeated warnings since the last call, in one clause; empty if there were none."""
+        """Return number of repeated warnings since the last call, in one clause; empty if there were none."""
         return self._warnings.summary()
 
     def order(self, text: str, call: ContractCall, *, job: int | None = None, game: int | None = None) -> bool:
-        """Orders a call of the contract, to be sent with this look. If the contract refuses it, mostly because another
+        """Order a call of the contract, to be sent with this look. If the contract refuses it, mostly because another
         account was faster, the next look sees that. False if the call is under way already, or held back."""
 
         def sent(receipt: TransactionReceipt) -> None:
@@ -138,40 +153,11 @@ class Role(ABC):
         return self.context.queue.put(Order(call=call, sent=sent, failed=failed))
 
     def withdraw(self) -> bool:
-        """Withdraws this account's credit from the contract. False if there is none."""
+        """Withdraw this account's credit from the contract. False if there is none."""
         credit = self.context.queue.credit()
         if credit:
             self.order(f"withdraw {in_ether(credit)}", self.context.contract.withdraw())
         return credit > 0
-
-
-class Heartbeat:
-    """A heartbeat at the first look, and then every `seconds` seconds."""
-
-    def __init__(self, role: Role, seconds: float) -> None:
-        self._role, self._seconds = role, seconds
-        self._next = float("-inf")
-
-    def beat(self, progress: Progress) -> None:
-        """Tells the heartbeat if it is due."""
-        now = self._role.context.clock()
-        if now < self._next or progress.finished:
-            return
-        self._next = now + self._seconds
-        self._role.tell(What.HEARTBEAT, self.line(progress))
-
-    def line(self, progress: Progress) -> str:
-        """The state of the role, in one sentence."""
-        parts = [*self._role.doing(), progress.state or "waits"]
-        parts.append(f"{in_ether(progress.stake)} at stake" if progress.stake else "nothing at stake")
-        if progress.deadline is not None:
-            left = progress.deadline - self._role.context.now()
-            parts.append(f"has to move within {in_time(left)}" if left >= 0 else "is out of time")
-        if progress.until is not None:
-            parts.append(f"nothing to do for {in_time(max(0, progress.until - self._role.context.now()))}")
-        if repeated := self._role.repeated_warnings():
-            parts.append(repeated)
-        return "; ".join(parts)
 
 
 class Ending:
@@ -184,7 +170,7 @@ class Ending:
         self._first_block = 0
 
     def seen(self, why: str, block: int) -> bool:
-        """Counts a sight of `why` (one clause; another clause starts the count anew) at the newest block `block`.
+        """Count a sight of `why` (one clause; another clause starts the count anew) at the newest block `block`.
         Returns whether the role may leave."""
         if why != self._why or block < self._first_block:
             self._why, self._looks, self._first_block = why, 0, block
@@ -192,7 +178,7 @@ class Ending:
         return self._looks >= LOOKS and block >= self._first_block + self._confirmations
 
     def clear(self) -> None:
-        """Forgets the reason, because there is something to do after all."""
+        """Forget the reason, because there is something to do after all."""
         self._why = ""
 
 
@@ -217,35 +203,35 @@ class JobOnChain:
         self._context = context
 
     def tell(self, what: What, text: str, *, game: int | None = None) -> None:
-        """Tells a notice about the job, or about a game of it; a warning only if it is new. text: one sentence without
+        """Tell a notice about the job, or about a game of it; a warning only if it is new. text: one sentence without
         a full stop."""
         self._role.notify_job(what, text, game=game)
 
     def order(self, text: str, call: ContractCall, *, game: int | None = None) -> bool:
-        """Orders a call of the contract, to be sent with this look. text: what the call does, in one clause. False if
+        """Order a call of the contract, to be sent with this look. text: what the call does, in one clause. False if
         it is under way already, or held back."""
         return self._role.order(text, call, job=self.job, game=game)
 
     def leave(self, why: str) -> Progress:
-        """Leaves the job for a reason (a clause), once it was seen often and deep enough and nothing is owed."""
+        """Leave the job for a reason (a clause), once it was seen often and deep enough and nothing is owed."""
         return self._role.leave(why)
 
     def now(self) -> int:
-        """Seconds since 1970 by the chain's clock: the timestamp of a block mined now."""
+        """Return seconds since 1970 by the chain's clock: the timestamp of a block mined now."""
         return self._context.now()
 
     def newest_block(self) -> int:
-        """Number of the newest block seen."""
+        """Return number of the newest block seen."""
         head = self._context.queue.watch.head
         assert head is not None, "look first"
         return head.number
 
     def block_seconds(self) -> float:
-        """Seconds between two blocks; measured once."""
+        """Return seconds between two blocks; measured once."""
         return self._context.queue.block_seconds()
 
     def posted(self) -> JobView | None:
-        """The job as the chain shows it now; None if it shows none."""
+        """Return the job as the chain shows it now; None if it shows none."""
         try:
             return self._context.queue.watch.job(self.job)
         except ContractError as error:
@@ -254,27 +240,27 @@ class JobOnChain:
             raise
 
     def _confirmed_job(self) -> JobView | None:
-        """The job as blocks show it that lie deep enough; None if they do not show it yet."""
+        """Return the job as blocks show it that lie deep enough; None if they do not show it yet."""
         try:
             return self._context.queue.watch.confirmed_job(self.job)
         except NotConfirmed:
             return None
 
     def confirmed(self, posted: JobView) -> bool:
-        """Whether the job and the claim on it are confirmed. Only then is a bond put on them."""
+        """Return whether the job and the claim on it are confirmed. Only then is a bond put on them."""
         deep = self._confirmed_job()
         if deep is None:
             return False
         return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
 
     def confirmed_verdict(self, posted: JobView) -> bool:
-        """Whether the verdict on the claim is confirmed. Only then is a bond put on an appeal."""
+        """Return whether the verdict on the claim is confirmed. Only then is a bond put on an appeal."""
         deep = self._confirmed_job()
         return deep is not None and deep.status is posted.status and deep.audits.verdict == posted.audits.verdict
 
     def is_confirmed_after(self, instant: int) -> bool:
-        """Whether the newest block that lies deep enough is later than an instant (seconds since 1970), so that no
-        reorganisation lets anybody act as if before it."""
+        """Return whether the newest block that lies deep enough is later than an instant (seconds since 1970), so that
+        no reorganisation lets anybody act as if before it."""
         node = self._context.contract.node
         if node.confirmations == 0:
             return True
@@ -282,16 +268,16 @@ class JobOnChain:
         return block is not None and block.timestamp > instant
 
     def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
-        """Games of this job for which `wanted` is true, by their numbers."""
+        """Return games of this job for which `wanted` is true, by their numbers."""
         found = self._context.queue.games_of(self.job)
         return {number: game for number, game in found.items() if wanted(game)}
 
     def live_games(self) -> dict[int, GameView]:
-        """Games of this job that are not over, including queued ones."""
+        """Return games of this job that are not over, including queued ones."""
         return self.games(lambda game: game.phase is not Phase.OVER)
 
     def audits(self) -> list[AuditView]:
-        """Audits of this job with a bond, in the order of their places."""
+        """Return audits of this job with a bond, in the order of their places."""
         return self._context.queue.watch.audits_of(self.job)
 
     def audit(self) -> AuditView | None:
@@ -299,21 +285,21 @@ class JobOnChain:
         return next((audit for audit in self.audits() if audit.auditor == self.address), None)
 
     def shown_rows(self, game: int, *, everywhere: bool = False) -> tuple[Row, ...]:
-        """Rows that the other side may have shown in a game (`ContractWatch.shown_rows`)."""
+        """Return rows that the other side may have shown in a game (`ContractWatch.shown_rows`)."""
         return self._context.queue.watch.shown_rows(game, everywhere=everywhere)
 
     def posted_chunk(self, game: int) -> bytes | None:
-        """The chunk that the trainer has posted in a game; None if the node does not show it."""
+        """Return the chunk that the trainer has posted in a game; None if the node does not show it."""
         return self._context.queue.watch.posted_chunk(game)
 
     def intention(self, posted: JobView) -> str:
-        """The job's part in the name of a payment that is made once. A job's number alone is not unique: other
+        """Return the job's part in the name of a payment that is made once. A job's number alone is not unique: other
         contracts use it, too, and a reorganisation may give it to another job."""
         return f"job {self.job} of {self._context.contract.address} with spec 0x{posted.spec_hash.hex()}"
 
     def missing_funds(self, bond: int) -> str | None:
-        """The funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending that
-        forbids the bond, in one sentence, which is told; None if there is neither. bond: wei."""
+        """Return the funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending
+        that forbids the bond, in one sentence, which is told; None if there is neither. bond: wei."""
         found = self._funds(bond)  # first: limits are reckoned at its price of gas
         try:
             self._context.queue.require_allowed(self.job, bond)
@@ -323,15 +309,15 @@ class JobOnChain:
         return self._told(found)
 
     def missing_reserve(self, wei: int) -> str | None:
-        """The funds that this account lacks for an amount that no limit on spending holds back, and the gas of a whole
-        dispute, in one sentence, which is told; None if none."""
+        """Return the funds that this account lacks for an amount that no limit on spending holds back, and the gas of a
+        whole dispute, in one sentence, which is told; None if none."""
         return self._told(self._funds(wei))
 
     def _funds(self, wei: int) -> Funds:
         return self._context.queue.funds(wei, self._context.clock(), job=self.job)
 
     def _told(self, found: Funds) -> str | None:
-        """The sentence about missing funds, told; None if none are missing."""
+        """Return the sentence about missing funds, told; None if none are missing."""
         if not found.missing:
             return None
         self.tell(What.WARNING, found.sentence)
@@ -379,7 +365,7 @@ class JobRole(Role):
         return progress
 
     def _give_up_room(self, posted: JobView, *, refused: bool) -> None:
-        """Removes the fetched files of a job that was refused; all else of a job that was left goes when space is
+        """Remove the fetched files of a job that was refused; all else of a job that was left goes when space is
         short."""
         room = self.context.room(self.job, posted)
         if refused:
@@ -390,26 +376,26 @@ class JobRole(Role):
 
     @abstractmethod
     def consider(self, posted: JobView) -> Progress:
-        """Orders what is due for the job in its present state. Raises Refused if nothing can ever be done."""
+        """Order what is due for the job in its present state. Raises Refused if nothing can ever be done."""
 
     @abstractmethod
     def refusal(self, why: str) -> str:
-        """A sentence for leaving a job that the role cannot work on. why: a clause."""
+        """Return a sentence for leaving a job that the role cannot work on. why: a clause."""
 
     def bond_held(self, posted: JobView) -> int:
-        """Wei of this account that the job holds as a bond. A role with a bond at stake does not leave when it cannot
-        work at present."""
+        """Return the wei of this account that the job holds as a bond. A role with a bond at stake does not leave when
+        it cannot work at present."""
         return 0
 
     def _try_again(self, why: str, held: int) -> Progress:
-        """Schedules refused work for another attempt after a pause. Memory may be short at present, or a limit lower
+        """Schedule refused work for another attempt after a pause. Memory may be short at present, or a limit lower
         than when the bond was paid."""
         self.notify_job(What.WARNING, why)
         self.long_work.try_again()
         return Progress(state=why, stake=held)
 
     def leave(self, why: str) -> Progress:
-        """Ends the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
+        """End the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
         is owed."""
         self._leaves = True
         if self.context.contract.node.agreement.undecided:
@@ -422,7 +408,7 @@ class JobRole(Role):
         return Progress(finished=True, state=why)
 
     def _begin_anew(self, posted: JobView) -> None:
-        """Drops results of another job. Results belong to a spec, not to the number that the chain has given to it."""
+        """Drop results of another job. Results belong to a spec, not to the number that the chain has given to it."""
         if self.long_work.spec_hash is not None:
             self.notify_job(
                 What.WARNING, f"job {self.job} is another job than before: a reorganisation has given its number away"
@@ -434,12 +420,12 @@ class JobRole(Role):
         return self.long_work.doing()
 
     def close(self) -> None:
-        """Frees the memory of a finished role."""
+        """Free the memory of a finished role."""
         self.long_work.drop()
         self.context.queue.watch.unfollow(self.job)
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
-        """Tells a notice about this job; a warning only if it is new."""
+        """Tell a notice about this job; a warning only if it is new."""
         self.tell(what, text, job=self.job, game=game)
 
 

@@ -49,7 +49,7 @@ class Games:
         self._told: dict[int, str] = {}
 
     def play(self, games: Mapping[int, GameView], trees: DisputeTrees) -> Progress:
-        """Makes every move that can be made now, and starts the work that other moves need."""
+        """Make every move that can be made now, and start the work that other moves need."""
         waits: list[Wait] = []
         deadlines: list[int] = []
         working = False
@@ -76,7 +76,7 @@ class Games:
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
 
     def _advice(self, game: GameView) -> str:
-        """Advice to the person who runs this role, about a game in which it cannot move."""
+        """Return advice to the person who runs this role, about a game in which it cannot move."""
         if self._chain.now() > game.deadlines[self._side]:
             return "that game is lost: keep this role running, so that no other is"
         return (
@@ -85,13 +85,13 @@ class Games:
         )
 
     def tell_ended(self, games: Mapping[int, GameView]) -> None:
-        """Tells the outcome of each game that is over; once, unless it changes."""
+        """Tell the outcome of each game that is over; once, unless it changes."""
         for game_id, game in games.items():
             if game.phase is Phase.OVER:
                 self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
 
     def help_along(self, game_id: int, game: GameView, trees: DisputeTrees) -> None:
-        """Makes forced moves for a silent party that holds the same trees. Only the party itself can open a level or
+        """Make forced moves for a silent party that holds the same trees. Only the party itself can open a level or
         name an element, so this helps with the moves between."""
         if game.phase not in RUNNING or not game.deadlines[self._side]:
             return
@@ -105,11 +105,11 @@ class Games:
             self._order(game_id, game, decision)  # type: ignore[arg-type]
 
     def _order(self, game_id: int, game: GameView, move: Move) -> None:
-        """Orders the call that makes a move."""
+        """Order the call that makes a move."""
         self._chain.order(describe_move(game, move), call_of(self._chain.calls, game_id, move), game=game_id)
 
     def _decide(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decision | None:
-        """The decision in a game; None while it is computed, or what the other side has shown cannot be had."""
+        """Return the decision in a game; None while it is computed, or what the other side has shown cannot be had."""
         now = self._chain.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
         if not moves:
@@ -152,7 +152,8 @@ class Games:
         )
 
     def _chunk(self, game_id: int) -> bytes | None:
-        """The posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show it."""
+        """Return the posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show
+        it."""
         found = self._chain.posted_chunk(game_id)
         if found is None:
             self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
@@ -165,20 +166,20 @@ class Games:
 
 
 def earliest_deadline(games: Iterable[GameView], side: Side) -> int | None:
-    """The earliest instant at which a clock of this side runs out; None while it waits for others in all games, where a
-    view shows a deadline of zero."""
+    """Return the earliest instant at which a clock of this side runs out; None while it waits for others in all games,
+    where a view shows a deadline of zero."""
     return min((game.deadlines[side] for game in games if game.deadlines[side]), default=None)
 
 
 def _is_quick(game: GameView) -> bool:
-    """Whether the move takes no computation but reads trees in memory; all other moves hash or compute."""
+    """Return whether the move takes no computation but reads trees in memory; all other moves hash or compute."""
     return game.phase is Phase.BISECTION and game.current.level is not Level.PARTIAL
 
 
 def computed_move(
     game: GameView, side: Side, trees: DisputeTrees, chunk: bytes | None, rows: tuple[Row, ...]
 ) -> Decision:
-    """The move that is due from a side; executes all that it needs."""
+    """Return the move that is due from a side; executes all that it needs."""
     known = Known({(): trees.claim}, chunk, rows)
     while isinstance(decision := forced_move(game, side, known), Need):
         known.trees[decision.place] = trees.tree(decision.place)
@@ -186,8 +187,8 @@ def computed_move(
 
 
 def call_of(contract: VerificationGame, game: int, move: Move) -> ContractCall:
-    """The contract's call that makes a move: a move has the name of its function and, after the game's number, its
-    arguments."""
+    """Return the contract's call that makes a move: a move has the name of its function and, after the game's number,
+    its arguments."""
     if isinstance(move, InTurn):
         return contract.in_turn([call_of(contract, game, one) for one in move.moves])
     name = type(move).__name__
@@ -200,7 +201,7 @@ HEAD_START = 2
 
 
 def start_waiting(chain: JobOnChain, posted: JobView) -> None:
-    """Starts the next game of a job with blind audits. There no game starts by itself before all audits are open."""
+    """Start the next game of a job with blind audits. There no game starts by itself before all audits are open."""
     opened = posted.audits.audit_opening_deadline
     free = posted.live_games < posted.terms.concurrent_games
     if opened and posted.queued_games and free and chain.now() > opened:
@@ -208,7 +209,8 @@ def start_waiting(chain: JobOnChain, posted: JobView) -> None:
 
 
 def end_appeals(chain: JobOnChain, posted: JobView) -> Progress:
-    """Has a verdict paid once nobody can appeal any more; for jobs in status APPEALABLE, in which no appeal is live."""
+    """Have a verdict paid once nobody can appeal any more; for jobs in status APPEALABLE, in which no appeal is
+    live."""
     deadline = posted.audits.appeal_deadline
     if chain.now() <= deadline:
         return Progress(state="waits for appeals", until=deadline + 1)
@@ -217,7 +219,7 @@ def end_appeals(chain: JobOnChain, posted: JobView) -> Progress:
 
 
 def await_appeals(chain: JobOnChain, posted: JobView) -> Progress:
-    """Waits for the appeals of others in a job in status APPEALABLE, and ends what holds them up; then as
+    """Wait for the appeals of others in a job in status APPEALABLE, and end what holds them up; then as
     `end_appeals`."""
     if appeals := posted.live_games + posted.queued_games:
         end_overdue(chain, chain.live_games())
@@ -226,7 +228,7 @@ def await_appeals(chain: JobOnChain, posted: JobView) -> Progress:
 
 
 def end_claim(chain: JobOnChain, posted: JobView) -> Progress:
-    """Finalizes a claim that this account has attested to, once its window is closed and no game is left; after a head
+    """Finalize a claim that this account has attested to, once its window is closed and no game is left; after a head
     start for trainer and customer, who mostly do it."""
     ready = posted.claim.challenge_deadline + _head_start(chain)
     if chain.now() <= ready:
@@ -236,7 +238,7 @@ def end_claim(chain: JobOnChain, posted: JobView) -> Progress:
 
 
 def end_unopened(chain: JobOnChain, posted: JobView) -> Progress:
-    """Ends a job whose sealed claim was not opened in time, so that sealed audits get their bonds back; after a head
+    """End a job whose sealed claim was not opened in time, so that sealed audits get their bonds back; after a head
     start for the customer."""
     ready = posted.audits.opening_deadline + _head_start(chain)
     if chain.now() <= ready:
@@ -246,12 +248,12 @@ def end_unopened(chain: JobOnChain, posted: JobView) -> Progress:
 
 
 def _head_start(chain: JobOnChain) -> int:
-    """Seconds of `HEAD_START`."""
+    """Return seconds of `HEAD_START`."""
     return math.ceil(HEAD_START * chain.block_seconds())
 
 
 def end_overdue(chain: JobOnChain, games: Mapping[int, GameView]) -> None:
-    """Ends games in which every running clock, or the referee's, is out; games of others after a head start.
+    """End games in which every running clock, or the referee's, is out; games of others after a head start.
 
     Colluding parties would never end their games, and other games are queued behind them. This needs no trees, and
     only games that are at hand."""

@@ -32,8 +32,8 @@ SALT_BYTES = 32
 
 
 def new_salt() -> bytes:
-    """A salt of 32 random bytes. Without it anybody who guesses the root could find it in the seal. An owner who loses
-    it cannot open the seal any more."""
+    """Return a salt of 32 random bytes. Without it anybody who guesses the root could find it in the seal. An owner who
+    loses it cannot open the seal any more."""
     return secrets.token_bytes(SALT_BYTES)
 
 
@@ -49,7 +49,7 @@ def claim_seal(
     model_cid: str,
     salt: bytes,
 ) -> bytes:
-    """The seal of a trainer's claim, 32 bytes. It counts for this chain, contract, job and account only."""
+    """Return the seal of a trainer's claim, 32 bytes. It counts for this chain, contract, job and account only."""
     types = ["uint256", "address", "uint64", "address", "bytes32", "bytes32", "string", "string", "bytes32"]
     values = [chain_id, contract, job, trainer, checkpoint_root, final_state_root, log_cid, model_cid, salt]
     return keccak(encode(types, values))
@@ -64,7 +64,7 @@ def audit_seal(
     checkpoint_root: bytes,
     salt: bytes,
 ) -> bytes:
-    """The seal of an auditor's root, 32 bytes. It counts for this chain, contract, job and account only."""
+    """Return the seal of an auditor's root, 32 bytes. It counts for this chain, contract, job and account only."""
     types = ["uint256", "address", "uint64", "address", "bytes32", "bytes32"]
     return keccak(encode(types, [chain_id, contract, job, auditor, checkpoint_root, salt]))
 
@@ -108,7 +108,7 @@ class Sealing:
         self._kind = kind
 
     def of_claim(self, posted: JobView, claim: Leaves, addresses: PublishedAddresses) -> Secret:
-        """The content of the seal of a claim."""
+        """Return the content of the seal of a claim."""
         return Secret(
             checkpoint_root=claim.root,
             salt=self._salt(posted),
@@ -120,11 +120,11 @@ class Sealing:
         )
 
     def of_audit(self, posted: JobView, root: bytes) -> Secret:
-        """The content of the seal of an audit; of a place's, the root is zero, which is nobody's."""
+        """Return the content of the seal of an audit; of a place's, the root is zero, which is nobody's."""
         return Secret(checkpoint_root=root, salt=self._salt(posted))
 
     def seal(self, secret: Secret) -> bytes:
-        """The seal itself, 32 bytes."""
+        """Return the seal itself, 32 bytes."""
         chain = self._chain
         about = chain.chain_id, chain.calls.address, chain.job, chain.address
         if self._kind != "claim":
@@ -139,7 +139,7 @@ class Sealing:
         )
 
     def keep(self, posted: JobView, secret: Secret) -> Secret:
-        """Writes the content of a seal to disk, before the seal is sent. What is there already stays and is returned:
+        """Write the content of a seal to disk, before the seal is sent. What is there already stays and is returned:
         its seal may be on its way. Raises OSError."""
         if (known := self.kept(posted)) is not None:
             return known
@@ -150,7 +150,7 @@ class Sealing:
         return secret
 
     def kept(self, posted: JobView) -> Secret | None:
-        """The content of the seal as it is on disk; None if it is not there, or damaged, which is told."""
+        """Return the content of the seal as it is on disk; None if it is not there, or damaged, which is told."""
         path = self._path(posted)
         if not path.exists():
             return None

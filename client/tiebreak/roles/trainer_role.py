@@ -35,13 +35,13 @@ class TrainedRun:
         self._work = long_work
 
     def trained(self, posted: JobView, priority: Priority) -> DisputeTrees | None:
-        """The dispute trees of the finished training; None until it is done."""
+        """Return the dispute trees of the finished training; None until it is done."""
         return self._work.result(
             Lane.RUNS, "training", lambda background_job: self._train(posted, background_job), priority, "the training"
         )
 
     def _train(self, posted: JobView, background_job: BackgroundJob[DisputeTrees]) -> DisputeTrees:
-        """Trains. Raises Refused for a run that stops, or for clocks that are too short for this machine."""
+        """Train. Raises Refused for a run that stops, or for clocks that are too short for this machine."""
         room, job = self._work.room(posted), self._work.read_job(posted)
         bonded = posted.status is not JobStatus.OPEN
         on_step = self._work.on_step(background_job, posted, job, "training", bonded=bonded)
@@ -53,7 +53,7 @@ class TrainedRun:
         return self._work.context.engine.trees(job, room / RUN, result.state_roots)
 
     def trees(self, posted: JobView, priority: Priority) -> DisputeTrees | None:
-        """The trees that games are played with; None until they are ready."""
+        """Return the trees that games are played with; None until they are ready."""
         if not self._work.files_are_here(posted, priority):
             return None
         recalled = self._work.recalled(posted, priority, (RUN,), "reading the run again")
@@ -66,7 +66,7 @@ class TrainedRun:
         return self.trained(posted, priority)
 
     def rest(self) -> None:
-        """Frees the memory of a run that nothing needs at present: what games need is on disk, and a role with many
+        """Free the memory of a run that nothing needs at present: what games need is on disk, and a role with many
         claims keeps none in memory."""
         self._work.forget("training")
         self._work.forget("recalling")
@@ -85,7 +85,7 @@ class SealedClaim:
         self._sealing = Sealing(chain, long_work, "claim")
 
     def seal(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
-        """Seals the claim, of a job in status OPEN."""
+        """Seal the claim, of a job in status OPEN."""
         addresses = self._publishing.addresses(posted, priority)
         if addresses is None:
             return Progress(working=True, state="computes the addresses of log and model")
@@ -107,7 +107,7 @@ class SealedClaim:
         return Progress(state="seals its claim")
 
     def open(self, posted: JobView) -> Progress:
-        """Opens the claim in its window, of a job in status SEALED; never earlier."""
+        """Open the claim in its window, of a job in status SEALED; never earlier."""
         audits, now, stake = posted.audits, self._chain.now(), posted.terms.trainer_bond
         if now <= audits.audit_deadline:
             return Progress(state="waits for auditors to seal", until=audits.audit_deadline + 1, stake=stake)
@@ -147,14 +147,14 @@ class SealedClaim:
         return Progress(state="opens its claim", stake=stake, deadline=deadline)
 
     def finish_publishing(self, posted: JobView) -> None:
-        """Publishes log and model of an open claim, if this process has not done so: the claim may have been opened at
+        """Publish log and model of an open claim, if this process has not done so: the claim may have been opened at
         the last moment without a store, or by a process that was killed."""
         priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond, bonded=True)
         if self._run.trees(posted, priority) is not None:
             self._publishing.published(posted, priority)
 
     def _again(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Secret | None:
-        """The content of the seal, computed again because its file is lost; None until that is done."""
+        """Return the content of the seal, computed again because its file is lost; None until that is done."""
         addresses = self._publishing.addresses(posted, priority)
         if addresses is None:
             return None

@@ -45,7 +45,7 @@ class ServingError(Exception):
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """A socket at an address of this machine; port 0: any free one. Raises ServingError."""
+    """Return a socket at an address of this machine; port 0: any free one. Raises ServingError."""
     try:
         where = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
@@ -60,7 +60,7 @@ def listen_at(host: str, port: int) -> socket.socket:
 
 
 def make_completion_app(service: TextService) -> Starlette:
-    """The application of a service that is prepared."""
+    """Return the application of a service that is prepared."""
     handlers = _Handlers(service)
     routes = [
         Route(_HEALTH, handlers.health, methods=["GET"]),
@@ -123,7 +123,7 @@ class _Handlers:
         self._service = service
 
     def guarded(self, handler: _Handler) -> _Handler:
-        """A handler whose errors become answers."""
+        """Return a handler whose errors become answers."""
 
         async def answered(request: Request) -> Response:
             try:
@@ -139,7 +139,7 @@ class _Handlers:
         return answered
 
     async def no_route(self, request: Request, error: Exception) -> Response:
-        """The answer to a request for something that is not here."""
+        """Return the answer to a request for something that is not here."""
         assert isinstance(error, HTTPException)
         said = {404: "There is nothing at this address: see GET /v1/models.", 405: "This address has another method."}
         message = said.get(error.status_code, "The request cannot be answered.")
@@ -246,7 +246,7 @@ async def _until_gone(receive: Receive) -> None:
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, PendingAnswer]) -> PendingAnswer:
-    """The result of work, which is given up once its client is gone. Raises ClientDisconnect then."""
+    """Return the result of work, which is given up once its client is gone. Raises ClientDisconnect then."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -331,7 +331,7 @@ class CompletionServer:
         return url_of(self._socket)
 
     def run(self) -> None:
-        """Serves until SIGINT or SIGTERM."""
+        """Serve until SIGINT or SIGTERM."""
         try:
             self._server.run(sockets=[self._socket])
         finally:

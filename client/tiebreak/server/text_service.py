@@ -65,7 +65,7 @@ class IssuedReceipts:
         self.signer = signer
 
     def issue(self, answer: str, receipt: GenerationReceipt) -> bytes:
-        """Writes the receipt of an answer, signed if there is a signer, and returns its digest. It is on the disk when
+        """Write the receipt of an answer, signed if there is a signer, and return its digest. It is on the disk when
         this returns. receipt: unsigned, with the hashes of request and response. Raises OSError."""
         signature: dict[str, str] | None = None
         if self.signer is not None:
@@ -81,15 +81,15 @@ class IssuedReceipts:
         return digest
 
     def receipt(self, name: str) -> bytes | None:
-        """Canonical JSON of a receipt, by its digest (64 hex digits, 0x before them or not) or its answer's name; None
-        if there is none."""
+        """Return canonical JSON of a receipt, by its digest (64 hex digits, 0x before them or not) or its answer's
+        name; None if there is none."""
         found = _DIGEST.fullmatch(name)
         answer = None if found else self._answer(name)
         digest = found[1] if found else answer["receipt"] if answer else None
         return _read(self._receipts / f"{digest}.json") if digest is not None else None
 
     def signature(self, answer: str) -> dict[str, str] | None:
-        """The signature over an answer's model, request and response; None if there is none."""
+        """Return the signature over an answer's model, request and response; None if there is none."""
         found = self._answer(answer)
         return found["signature"] if found else None
 
@@ -98,7 +98,7 @@ class IssuedReceipts:
         return None if data is None else parse_json(data)
 
     def _signature(self, receipt: GenerationReceipt, signer: TextSigner) -> dict[str, str]:
-        """The object that NEAR AI's and Phala's servers give, over the same text."""
+        """Return the object that NEAR AI's and Phala's servers give, over the same text."""
         assert receipt.request_sha256 is not None and receipt.response_sha256 is not None
         text = f"{receipt.model.name}:{receipt.request_sha256.hex()}:{receipt.response_sha256.hex()}"
         return {
@@ -183,7 +183,7 @@ class TextService:
         return self._loaded.identity.name
 
     def prepare(self) -> None:
-        """Captures the model's programs and tries them, which takes its time once. Raises CaptureError, StoppedError,
+        """Capture the model's programs and try them, which takes its time once. Raises CaptureError, StoppedError,
         MachineError for a model that cannot be served."""
         prompt, how = [self._loaded.stop[0] if self._loaded.stop else 0], Sampling(temperature=1.0)
         asked = TextRequest(prompt, new_tokens=min(2, self._generator.positions - 1), sampling=how)
@@ -191,24 +191,24 @@ class TextService:
         self.fingerprint = fingerprint_of(made)
 
     def close(self) -> None:
-        """Gives up all texts, and ends the threads."""
+        """Give up all texts, and end the threads."""
         self._batch.close()
         self._encoding.shutdown()
         self._writing.shutdown()
 
     def enter(self) -> None:
-        """Takes a place in the line. Raises RequestError if too many wait."""
+        """Take a place in the line. Raises RequestError if too many wait."""
         if self._answering >= self.most_answers:
             raise too_many()
         self._answering += 1
 
     def leave(self) -> None:
-        """Gives the place in the line back."""
+        """Give the place in the line back."""
         self._answering -= 1
 
     async def begin(self, request: CompletionRequest, request_sha256: bytes) -> PendingAnswer:
-        """The answer to a request, before its first token. Raises RequestError for a prompt that the model cannot
-        take."""
+        """Return the answer to a request, before its first token. Raises RequestError for a prompt that the model
+        cannot take."""
         loop = asyncio.get_running_loop()
         self._check_length(request)
         try:
@@ -236,8 +236,8 @@ class TextService:
         )
 
     async def whole(self, answer: PendingAnswer) -> tuple[bytes, bytes]:
-        """The body of an answer, and its receipt's digest. Raises StoppedError, MachineError, RequestDroppedError,
-        OSError."""
+        """Return the body of an answer, and its receipt's digest. Raises StoppedError, MachineError,
+        RequestDroppedError, OSError."""
         async with aclosing(self._choices(answer)) as choices:
             async for _ in choices:
                 pass
@@ -246,7 +246,7 @@ class TextService:
         return body, await self._issue(answer, body)
 
     async def events(self, answer: PendingAnswer) -> AsyncGenerator[bytes]:
-        """The events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`,
+        """Return the events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`,
         and TextChangedError."""
         decoder, writer, sent = TextDecoder(self._loaded.tokenizer, answer.tokens), answer.writer, sha256()
         request = answer.request
@@ -274,7 +274,7 @@ class TextService:
         yield last
 
     def _check_length(self, request: CompletionRequest) -> None:
-        """Raises RequestError for a text that no tokens have room for, before time is spent on encoding it."""
+        """Raise RequestError for a text that no tokens have room for, before time is spent on encoding it."""
         prompt = request.prompt
         texts = [prompt] if isinstance(prompt, str) else [one["content"] for one in prompt if isinstance(one, dict)]
         size = sum(len(text.encode()) for text in texts)
@@ -297,7 +297,7 @@ class TextService:
         return prompt_tokens(self._encoder, prompt)  # type: ignore[arg-type]
 
     async def _choices(self, answer: PendingAnswer) -> AsyncGenerator[Choice]:
-        """The tokens of an answer, as they are chosen. Whoever stops reading them gives the text up."""
+        """Return the tokens of an answer, as they are chosen. Whoever stops reading them gives the text up."""
         await self._free.acquire()
         loop, told = asyncio.get_running_loop(), asyncio.Queue[Choice | None]()
 
@@ -360,7 +360,7 @@ class TextService:
 
 
 def too_many() -> RequestError:
-    """The refusal of a request for which there is no place."""
+    """Return the refusal of a request for which there is no place."""
     return RequestError(
         "Too many requests wait already: ask again later.",
         code="overloaded",

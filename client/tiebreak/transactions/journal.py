@@ -55,7 +55,7 @@ class Reserve:
         """Bytes that it has less than it should: the disk is, or was a moment ago, full."""
 
     def fill(self) -> None:
-        """Fills the reserve as far as the disk has room for it. Never raises: a role works without it, too."""
+        """Fill the reserve as far as the disk has room for it. Never raises: a role works without it, too."""
         if self._path is None:
             return
         with self._lock:
@@ -65,7 +65,8 @@ class Reserve:
                 self.missing = max(1, self.missing)
 
     def write(self, write: Callable[[], T]) -> T:
-        """The result of `write`, which is called again after some of the reserve was given up if the disk is full.
+        """Return the result of `write`, which is called again after some of the reserve was given up if the disk is
+        full.
 
         Raises what it raises, and so the error of a full disk if nothing of the reserve is left."""
         while True:
@@ -76,7 +77,7 @@ class Reserve:
                     raise
 
     def _give_up(self) -> bool:
-        """Whether a part of the reserve could be given up."""
+        """Return whether a part of the reserve could be given up."""
         if self._path is None:
             return False
         with self._lock:
@@ -155,7 +156,7 @@ class Journal:
             reserve.fill()
 
     def load(self) -> list[Entry]:
-        """All entries in the order of their nonces. A file that is damaged is set aside under another name."""
+        """Return all entries in the order of their nonces. A file that is damaged is set aside under another name."""
         if self._place is None:
             return []
         found: list[Entry] = []
@@ -174,7 +175,7 @@ class Journal:
         return sorted(found, key=lambda entry: entry.nonce)
 
     def write(self, entry: Entry) -> None:
-        """Remembers an entry as it is now. Raises JournalError."""
+        """Remember an entry as it is now. Raises JournalError."""
         if self._place is None:
             return
         try:
@@ -194,7 +195,7 @@ class Journal:
             file.write(_ENTRIES.dump_json(entry))
 
     def remove(self, entry: Entry) -> None:
-        """Forgets an entry that has ended for good. An entry that cannot be removed is looked at again by the next
+        """Forget an entry that has ended for good. An entry that cannot be removed is looked at again by the next
         process, which does no harm."""
         if self._place is not None:
             try:
@@ -203,7 +204,7 @@ class Journal:
                 return
 
     def close(self) -> None:
-        """Lets another process send."""
+        """Let another process send."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -99,7 +99,7 @@ class Sender(Signer):
         purpose: str | None = None,
         confirmations: int | None = None,
     ) -> TransactionReceipt:
-        """Sends a call (or with `to` None a contract's creation code) and waits for its receipt.
+        """Send a call (or with `to` None a contract's creation code) and wait for its receipt.
 
         `value` in wei; `purpose` as in `submit`; `confirmations`: blocks that have to lie on it (None: the node's).
         Raises RpcRefused when the call would revert (its `data` says why), InsufficientFunds, JournalError,
@@ -116,7 +116,7 @@ class Sender(Signer):
         purpose: str | None = None,
         gas: int | None = None,
     ) -> Sent:
-        """Sends a call and does not wait for a block.
+        """Send a call and do not wait for a block.
 
         `purpose`: the name of the intention, which is carried out once: while the journal remembers a transaction for
         it that has not failed, also one of a former life of this process, that is given back and nothing is sent.
@@ -148,7 +148,8 @@ class Sender(Signer):
             return sent
 
     def wait(self, sent: Sent, *, confirmations: int | None = None) -> TransactionReceipt:
-        """The receipt, once it lies `confirmations` blocks deep (None: the node's), or the error that ended it."""
+        """Return the receipt, once it lies `confirmations` blocks deep (None: the node's), or the error that ended
+        it."""
         depth = self._node.confirmations if confirmations is None else confirmations
         deadline = self._clock() + self._patience
         with self._lock:
@@ -166,7 +167,7 @@ class Sender(Signer):
         return self._heard(sent)
 
     def settle(self) -> None:
-        """Waits until blocks have taken everything that this account has sent, for as long as patience lasts, so that
+        """Wait until blocks have taken everything that this account has sent, for as long as patience lasts, so that
         the newest state shows what a former life of this process has done."""
         deadline = self._clock() + self._patience
         with self._lock:
@@ -184,7 +185,7 @@ class Sender(Signer):
             return tuple(sent for _, sent in sorted(self._pending.items()) if not sent.done)
 
     def open(self) -> None:
-        """Takes the directory for this process, before the first transaction does. Raises JournalInUse if another
+        """Take the directory for this process, before the first transaction does. Raises JournalInUse if another
         process has it, JournalError, and the errors of ChainNode; the directory is free again then."""
         with self._lock:
             try:
@@ -194,7 +195,7 @@ class Sender(Signer):
                 raise
 
     def close(self) -> None:
-        """Lets another process send from this directory."""
+        """Let another process send from this directory."""
         with self._lock:
             if self._journal is not None:
                 self._journal.close()
@@ -228,7 +229,7 @@ class Sender(Signer):
             self._rest(max(pauses.next(), self._pace.due()))
 
     def _is_taken(self, sent: Sent) -> bool:
-        """One look at one transaction: mostly it is there, and costs one request."""
+        """Return one look at one transaction: mostly it is there, and costs one request."""
         with self._lock:
             if not sent.done and sent.offered_at is not None:
                 self._find_receipt(sent)
@@ -237,7 +238,7 @@ class Sender(Signer):
             return sent.done
 
     def _settled(self, sent: Sent, depth: int) -> bool:
-        """True if the end of an intention lies deep enough in the chain that the node has now."""
+        """Return whether the end of an intention lies deep enough in the chain that the node has now."""
         if sent.error is not None or depth == 0:
             return True
         with self._lock:
@@ -278,7 +279,7 @@ class Sender(Signer):
     # Knowledge of the chain.
 
     def _open(self) -> None:
-        """Opens the journal and asks for the account's nonce, at the first use."""
+        """Open the journal and ask for the account's nonce, at the first use."""
         if self._journal is not None:
             return
         name = ""
@@ -309,7 +310,7 @@ class Sender(Signer):
             self.poll()
 
     def _known(self, purpose: str) -> Sent | None:
-        """The transaction that carries out this purpose; None if there is none, or if it is to be repeated."""
+        """Return the transaction that carries out this purpose; None if there is none, or if it is to be repeated."""
         for nonce, sent in sorted(self._pending.items(), reverse=True):
             if sent.purpose != purpose or sent.error is not None:
                 continue
@@ -350,7 +351,7 @@ class Sender(Signer):
             self._pace.observe(head)
 
     def _withdraw(self, sent: Sent) -> None:
-        """Frees the nonce of a new transaction that the node has refused for good."""
+        """Free the nonce of a new transaction that the node has refused for good."""
         self._forget(sent.nonce)
         if self._next == sent.nonce + 1:
             self._next = sent.nonce
@@ -363,8 +364,8 @@ class Sender(Signer):
     # All of them.
 
     def poll(self, head: Block | None = None) -> list[Sent]:
-        """One look at all that is on its way; replaces what is stuck. Returns what a block has taken, or what ended in
-        another way, since the last call and for nobody who waits.
+        """Return one look at all that is on its way; replaces what is stuck. Returns what a block has taken, or what
+        ended in another way, since the last call and for nobody who waits.
 
         `head`: the newest block, if the caller has just asked for it. Two requests, and one for each transaction that
         was taken.
@@ -394,7 +395,7 @@ class Sender(Signer):
             return ended
 
     def _look_at(self, sent: Sent, used: bool) -> None:
-        """Brings one intention up to date. used: whether the chain counts its nonce as used."""
+        """Bring one intention up to date. used: whether the chain counts its nonce as used."""
         assert self._head is not None
         if used and sent.receipt is None:
             self._find_receipt(sent)
@@ -410,7 +411,7 @@ class Sender(Signer):
                 self._offer_again(sent)
 
     def _is_foreign(self, sent: Sent) -> bool:
-        """True if a foreign transaction has used the nonce, seen by two looks at different times.
+        """Return whether a foreign transaction has used the nonce, seen by two looks at different times.
 
         In the middle of a reorganisation the servers behind one address may show two chains at once."""
         assert self._head is not None
@@ -445,14 +446,14 @@ class Sender(Signer):
             return
 
     def _push(self, sent: Sent) -> None:
-        """Replaces a transaction that is stuck, counted in blocks: while no block comes, no fee helps."""
+        """Replace a transaction that is stuck, counted in blocks: while no block comes, no fee helps."""
         assert self._head is not None
         if sent.offered_at is not None and self._head.number - sent.offered_at >= self._replace_after:
             self._raise_offer(sent)
             self._offer_again(sent)
 
     def _watch_gap(self, count: int, lowest: Sent | None) -> None:
-        """Fills a nonce that nobody uses, so that what comes after it can go on.
+        """Fill a nonce that nobody uses, so that what comes after it can go on.
 
         A former life without a journal, or another process, has sent something there that no block takes; or the node
         had counted a transaction that it then lost. It is another intention's nonce, so an empty transaction takes it.
@@ -476,7 +477,7 @@ class Sender(Signer):
         self._offer_again(filler)
 
     def _evade(self, sent: Sent) -> None:
-        """Sends a call again with a new nonce, after a foreign transaction has used its own."""
+        """Send a call again with a new nonce, after a foreign transaction has used its own."""
         old = sent.entry
         if old.value:
             sent.error = NonceTaken(
@@ -508,7 +509,7 @@ class Sender(Signer):
         self._offer_again(sent)
 
     def _clear(self) -> None:
-        """Forgets what has ended and what no reorganisation can bring back."""
+        """Forget what has ended and what no reorganisation can bring back."""
         assert self._head is not None
         for nonce, sent in list(self._pending.items()):
             if sent.error is not None and (sent.entry.heard or sent.former):

@@ -46,12 +46,13 @@ class Offers:
         self._tip: tuple[int, int] | None = None
 
     def first(self, head: Block) -> Fees:
-        """Fees of a new transaction while `head` is the newest block; they suffice until the base fee has doubled."""
+        """Return fees of a new transaction while `head` is the newest block; they suffice until the base fee has
+        doubled."""
         wanted = self._wanted(head)
         return replace(wanted, max_fee=min(wanted.max_fee, self._cap), priority_fee=min(wanted.priority_fee, self._cap))
 
     def raised(self, fees: Fees, head: Block | None) -> Fees | None:
-        """Fees of a transaction that replaces one with `fees`; None if they would exceed the cap.
+        """Return fees of a transaction that replaces one with `fees`; None if they would exceed the cap.
 
         Both are at least an eighth higher (nodes ask for a tenth), and no lower than those of a new transaction."""
         wanted = self._wanted(head) if head is not None else Fees(0, 0)
@@ -102,7 +103,7 @@ class Funds:
 
 
 def funds(node: ChainNode, account: ChecksumAddress, bond: int, *, games: int = 1) -> Funds:
-    """Looks at an account's balance and at today's price of gas. Three requests; raises the errors of ChainNode.
+    """Look at an account's balance and at today's price of gas. Three requests; raises the errors of ChainNode.
 
     `bond` in wei; `games`: disputes that it should be able to play to their end."""
     price = node.head().base_fee + node.priority_fee()
@@ -137,7 +138,7 @@ class Key(Protocol):
     def address(self) -> ChecksumAddress: ...
 
     def sign_transaction(self, transaction: dict[str, Any], /) -> SignedTransaction:
-        """Signs a transaction of type 2, given as eth-account takes it. Raises SignerError where the key is elsewhere
+        """Sign a transaction of type 2, given as eth-account takes it. Raises SignerError where the key is elsewhere
         and cannot be had now."""
 
 
@@ -162,8 +163,8 @@ class Signer:
         return address
 
     def secret(self, name: bytes) -> bytes | None:
-        """32 bytes that follow from the key and a name, and that nobody can compute without the key (HMAC-SHA256,
-        RFC 2104). None where the key is not at hand, as behind a remote signer."""
+        """Return 32 bytes that follow from the key and a name, and that nobody can compute without the key
+        (HMAC-SHA256, RFC 2104). None where the key is not at hand, as behind a remote signer."""
         key = getattr(self._account, "key", None)
         return None if key is None else hmac.digest(bytes(key), b"tiebreak secret\x00" + name, "sha256")
 
@@ -175,7 +176,7 @@ class Signer:
         return max(gas, min(int(gas * GAS_MARGIN), MOST_GAS))
 
     def _sign(self, sent: Sent, fees: Fees) -> None:
-        """Signs a transaction for an intention and remembers it. Raises JournalError and SignerError, and then nothing
+        """Sign a transaction for an intention and remember it. Raises JournalError and SignerError, and then nothing
         has changed."""
         entry = sent.entry
         transaction: dict[str, Any] = {
@@ -208,7 +209,7 @@ class Signer:
                 raise
 
     def _offer(self, sent: Sent) -> None:
-        """Hands the newest transaction of an intention to the node, and raises its fees where the node asks for it.
+        """Hand the newest transaction of an intention to the node, and raise its fees where the node asks for it.
 
         Raises ChainUnavailable where it is not known whether the node has it, and another ChainError where the node
         will not take it at all."""
@@ -236,7 +237,7 @@ class Signer:
             return
 
     def _raise_offer(self, sent: Sent) -> bool:
-        """Signs a transaction that pays more; False if the cap does not allow it."""
+        """Sign a transaction that pays more; False if the cap does not allow it."""
         newest = sent.entry.signed[-1]
         fees = self._offers.raised(Fees(newest.max_fee, newest.priority_fee), self._head)
         if fees is None:
@@ -320,14 +321,14 @@ _UNNAMED = "call 0x"
 
 
 def purpose_of(to: ChecksumAddress | None, data: bytes, value: int) -> str:
-    """The name of an intention that is just this call."""
+    """Return the name of an intention that is just this call."""
     return _UNNAMED + keccak(f"{to} {value} ".encode("ascii") + data).hex()
 
 
 def receipt_of(
     node: ChainNode, account: ChecksumAddress, entry: Entry, transaction: bytes
 ) -> TransactionReceipt | None:
-    """The receipt of a transaction that was signed for an intention, None as long as no block has it.
+    """Return the receipt of a transaction that was signed for an intention, None as long as no block has it.
 
     Raises InvalidAnswer for one that this transaction cannot have: what it offers at most, and the address of what it
     creates, are ours to know, and a fee that is made up would use a limit on spending up."""
@@ -358,7 +359,7 @@ class Use(Enum):
 
 
 def who_used(node: ChainNode, account: ChecksumAddress, sent: Sent, newest: int, depth: int) -> Use:
-    """The owner of the transaction that used an intention's nonce, by the block that has it.
+    """Return the owner of the transaction that used an intention's nonce, by the block that has it.
 
     UNKNOWN while the node does not show that block `depth` deep.
 

@@ -85,7 +85,7 @@ class Spending:
         """Identity of the record's file when it was read or written last; None: it was not there."""
 
     def require(self, name: str | None, job: int, wei: int, now: int) -> None:
-        """Raises SpendingLimit if a payment of `wei` for a job is more than a limit allows now; never for one that was
+        """Raise SpendingLimit if a payment of `wei` for a job is more than a limit allows now; never for one that was
         entered under that name before. name: None for one that is only thought of."""
         if self._per_day is None and self._per_job is None:
             return
@@ -103,7 +103,7 @@ class Spending:
             self._require_day(self._per_day, list(payments.values()), wei, now)
 
     def enter(self, name: str, job: int, wei: int, now: int) -> None:
-        """Remembers a payment before it is signed. Raises SpendingLimit if that cannot be put on record."""
+        """Remember a payment before it is signed. Raises SpendingLimit if that cannot be put on record."""
         record = self._read()
         if name not in record.payments:
             by_us = now if self._today is None else int(self._today())
@@ -115,7 +115,7 @@ class Spending:
             self._write(record)
 
     def settle(self, name: str, wei: int, *, failed: bool = False) -> None:
-        """Takes in what a payment has come to. failed: whether its transaction failed in its block, so that it took gas
+        """Take in what a payment has come to. failed: whether its transaction failed in its block, so that it took gas
         only, and the next attempt under this name is another payment."""
         record = self._read()
         payments = record.payments
@@ -130,18 +130,19 @@ class Spending:
         self._write(record)
 
     def cancel(self, name: str) -> None:
-        """Forgets a payment that was not sent."""
+        """Forget a payment that was not sent."""
         record = self._read()
         if (known := record.payments.get(name)) is not None and not known.settled:
             del record.payments[name]
             self._write(record)
 
     def last_day(self, now: int) -> int:
-        """Wei of the last 24 hours."""
+        """Return the wei of the last 24 hours."""
         return sum(one.wei for one in self._read().payments.values() if self._left(one, now))
 
     def _left(self, payment: _Payment, now: int) -> int:
-        """Seconds for which a payment counts still. A clock that has gone back since it was entered says nothing."""
+        """Return seconds for which a payment counts still. A clock that has gone back since it was entered says
+        nothing."""
         passed = [now - payment.at] + ([] if self._today is None else [int(self._today()) - payment.by_us])
         known = [one for one in passed if one >= 0]
         return max(0, DAY - min(known)) if known else DAY
@@ -171,8 +172,8 @@ class Spending:
         return f"{self._place} {job}"
 
     def _read(self) -> _Record:
-        """The record. It is read again if another process has written: it is refused the journal, but may have come
-        this far."""
+        """Return the record. It is read again if another process has written: it is refused the journal, but may have
+        come this far."""
         try:
             seen = self._look()
             if self._record is None or seen != self._seen:
