@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from Crypto.Cipher import AES
 from eth_account import Account
+from eth_account.signers.local import LocalAccount
 from eth_utils.crypto import keccak
 from tiebreak.rpc.chain_errors import AccountError
 from tiebreak.transactions.keys import (
@@ -21,11 +22,14 @@ from tiebreak.transactions.keys import (
     create_keystore,
     devnet_account,
     load_account,
-    read_keystore,
 )
 
 KEY = "4c0883a69102937d6231471b5dbb6204fe5129617082792ae468d01a3f362318"
 ADDRESS = "0x2c7536E3605D9C16a7a3D7b1898e529396a65c23"
+
+
+def read_keystore(path: Path, password: str) -> LocalAccount:
+    return load_account(path, environment={PASSWORD_VARIABLE: password})
 
 
 @pytest.fixture

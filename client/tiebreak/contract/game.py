@@ -145,11 +145,6 @@ class VerificationGame:
     def has_attested(self, job: int, auditor: ChecksumAddress) -> bool:
         return bool(self._view("hasAttested", job, auditor))
 
-    def hash_spec(self, spec: PostedSpec) -> bytes:
-        """Return the contract's own keccak256(abi.encode(spec)); `spec.hash` computes the same locally."""
-        found: bytes = self._view("hashSpec", spec)
-        return found
-
     def adjudicator(self) -> ChecksumAddress:
         """Return the adjudicator that was deployed with the contract, the natural one for a new job."""
         found: ChecksumAddress = self._view("adjudicator")

@@ -8,10 +8,10 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -32,6 +32,8 @@ RECEIPT_HEADER = "Tiebreak-Receipt"
 """Header with the digest of an answer's receipt; streams, whose headers go out before their end, have none."""
 
 _LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _BODY_SECONDS = 10.0
 """Time in which the body of a request has to be there."""
@@ -205,14 +207,10 @@ class _Answered(Response):
         self._service, self._answer = service, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = asyncio.ensure_future(self._give(scope, receive, send))
-        gone = asyncio.ensure_future(_until_gone(receive))
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            with suppress(Exception):  # the client is gone, or cannot be told anything
+                await _unless_gone(receive, self._give(scope, receive, send))
         finally:
-            work.cancel()
-            gone.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
             self._service.leave()
 
     async def _give(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,7 +243,7 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, PendingAnswer]) -> PendingAnswer:
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of work, which is given up once its client is gone. Raises ClientDisconnect then."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
     try:

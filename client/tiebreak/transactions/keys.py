@@ -111,11 +111,6 @@ def create_keystore(path: Path, password: str, account: LocalAccount | None = No
     return chosen
 
 
-def read_keystore(path: Path, password: str) -> LocalAccount:
-    """Decrypt a keystore. Raises AccountError: no such file, readable by others, malformed, or a wrong password."""
-    return _unlock(path, _read(path), password)
-
-
 def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.environ) -> LocalAccount:
     """Return the account of a file with a private key of 64 hex digits, or of a keystore, whose password comes from the
     variable `IMPORT_PASSWORD_VARIABLE`, else from `prompt`. Raises AccountError, in which no key ever shows: no such
