@@ -25,7 +25,6 @@ node_modules/.installed: package.json package-lock.json $(VENV)/.installed-dev
 contracts-build: contracts-tools
 	$(WITH_NODE) $(FORGE) build
 	$(VENV)/bin/python scripts/compile_contracts.py
-	$(VENV)/bin/python scripts/make_contract_records.py
 
 test-contracts: contracts-tools
 	$(WITH_NODE) $(FORGE) fmt --check contracts/src contracts/test contracts/proofs

@@ -77,7 +77,7 @@ def _level(event: events.Event) -> str | None:
     does."""
     match event:
         case events.Bisected(level=level) | events.LeafOpened(level=level):
-            return level.name
+            return str(level.name)
         case events.RootOpened(next_level=Level.CHUNK):
             return Level.OPERATOR.name
         case events.RootOpened(next_level=Level.PARTIAL) | events.ElementDisputed():

@@ -143,8 +143,8 @@ class SlowBackgroundJobs(BackgroundJobs):
     def __init__(self, clock: Time, meter: Meter, *, step: float, least: float = 1.0) -> None:
         self._clock, self._meter = clock, meter
         self._step, self._least = step, least
-        self._jobs: dict[Hashable, _SlowBackgroundJob[Any]] = {}
-        self._waiting: dict[Lane, dict[Hashable, _SlowBackgroundJob[Any]]] = {lane: {} for lane in Lane}
+        self._begun: dict[Hashable, _SlowBackgroundJob[Any]] = {}
+        self._queued: dict[Lane, dict[Hashable, _SlowBackgroundJob[Any]]] = {lane: {} for lane in Lane}
         self._free_at = {lane: [0.0] * lane.width for lane in Lane}
         self.busy = 0.0
         """Seconds of work done so far, without fetching."""
@@ -152,19 +152,19 @@ class SlowBackgroundJobs(BackgroundJobs):
     def ask(
         self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
     ) -> BackgroundJob[T]:
-        if (known := self._jobs.get(key)) is None:
+        if (known := self._begun.get(key)) is None:
             known = _SlowBackgroundJob(lane, key, work, priority, doing)
             known.clock = self._clock
-            self._jobs[key] = self._waiting[lane][key] = known
+            self._begun[key] = self._queued[lane][key] = known
         known.priority = priority
         return known
 
     def forget(self, key: Hashable) -> None:
-        if (background_job := self._jobs.pop(key, None)) is not None:
-            self._waiting[background_job.lane].pop(key, None)
+        if (background_job := self._begun.pop(key, None)) is not None:
+            self._queued[background_job.lane].pop(key, None)
 
     def promised(self, key: Hashable) -> float:
-        runs = [one for other, one in self._waiting[Lane.RUNS].items() if other != key and one.priority.bonded]
+        runs = [one for other, one in self._queued[Lane.RUNS].items() if other != key and one.priority.bonded]
         return sum(one.measured().seconds for one in runs)
 
     def close(self, patience: float = 1.0) -> bool:
@@ -172,7 +172,7 @@ class SlowBackgroundJobs(BackgroundJobs):
 
     def work(self) -> None:
         """Begins whatever can begin now."""
-        for lane, waiting in self._waiting.items():
+        for lane, waiting in self._queued.items():
             while waiting and min(self._free_at[lane]) <= self._clock():
                 first = order({key: one.priority for key, one in waiting.items()}, self._clock())[0]
                 background_job, before = waiting.pop(first), self._meter.steps

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 from eth_typing import ChecksumAddress
-from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
+from tiebreak.contract.enums import JobStatus
 from tiebreak.game.moves import next_root_of
 from tiebreak.roles.sealing import audit_seal, claim_seal, new_salt
-from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 
-from tests.client.disputes import JOB_CID, TERMS, Cast, Party, Run, made
+from tests.client.disputes import JOB_CID, TERMS, Cast, Run, made
 
 FEE = 10**17
 OPEN = replace(TERMS, attestations_needed=1, audit_fee=FEE, attestation_bond=10**18)
@@ -89,35 +88,6 @@ def attest(cast: Cast, job: int, run: Run) -> None:
     )
 
 
-@pytest.mark.slow_cases("served", "anvil")
-def test_an_attestation_with_a_bond_is_shown_and_paid(node: ChainNode, cast: Cast) -> None:
-    job, run = cast.post(OPEN), Run.of()
-    cast.commit(job, run)
-    attest(cast, job, run)
-    (audit,) = cast.customer.audits_of(job)
-    assert (audit.auditor, audit.status) == (AUDITOR, AuditStatus.ATTESTED)
-    assert (audit.log_cid, audit.model_cid) == ("bafylog", "bafymodel")
-    with pytest.raises(ContractError) as caught:
-        cast.auditor.send(cast.auditor.collect(job, AUDITOR))
-    assert caught.value.name == "NothingToCollect"
-    node.advance_time(TERMS.challenge_window + 1)
-    cast.trainer.send(cast.trainer.finalize(job))
-    cast.auditor.send(cast.auditor.collect(job, AUDITOR))
-    assert made(cast.auditor, cast.auditor.withdraw())[0] == OPEN.attestation_bond + FEE
-    assert made(cast.trainer, cast.trainer.withdraw())[0] == TERMS.reward + TERMS.trainer_bond
-
-
-@pytest.mark.slow_cases("served", "anvil")
-def test_too_few_attestations_let_a_claim_lapse(node: ChainNode, cast: Cast) -> None:
-    job = cast.post(OPEN)
-    cast.commit(job, Run.of())
-    node.advance_time(TERMS.challenge_window + 1)
-    cast.customer.send(cast.customer.finalize(job))
-    assert cast.customer.job(job).status is JobStatus.LAPSED
-    assert made(cast.customer, cast.customer.withdraw())[0] == TERMS.reward + FEE
-    assert made(cast.trainer, cast.trainer.withdraw())[0] == TERMS.trainer_bond
-
-
 def test_a_blind_audit_with_the_same_root_attests(node: ChainNode, cast: Cast) -> None:
     job, run = cast.post(BLIND), Run.of()
     claim_salt = sealed_claim(cast, job, run)
@@ -130,75 +100,3 @@ def test_a_blind_audit_with_the_same_root_attests(node: ChainNode, cast: Cast) -
     node.advance_time(TERMS.challenge_window + 1)
     cast.customer.send(cast.customer.finalize(job))
     assert cast.customer.job(job).status is JobStatus.FINAL
-
-
-@pytest.mark.slow
-def test_a_blind_audit_with_another_root_is_a_challenge(node: ChainNode, cast: Cast) -> None:
-    job, wrong, right = cast.post(BLIND), Run.of(33), Run.of()
-    claim_salt = sealed_claim(cast, job, wrong)
-    audit_salt = sealed_audit(cast, job, right)
-    node.advance_time(BLIND.audit_window + 1)
-    open_claim(cast, job, wrong, claim_salt)
-    game = open_audit(cast, job, right, audit_salt)
-    assert game is not None and cast.customer.game(game).phase is Phase.QUEUED
-    with pytest.raises(ContractError) as caught:
-        cast.customer.send(cast.customer.start_game(job))
-    assert caught.value.name == "NoGameToStart"
-    node.advance_time(BLIND.opening_window + 1)
-    cast.customer.send(cast.customer.start_game(job))
-    parties = [Party(cast.auditor, right, Side.CHALLENGER), Party(cast.trainer, wrong, Side.TRAINER)]
-    for turn in range(100):
-        if cast.customer.game(game).phase is Phase.OVER:
-            break
-        parties[turn % 2].move(game)
-    assert cast.customer.game(game).outcome is Outcome.CHALLENGER_WON
-    assert cast.customer.job(job).status is JobStatus.REJECTED
-
-
-@pytest.mark.slow_cases("served", "anvil")
-def test_a_seal_of_another_account_cannot_be_opened(node: ChainNode, cast: Cast) -> None:
-    job, run = cast.post(BLIND), Run.of()
-    claim_salt = sealed_claim(cast, job, run)
-    audit_salt = sealed_audit(cast, job, run, who=TRAINER)
-    node.advance_time(BLIND.audit_window + 1)
-    open_claim(cast, job, run, claim_salt)
-    with pytest.raises(ContractError, match="salt that were sealed") as caught:
-        open_audit(cast, job, run, audit_salt)
-    assert caught.value.name == "WrongSeal"
-
-
-@pytest.mark.slow
-def test_an_auditor_defends_a_right_claim_that_its_trainer_lost(node: ChainNode, cast: Cast) -> None:
-    job, run, wrong = cast.post(OPEN), Run.of(), Run.of(33)
-    cast.commit(job, run)
-    attest(cast, job, run)
-    seen = cast.referee.job(job)
-    verdict, _ = made(
-        cast.referee,
-        cast.referee.challenge(
-            job,
-            spec_hash=seen.spec_hash,
-            claimed_root=seen.claim.checkpoint_root,
-            checkpoint_root=wrong.checkpoints.root,
-            bond=TERMS.challenger_bond,
-        ),
-    )
-    liar = Party(cast.referee, wrong, Side.CHALLENGER)
-    assert liar.move(verdict) and liar.move(verdict)  # finds the leaf, and opens it
-    node.advance_time(TERMS.clock_allowance + 1)
-    cast.referee.send(cast.referee.claim_timeout(verdict))
-    assert cast.customer.job(job).status is JobStatus.APPEALABLE
-
-    game, _ = made(cast.auditor, cast.auditor.appeal(job, spec_hash=cast.spec().hash, bond=TERMS.challenger_bond))
-    shown = cast.customer.game(game)
-    assert shown.is_appeal and shown.trainer == AUDITOR
-    puppet, auditor = Party(cast.referee, wrong, Side.CHALLENGER), Party(cast.auditor, run, Side.TRAINER)
-    for turn in range(100):
-        if cast.customer.game(game).phase is Phase.OVER:
-            break
-        (puppet, auditor)[turn % 2].move(game)
-    assert cast.customer.game(game).outcome is Outcome.TRAINER_WON
-    cast.auditor.send(cast.auditor.collect(job, AUDITOR))
-    held = OPEN.attestation_bond + TERMS.challenger_bond
-    assert made(cast.auditor, cast.auditor.withdraw())[0] > held + TERMS.challenger_bond // 2 - 1
-    assert cast.customer.job(job).status is JobStatus.REJECTED

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from eth_abi.abi import encode
-from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
-from make_contract_records import snake_case
 from roundlog.commitments import leaf_hash
 from roundlog.spec import TrainingSpec
 from tiebreak.contract import events as ev
 from tiebreak.contract.abi import ContractAbi
-from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.struct_bases import ANYONE, PostedSpec
+from tiebreak.contract.struct_bases import PostedSpec
 from tiebreak.contract.structs import Descent
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.rpc.chain_errors import AccountError, ContractError, DeploymentError, InsufficientFunds
+from tiebreak.game.moves import Bisect
+from tiebreak.roles.player import call_of
+from tiebreak.rpc.chain_errors import AccountError, ContractError, DeploymentError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
@@ -124,23 +123,6 @@ def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: Chai
     ]
 
 
-@pytest.mark.slow_but("anvil*")
-def test_whoever_falls_silent_loses_the_bond(node: ChainNode) -> None:
-    cast = Cast.on(node)
-    job = cast.post()
-    cast.commit(job, Run.of())
-    game = cast.challenge(job, Run.of(40).checkpoints.root)
-    with pytest.raises(ContractError) as caught:
-        cast.trainer.send(cast.trainer.claim_timeout(game))
-    assert caught.value.name == "TooEarly"
-    node.advance_time(TERMS.clock_allowance + 1)
-    cast.trainer.send(cast.trainer.claim_timeout(game))
-    assert cast.customer.game(game).outcome is Outcome.TRAINER_WON
-    assert cast.trainer.credit_of(devnet_account(1).address) == TERMS.challenger_bond // 2
-    assert cast.customer.games_of(job) == [game]
-    assert (cast.customer.job_count(), cast.customer.game_count()) == (1, 1)
-
-
 @pytest.fixture
 def cast() -> Cast:
     return Cast.on(embedded_node())
@@ -155,7 +137,7 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
         "RootIsTheTrainers": lambda: cast.challenge(job, Run.of().checkpoints.root),
         "WrongPayment": lambda: cast.challenge(job, root("other"), bond=ETHER - 1),
         "WrongJobStatus": lambda: cast.attest(job + 1, root("other")),
-        "WrongPhase": lambda: cast.auditor.send(cast.auditor.bisect(1, Descent(mine=(), theirs=(), next=()))),
+        "WrongPhase": lambda: cast.auditor.send(call_of(cast.auditor, 1, Bisect(Descent(mine=(), theirs=(), next=())))),
     }
     for name, action in cases.items():
         with pytest.raises(ContractError) as caught:
@@ -200,64 +182,6 @@ def test_another_job_or_another_claim_than_believed_gets_no_bond(cast: Cast) -> 
     assert caught.value.name == "WrongSpec"
 
 
-def test_many_views_and_many_calls_in_one_request(cast: Cast) -> None:
-    job = cast.post(replace(TERMS, concurrent_games=1))
-    cast.commit(job, Run.of())
-    first, second = (cast.challenge(job, root(name)) for name in ("one", "other"))
-    views = [
-        ContractCall.of("getJob", job),
-        ContractCall.of("getGame", second),
-        ContractCall.of("getJob", 99),
-        ContractCall.of("creditOf", ANYONE),
-    ]
-    seen, game, missing, credit = cast.customer.views(views)
-    assert seen == cast.customer.job(job) and (seen.live_games, seen.queued_games) == (1, 1)
-    assert game == cast.customer.game(second) and (game.phase, game.ahead, game.deadlines) == (Phase.QUEUED, 0, (0, 0))
-    assert isinstance(missing, ContractError) and missing.name == "WrongJobStatus"
-    assert credit == 0
-
-    # Each call for itself: the first is early, the second counts, the third waits for its turn.
-    attest = ContractCall.of("attest", job, cast.spec().hash, Run.of().checkpoints.root, "", "", 0)
-    calls = [
-        ContractCall.of("claimTimeout", first),
-        attest,
-        ContractCall.of("claimTimeout", second),
-        ContractCall.of("batch", []),
-    ]
-    early, done, waits, nested = cast.auditor.try_batch(calls)
-    assert [error.name for error in (early, waits, nested)] == [
-        "TooEarly",
-        "WrongPhase",
-        "NestedBatch",
-    ] and done is None
-    assert not cast.auditor.has_attested(job, devnet_account(2).address)
-    receipt = cast.auditor.send(cast.auditor.batch(calls))
-    assert [type(event).__name__ for event in cast.auditor.decode(receipt.logs)] == ["Attested"]
-    assert cast.auditor.has_attested(job, devnet_account(2).address)
-
-    cast.auditor.node.advance_time(TERMS.clock_allowance + 1)
-    receipt = cast.trainer.send(
-        cast.trainer.batch([ContractCall.of("claimTimeout", first), ContractCall.of("withdraw")])
-    )
-    happened = [type(event).__name__ for event in cast.trainer.decode(receipt.logs)]
-    assert happened[0] == "GameOver" and {"Burnt", "GameStarted", "LevelStarted", "Withdrawn"} <= set(happened)
-    assert cast.customer.game(second).phase is Phase.BISECTION
-    assert cast.customer.burnt() == TERMS.challenger_bond // 4
-
-
-def test_values_that_do_not_fit_are_refused_before_they_are_sent(cast: Cast) -> None:
-    for bad in (root("x")[:31], root("x") + b"x", "text", None, 7):
-        with pytest.raises(ValueError, match="attest"):
-            cast.auditor.send(cast.auditor.attest(1, spec_hash=root("spec"), checkpoint_root=bad))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="postJob"):
-        cast.customer.send(cast.customer.post_job(cast.spec(steps=2**64), TERMS, JOB_CID))
-
-
-def test_a_reward_that_the_account_does_not_have_is_one_clear_error(cast: Cast) -> None:
-    with pytest.raises(InsufficientFunds, match=devnet_account(0).address):
-        cast.customer.send(cast.customer.post_job(cast.spec(), replace(TERMS, reward=10**24), JOB_CID))
-
-
 def test_writing_without_an_account_is_one_clear_error(cast: Cast) -> None:
     with pytest.raises(AccountError, match="keystore"):
         VerificationGame(cast.customer.node, cast.customer.address).send(
@@ -272,12 +196,6 @@ def test_an_address_without_this_contract_is_refused(cast: Cast) -> None:
         VerificationGame.at(node, devnet_account(0).address)
 
 
-def test_the_spec_hash_is_the_contracts(cast: Cast) -> None:
-    for changes in ({}, {"seed": 0, "rounding_bits": 23, "log_guard": 255}, {"steps": 1, "interval": 1}):
-        spec = cast.spec(**changes)
-        assert cast.customer.hash_spec(spec) == spec.hash
-
-
 def test_the_spec_hash_is_the_one_that_solidity_computes_from_the_shared_vectors() -> None:
     vectors = json.loads((Path(__file__).parents[1] / "vectors" / "spec.json").read_text())
     assert len(vectors) >= 4
@@ -288,15 +206,6 @@ def test_the_spec_hash_is_the_one_that_solidity_computes_from_the_shared_vectors
             **{name: bytes.fromhex(word[2:]) if isinstance(word, str) else word for name, word in words.items()}
         )
         assert PostedSpec(spec, referee, adjudicator).hash.hex() == vector["hash"].removeprefix("0x")
-
-
-def test_the_spec_hash_is_that_of_eighteen_words() -> None:
-    referee, adjudicator = devnet_account(3).address, devnet_account(5).address
-    words = [getattr(SPEC, field.name) for field in fields(SPEC)]
-    joined = b"".join(word if isinstance(word, bytes) else word.to_bytes(32, "big") for word in words)
-    assert len(joined) == 16 * 32
-    ends = b"".join(bytes(12) + bytes.fromhex(address[2:]) for address in (referee, adjudicator))
-    assert PostedSpec(SPEC, referee, adjudicator).hash == keccak(joined + ends)
 
 
 def test_a_job_with_hostile_text_hides_no_other_job(cast: Cast) -> None:

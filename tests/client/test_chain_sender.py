@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from eth_account import Account
-from eth_account.typed_transactions import TypedTransaction
-from hexbytes import HexBytes
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.rpc.chain_errors import ContractError, NonceTaken, RpcRefused, TransactionPending
+from tiebreak.rpc.chain_errors import ContractError, TransactionPending
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
@@ -102,70 +99,6 @@ def test_a_process_that_is_killed_while_it_sends_has_sent_once_after_its_restart
     assert balance(line) == before + 14
 
 
-def test_a_transaction_whose_answer_was_lost_is_not_paid_twice(line: Unreliable) -> None:
-    def deliver_twice(params: list[object]) -> object:
-        line.chain.request("eth_sendRawTransaction", params)
-        return line.chain.request("eth_sendRawTransaction", params)  # what a retry over HTTP does
-
-    before = balance(line)
-    line.once("eth_sendRawTransaction", deliver_twice)
-    assert sender_on(line).send(FRIEND, b"", value=7).succeeded
-    assert balance(line) == before + 7
-
-
-def test_a_node_that_knows_the_transaction_already_is_waited_for(line: Unreliable) -> None:
-    def already(params: list[object]) -> object:
-        line.chain.request("eth_sendRawTransaction", params)
-        raise RpcRefused("eth_sendRawTransaction", -32000, "already known")
-
-    line.once("eth_sendRawTransaction", already)
-    assert sender_on(line).send(FRIEND, b"", value=7).succeeded
-
-
-def test_what_another_process_with_the_same_account_may_have_paid_is_not_paid_unasked(line: Unreliable) -> None:
-    def be_faster(params: list[object]) -> object:
-        Sender(ChainNode(line.chain), devnet_account(0)).send(FRIEND, b"", value=1)
-        return line.chain.request("eth_sendRawTransaction", params)
-
-    before = balance(line)
-    line.once("eth_sendRawTransaction", be_faster)
-    sender = sender_on(line)
-    with pytest.raises(NonceTaken, match="look at the chain again"):
-        sender.send(FRIEND, b"", value=7)
-    assert balance(line) == before + 1
-    assert sender.send(FRIEND, b"", value=7).succeeded
-    assert balance(line) == before + 8
-
-
-def test_a_pending_transaction_is_outbid_by_at_least_a_tenth_each_time(line: Unreliable) -> None:
-    refusals = 3
-
-    def refuse(params: list[object]) -> object:
-        nonlocal refusals
-        if refusals:
-            refusals -= 1
-            raise RpcRefused("eth_sendRawTransaction", -32000, "replacement transaction underpriced")
-        return line.chain.request("eth_sendRawTransaction", params)
-
-    line.on["eth_sendRawTransaction"] = refuse
-    sender_on(line).send(FRIEND, b"", value=7)
-    offers = [TypedTransaction.from_bytes(HexBytes(raw)).as_dict() for raw in line.sent]
-    assert len({offer["nonce"] for offer in offers}) == 1
-    for lower, higher in itertools.pairwise(offers):
-        assert higher["maxFeePerGas"] >= 1.1 * lower["maxFeePerGas"]
-        assert higher["maxPriorityFeePerGas"] >= 1.1 * lower["maxPriorityFeePerGas"]
-
-
-def test_a_node_that_never_takes_it_is_given_up(line: Unreliable) -> None:
-    def refuse(params: list[object]) -> object:
-        raise RpcRefused("eth_sendRawTransaction", -32000, "nonce too low")
-
-    line.on["eth_sendRawTransaction"] = refuse
-    with pytest.raises(TransactionPending, match="run the same command again"):
-        sender_on(line).send(FRIEND, b"", value=7)
-    assert len(set(line.sent)) == 1
-
-
 def test_a_nonce_that_the_node_has_counted_and_lost_is_filled(line: Unreliable) -> None:
     time = Time()
 
@@ -179,14 +112,6 @@ def test_a_nonce_that_the_node_has_counted_and_lost_is_filled(line: Unreliable) 
     assert time.now < 40
     assert balance(line) == before + 7
     assert ChainNode(line.chain).nonce(devnet_account(0).address) == 2
-
-
-def test_a_transaction_that_no_block_takes_ends_the_wait_with_a_clear_error(line: Unreliable) -> None:
-    line.on["eth_getTransactionReceipt"] = lambda params: None
-    time = Time()
-    with pytest.raises(TransactionPending, match="run the same command again"):
-        sender_on(line, time).send(FRIEND, b"", value=7)
-    assert time.now < 65
 
 
 def test_a_receipt_is_believed_only_when_enough_blocks_lie_on_it(line: Unreliable) -> None:

@@ -1,37 +1,32 @@
-"""The client's records and events are the contract's: generated from its artifact, field for field and in its order."""
+"""The client's structs, events and enums are the contract's, field for field and in its order."""
 
 from __future__ import annotations
 
-import json
+import re
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
-import make_contract_records
 import pytest
-from make_contract_records import ROOM, pages, snake_case
 from roundlog.spec import TrainingSpec
-from tiebreak.contract import enums, events, struct_bases, structs
+from tiebreak.contract import code, enums, events, struct_bases, structs
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import load_artifact
+from tiebreak.contract.events import snake_case
 from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, DeploymentError, remedy
 
-ABI = json.loads((ROOM / "artifacts" / "VerificationGame.json").read_text())["abi"]
+SOURCES = Path(__file__).resolve().parents[2] / "contracts" / "src"
+ARTIFACTS = sorted(path.stem for path in (Path(code.__file__).parent / "artifacts").glob("*.json"))
+ABI = load_artifact("VerificationGame")["abi"]
 
 
-@pytest.mark.parametrize("name", ["enums.py", "structs.py", "events.py"])
-def test_what_is_shipped_is_what_the_script_makes_of_the_artifacts(name: str) -> None:
-    assert (ROOM / name).read_text() == pages()[ROOM / name], "run scripts/make_contract_records.py"
-
-
-def test_the_records_have_exactly_the_fields_of_the_contracts_structs_and_events() -> None:
+def test_structs_and_events_have_exactly_the_fields_of_the_contracts() -> None:
     seen: set[str] = set()
 
     def check(parameter: dict[str, Any]) -> None:
         family, _, name = str(parameter.get("internalType", "")).partition(" ")
         name = name.split("[")[0].rsplit(".", 1)[-1]
-        if family == "enum":
-            assert issubclass(getattr(enums, name), IntEnum)
         if family == "struct":
             names = [snake_case(item["name"]) for item in parameter["components"]]
             if name == "TrainingSpec":
@@ -43,40 +38,36 @@ def test_the_records_have_exactly_the_fields_of_the_contracts_structs_and_events
             for item in parameter["components"]:
                 check(item)
 
-    logged = [entry for entry in ABI if entry["type"] == "event"]
-    for entry in (*(entry for entry in ABI if entry["type"] == "function"), *logged):
-        for parameter in (*entry["inputs"], *entry.get("outputs", [])):
+    for entry in ABI:
+        for parameter in (*entry.get("inputs", []), *entry.get("outputs", [])):
             check(parameter)
     made = {name for name, kind in vars(structs).items() if isinstance(kind, type) and is_dataclass(kind)}
     assert seen == (made - {"PostedSpec"}) | {"TrainingSpec"}
-    base = [field.name for field in fields(events.Event)]
-    for entry in logged:
-        names = ["leaf_index" if item["name"] == "index" else snake_case(item["name"]) for item in entry["inputs"]]
-        assert [field.name for field in fields(getattr(events, entry["name"]))] == base + names
-    assert {kind.__name__ for kind in events.Event.__subclasses__()} == {entry["name"] for entry in logged}
+    assert [field.name for field in fields(events.Bisected)] == [
+        *("block", "index", "transaction", "game", "level", "mover", "leaf_index", "height", "to", "next")
+    ]
 
 
 def test_an_enum_has_the_members_of_the_contracts() -> None:
-    # An ABI has no members, so these are read from the sources: the same text that the compiler read.
-    declared = make_contract_records._Sources().items("enum", "Fault")
-    assert list(declared) == [member.name for member in enums.Fault] and len(declared) == 18
-    assert (enums.Fault.DIVISOR, enums.Fault.REDUCTION, enums.Fault.ALIAS) == (9, 10, 17)
-
-
-def test_a_malformed_descriptor_is_refused_by_the_fault_that_the_contract_named() -> None:
-    """Regression: the list by hand had a member that the contract has not, so that all after it had another's name."""
+    """An ABI has none, so they are read from the sources. Regression: a list by hand had one that the contract lacks,
+    so that all after it had another's name."""
+    declared = "\n".join(path.read_text() for path in sorted(SOURCES.rglob("*.sol")))
+    ours = {
+        name: kind for name, kind in vars(enums).items() if isinstance(kind, type) and kind.__module__ == enums.__name__
+    }
+    assert len(ours) == 9
+    for name, kind in ours.items():
+        found = re.search(rf"^enum {name} {{\n(.*?)^}}", declared, re.MULTILINE | re.DOTALL)
+        assert found and issubclass(kind, IntEnum), name
+        members = [line.strip(" ,") for line in found[1].splitlines() if not line.strip().startswith("//")]
+        assert [(one.name, one.value) for one in kind] == [(one, place) for place, one in enumerate(members)]
     abi = ContractAbi.load("VerificationGame", "Adjudicator")
     (selector,) = (selector for selector, known in abi._errors.items() if known["name"] == "MalformedDescriptor")
-    error = abi.decode_error(selector + (17).to_bytes(32, "big"))
-    assert isinstance(error, ContractError) and "ALIAS" in str(error)
-
-
-def test_a_comment_of_the_contract_is_the_docstring() -> None:
-    assert structs.Terms.__doc__ == "Terms of a job: the customer's offer and conditions. Amounts in wei."
+    assert "ALIAS" in str(abi.decode_error(selector + (17).to_bytes(32, "big")))
 
 
 def test_every_error_of_the_contract_says_what_to_do() -> None:
-    abi = ContractAbi.load("VerificationGame", *(path.stem for path in sorted(ROOM.glob("artifacts/*.json"))))
+    abi = ContractAbi.load("VerificationGame", *ARTIFACTS)
     names = {entry["name"] for entry in abi._errors.values()}
     assert set(REMEDIES) <= names, "a remedy for an error that the contract does not have"
     for name in names:

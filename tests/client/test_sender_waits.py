@@ -13,7 +13,6 @@ from tiebreak.rpc.chain_errors import ChainUnavailable, JournalError, JournalInU
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions import journal
 from tiebreak.transactions.sender import Sender
-from tiebreak.transactions.signer import MOST_GAS
 
 from tests.client.simulated_chain import BLOCK_SECONDS, FakeAccount, SimulatedChain
 
@@ -46,19 +45,6 @@ def test_a_transaction_takes_four_requests() -> None:
     assert len(chain.effects()) == 23
 
 
-def test_many_pending_share_what_they_ask() -> None:
-    chain = SimulatedChain()
-    sender = sender_on(chain)
-    chain.sleep(30)
-    chain.requests.clear()
-    sent = [sender.submit(TO, bytes([index])) for index in range(16)]
-    assert len(sender.pending) == 16
-    chain.sleep(BLOCK_SECONDS)
-    assert {one.purpose for one in sender.poll()} == {one.purpose for one in sent}
-    assert len(chain.requests) <= 4 * 16
-    assert sender.pending == () and sender.poll() == []
-
-
 def test_a_fee_spike_delays_a_transaction_by_a_few_blocks_and_not_longer() -> None:
     chain = SimulatedChain()
     chain.strict_fees = False
@@ -84,29 +70,6 @@ def test_no_more_is_offered_than_the_cap_and_the_rest_waits() -> None:
     chain.base_fee = 10 * GWEI
     assert sender.send(TO, b"too dear").succeeded
     assert chain.effects() == [b"too dear".hex()]
-
-
-def test_while_no_block_comes_nothing_is_replaced() -> None:
-    chain = SimulatedChain()
-    sender = sender_on(chain, patience=900)
-    chain.halted = True
-    with pytest.raises(TransactionPending):
-        sender.send(TO, b"later")
-    (sent,) = sender.pending
-    assert len(sent.hashes) == 1
-    chain.halted = False
-    assert sender.send(TO, b"later").succeeded
-    assert chain.effects() == [b"later".hex()]
-
-
-def test_a_transaction_that_the_pool_has_lost_is_sent_again() -> None:
-    chain = SimulatedChain()
-    sender = sender_on(chain)
-    sent = sender.submit(TO, b"lost")
-    chain.pool.clear()
-    sender.wait(sent)
-    assert chain.now <= 6 * BLOCK_SECONDS
-    assert chain.effects() == [b"lost".hex()]
 
 
 def test_two_processes_in_one_directory_end_with_a_clear_error(tmp_path: Path) -> None:
@@ -142,23 +105,10 @@ def test_a_directory_that_could_not_be_opened_is_free_for_the_next_attempt(tmp_p
         raise ChainUnavailable("the node is away")
 
     with pytest.MonkeyPatch.context() as away:
-        away.setattr(again, "_poll", fails)
+        away.setattr(again, "poll", fails)
         with pytest.raises(ChainUnavailable):
             again.open()
     sender_on(chain, tmp_path).open()
-
-
-def test_two_processes_with_one_key_in_two_directories_interleave(tmp_path: Path) -> None:
-    chain = SimulatedChain()
-    first, second = sender_on(chain, tmp_path / "a"), sender_on(chain, tmp_path / "b")
-    wanted = []
-    for index in range(10):
-        data = bytes([index])
-        sent = [first.submit(TO, b"a" + data), second.submit(TO, b"b" + data)]
-        wanted += [(b"a" + data).hex(), (b"b" + data).hex()]
-        for sender, one in zip((first, second), sent, strict=True):
-            sender.wait(one)
-    assert sorted(chain.effects()) == sorted(wanted)
 
 
 def test_a_full_disk_stops_payments_and_no_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,11 +164,3 @@ def test_a_wait_ends_at_once_when_the_process_is_stopped() -> None:
     with pytest.raises(Stopped, match=r"the journal has it.*run the same command again"):
         sender.send(TO, b"x")
     assert time.monotonic() - started < 1.0
-
-
-def test_the_gas_limit_stays_below_that_of_a_transaction() -> None:
-    chain = SimulatedChain()
-    sender = sender_on(chain)
-    real = chain.request
-    chain.request = lambda m, p, lag=0: hex(15_000_000) if m == "eth_estimateGas" else real(m, p)  # type: ignore
-    assert sender.submit(TO, b"large").entry.gas == MOST_GAS

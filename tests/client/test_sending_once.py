@@ -10,8 +10,8 @@ import pytest
 from tiebreak.rpc.chain_errors import ChainError, NonceTaken
 from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
 from tiebreak.transactions.keys import ACCOUNTS
-from tiebreak.transactions.pending_transactions import Sent
 from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.signer import Sent
 
 from tests.client.simulated_chain import FakeAccount, FaultyLine, Killed, SimulatedChain
 

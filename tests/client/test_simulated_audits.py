@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from audit_coalitions import Coalition, End, Rule, attacks, drawn
+from audit_coalitions import End, Rule, drawn
 from audit_coalitions import report as report_on_coalitions
 from simulate_audits import (
     Market,
@@ -17,7 +17,6 @@ from simulate_audits import (
     idler,
     latecomer,
     market_of,
-    months,
     parser,
     report,
     split,
@@ -67,13 +66,6 @@ def test_colluders_never_get_a_caught_fraud_for_nothing(market: Market) -> None:
     assert more == sorted(more), "attestations of theirs make it dearer, or leave it as it is"
 
 
-def test_months_are_the_same_on_every_machine_and_grow_with_fraud(market: Market) -> None:
-    assert months(market, 0.05, 50) == months(market, 0.05, 50)
-    assert len(set(months(market, 0.0, 50))) == 1, "without fraud nothing is left to chance"
-    means = [sum(months(market, rate, 400)) for rate in (0.0, 0.05, 0.2)]
-    assert means == sorted(means)
-
-
 def test_the_page_shows_what_the_script_prints(market: Market) -> None:
     options = parser().parse_args([])
     page = PAGE.read_text()
@@ -91,15 +83,3 @@ def test_no_coalition_takes_back_what_an_honest_auditor_was_promised() -> None:
         assert one.gain(Rule.PLACES) <= 0, one
         assert sum(one.fees(Rule.PLACES).values()) <= one.fee
     assert max(one.gain(Rule.SHARED) / one.fee for one in drawn(5000)) > 0.9
-
-
-def test_ninety_seven_puppets_took_the_fee_by_the_rule_before() -> None:
-    late = dict(attacks(10**18, 2 * 10**18, 10**18))["97 puppets with the root seal at the last second"]
-    assert set(late.honest(Rule.SHARED).values()) == {10**16}
-    assert set(late.honest(Rule.PLACES).values()) == {10**18 // 3}
-
-
-def test_whoever_moves_up_has_a_share_and_a_puppet_behind_has_none() -> None:
-    places = (False, None, True, None, True)
-    one = Coalition(fee=9, needed=3, trainer_bond=18, bond=5, places=places, end=End.WINDOW)
-    assert one.fees(Rule.PLACES) == {1: 3, 2: 3, 3: 3} and one.promised(Rule.PLACES) == {1: 3, 3: 0}

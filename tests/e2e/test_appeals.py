@@ -9,14 +9,13 @@ import pytest
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.transactions.signer import Funds
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
 from tests.e2e.market import FEE, OPEN, attest, by, pass_appeals, posted
-from tests.e2e.world import World, ended
+from tests.e2e.world import World
 
 
 @pytest.fixture
@@ -142,17 +141,6 @@ def test_an_auditor_that_is_killed_in_its_appeal_carries_on(world: World) -> Non
 
 
 @pytest.mark.slow
-def test_an_auditor_that_sleeps_through_the_time_for_appeals_loses_its_bond(world: World) -> None:
-    auditor, puppet = lost_by_silence(world)
-    pass_appeals(world)
-    world.run(puppet, world.customer())
-    assert world.status is JobStatus.REJECTED and posted(world).audits.lost
-    last = ended(auditor)
-    assert "the verdict has taken the bond of the attestation" in last.state
-    assert world.gains()["auditor"] == -OPEN.attestation_bond
-
-
-@pytest.mark.slow
 def test_an_appeal_that_another_one_has_decided_returns_its_bond(world: World) -> None:
     world.post(terms=replace(OPEN, concurrent_games=1, attestations_needed=2))
     trainer = TrainerRole(silenced(world.context("trainer")), world.job)
@@ -174,18 +162,6 @@ def test_an_appeal_that_another_one_has_decided_returns_its_bond(world: World) -
     assert not world.game(3).bond_held
     gains, share = world.gains(), FEE // 2
     assert (gains["auditor"], gains["deployer"]) == (world.shares(2).winner + share, share)
-
-
-@pytest.mark.slow
-def test_an_appeal_that_the_policy_forbids_is_told_and_not_made(world: World) -> None:
-    auditor, _ = lost_by_silence(world)
-    stingy = replace(world.context("auditor"), policy=Policy(most_bond=OPEN.challenger_bond - 1))
-    again = AuditorRole(stingy, world.job)
-    assert not [again.step() for _ in range(3)][-1].finished
-    assert posted(world).game_count == 1
-    assert len(world.said("does not appeal against the verdict")) == 1
-    world.run(auditor)
-    assert posted(world).game_count == 2
 
 
 def test_an_appeal_waits_for_the_money_that_it_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,10 @@ step, and every wei."""
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,23 +20,18 @@ from roundlog.segment_audits.plan import Sharing
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE, MakeWorker, read_listing
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
-from roundlog.training.trainer import Trainer
-from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Reason, Side
+from tiebreak.contract.enums import JobStatus, Outcome, Reason, Side
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.roles import engine
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak_demo.adversary.engines import execution_of, lying
 from tiebreak_demo.adversary.parties import poisoned_batches
 from tiebreak_demo.adversary.tampering import Lie, tampered, turned
 
-from tests.adversaries import hiding, spoiling, withholding
+from tests.adversaries import spoiling, withholding
 from tests.client.crafted_blocks import everything
-from tests.e2e.market import OPEN, audit
-from tests.e2e.test_endless_claims import diverging_task
-from tests.e2e.world import TERMS, Ticks, World, ended, linear_task
+from tests.e2e.world import TERMS, World, ended, linear_task
 from tests.engine.segment_audits.audit_workers import Stand, honest, named
 
 STEPS, INTERVAL = 12, 2
@@ -182,36 +175,6 @@ def test_the_interval_that_leaves_a_wrong_state_wins_a_game_too(world: World) ->
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_random_lies_that_are_gone_on_from_or_not_all_lose(world: World, seed: int) -> None:
-    chance = random.Random(seed)
-    lies = frozenset(chance.sample(range(STEPS), chance.randint(1, 4)))
-    restores = frozenset(step + 1 for step in lies if chance.random() < 0.6)
-    execution = execution_of(lambda job: Restoring(job, lies, restores))
-    context = lying(world.context("trainer"), execution, Side.TRAINER)
-    trainer = TrainerRole(context, world.job, publish_every=chance.choice([1, 2]))
-    role = auditor(world, count=chance.randint(1, 3))
-    world.run(trainer, role, world.referee())
-    right = Trainer(Job.read(world.root / "files"), world.root / "right").run().checkpoint_root
-    claim = world.contract.job(world.job).claim
-    if claim.checkpoint_root == right:
-        assert world.contract.job(world.job).attestations == 1, "what was put right within an interval is right"
-        return
-    assert disputed(world) in lies | restores
-    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
-
-
-@pytest.mark.slow
-def test_a_hidden_stop_wins_a_game_too(tmp_path: Path) -> None:
-    world = World(embedded_node(), tmp_path)
-    world.post(diverging_task())
-    execution = execution_of(lambda posted: hiding(posted.program, posted.spec.f32_format))
-    trainer = TrainerRole(lying(world.context("trainer"), execution, Side.TRAINER), world.job, publish_every=1)
-    world.run(trainer, auditor(world), world.referee())
-    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
-
-
 def challenged(world: World, liar: MakeTrainer) -> tuple[TrainerRole, AuditorRole]:
     """A trainer and its challenger, before the game."""
     trainer, role = liar(world), auditor(world)
@@ -233,47 +196,6 @@ def test_a_killed_challenger_plays_on_also_without_its_directory(world: World, l
     assert disputed(world) in {WRONG, WRONG + 1}
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.contract.job(world.job).game_count == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [200, 4000])
-def test_a_challenger_whose_store_is_away_for_a_while_goes_back_to_workers(world: World, seconds: int) -> None:
-    """Its directory is lost, and its challenge is over the claimed roots but one, which no whole audit gives. The store
-    comes back while it waits for the list, or when it has audited as a whole already."""
-    liar, _ = challenged(world, restoring)
-    world.pass_time(world.node.now() + 10)
-    shutil.rmtree(world.root / "auditor")
-    away = Away(world)
-    context = replace(world.context("auditor"), store=away, clock=Ticks())  # type: ignore[arg-type]
-    sharing = Sharing(make=honest, workers=2, share=1.0, common_disk=True)
-    workers = Workers(sharing=sharing, stores=(str(world.root / "store"),))
-    killed = AuditorRole(context, world.job, workers=workers)
-    began = world.node.now()
-    while world.node.now() < began + seconds:
-        killed.step()
-        world.node.advance_time(seconds // 10)
-    went_whole = bool(world.said("audits as a whole"))
-    assert went_whole is (seconds > TERMS.clock_allowance / 8) and away.asked > 1
-    away.cid = ""
-    world.run(liar, killed)
-    assert world.game().outcome is Outcome.CHALLENGER_WON and disputed(world) == WRONG
-
-
-class Away:
-    """A store that refuses connections when it is asked for the log of the claim."""
-
-    def __init__(self, world: World) -> None:
-        self.store, self.asked = world.store, 0
-        self.cid = world.contract.job(world.job).claim.log_cid
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
-
-    def get_directory(self, cid: str, *arguments: Any, **options: Any) -> Any:
-        if cid == self.cid:
-            self.asked += 1
-            raise StoreUnavailable("the store refuses connections: start it.")
-        return self.store.get_directory(cid, *arguments, **options)
 
 
 def unlisted(log: Path) -> None:
@@ -317,18 +239,6 @@ def test_states_that_are_listed_and_not_served_cost_time_and_no_verdict(world: W
 
 
 @pytest.mark.slow
-def test_an_attester_keeps_the_states_that_an_appeal_starts_from(tmp_path: Path) -> None:
-    world = World(embedded_node(), tmp_path)
-    world.post(linear_task(STEPS, INTERVAL), terms=OPEN)
-    trainer, role = honest_trainer(world, every=2), auditor(world)
-    world.run(trainer, role)
-    assert audit(world, "auditor").status is AuditStatus.ATTESTED
-    (kept,) = world.root.rglob(f"{SHARED}/checkpoints")
-    names = sorted(int(path.stem) for path in kept.glob("*.safetensors"))
-    assert names == [2 * INTERVAL, 4 * INTERVAL]
-
-
-@pytest.mark.slow
 def test_the_root_of_a_challenge_that_was_made_without_workers_is_found_again_by_one_with_them(world: World) -> None:
     """Its directory is lost. The challenge's root is that of a whole audit, which no single wrong interval gives."""
     trainer, alone = poisoning(world), AuditorRole(world.context("auditor"), world.job)
@@ -340,20 +250,3 @@ def test_the_root_of_a_challenge_that_was_made_without_workers_is_found_again_by
     world.run(trainer, auditor(world), world.referee())
     assert disputed(world) == WRONG
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
-
-
-@pytest.mark.slow
-def test_states_too_far_apart_to_answer_from_in_time_are_not_attested_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An appeal would execute all intervals since the published state, on the auditor's clock."""
-    monkeypatch.setattr(engine, "step_seconds", lambda job, options: 20.0)
-    for every in (2, 5):
-        world = World(embedded_node(), tmp_path / f"{every}")
-        world.post(linear_task(STEPS, INTERVAL), terms=OPEN)
-        world.run(honest_trainer(world, every), auditor(world))
-        assert audit(world, "auditor").status is AuditStatus.ATTESTED
-        is_whole = bool(
-            world.said("audits as a whole, in this process: with the states that are published, its clocks")
-        )
-        assert is_whole is bool([*world.root.rglob("auditor/**/alone")]) is (every == 5)

@@ -3,7 +3,6 @@ collected in the end."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +10,7 @@ import pytest
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.context import RoleLimits
 from tiebreak.roles.customer_role import CustomerRole
-from tiebreak.roles.notices import Notice
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import Store
@@ -23,7 +20,7 @@ from tiebreak.transactions.signer import Funds
 
 from tests.adversaries import withholding
 from tests.e2e.market import CID, FEE, OPEN, attest, audit, by, context, posted
-from tests.e2e.world import Ticks, World, ended
+from tests.e2e.world import World, ended
 
 
 @pytest.fixture
@@ -61,44 +58,6 @@ def test_an_honest_auditor_attests_serves_the_model_and_is_paid(world: World) ->
     assert world.status is JobStatus.FINAL and audit(world, "auditor").status is AuditStatus.CLOSED
     assert world.gains() == {"customer": -OPEN.reward - FEE, "trainer": OPEN.reward, "auditor": FEE}
     assert world.contract_balance() == 0
-
-
-@pytest.mark.slow
-def test_the_log_that_an_attestation_serves_waits_for_disk_space_while_it_has_no_bond(world: World) -> None:
-    """Another job may have taken the space since the audit began."""
-    world.post(terms=OPEN)
-    world.run(TrainerRole(world.context("trainer"), world.job))
-    other = world.root / "auditor" / f"job-99-{99:016x}"
-
-    def audited(notice: Notice) -> None:
-        world.notices.append(notice)
-        if "audited to checkpoint root" in notice.text:
-            other.mkdir(exist_ok=True)
-            (other / "data").write_bytes(bytes(2 << 20))
-
-    context = replace(world.context("auditor"), limits=RoleLimits(rooms_bytes=2 << 20), clock=Ticks(), notify=audited)
-    auditor = AuditorRole(context, world.job, use_log=False)
-    for _ in range(5):
-        assert not auditor.step().finished
-    assert world.said("raise --most-disk, or wait until another job is over") and not world.contract.audits_of(
-        world.job
-    )
-    shutil.rmtree(other)
-    world.run(auditor)
-    assert audit(world, "auditor").status is AuditStatus.ATTESTED
-
-
-@pytest.mark.slow
-def test_nobody_else_has_to_finalize_for_an_attestation_to_be_paid(world: World) -> None:
-    world.post(terms=OPEN)
-    world.run(TrainerRole(world.context("trainer"), world.job))
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    world.run(auditor)
-    world.pass_challenge_window()
-    assert not auditor.step().finished and world.status is JobStatus.CLAIMED  # trainer and customer come first
-    world.pass_time(posted(world).claim.challenge_deadline + 100)
-    world.run(auditor)
-    assert world.status is JobStatus.FINAL and world.gains()["auditor"] == FEE
 
 
 @pytest.mark.slow
@@ -221,45 +180,6 @@ def test_a_log_that_drips_does_not_keep_the_threads_of_an_auditor(world: World) 
 
 
 @pytest.mark.slow
-def test_a_log_that_cannot_be_had_gets_no_attestation_until_it_can(world: World) -> None:
-    world.post(terms=OPEN)
-    honest = world.context("trainer")
-    trainer = TrainerRole(replace(honest, store=withholding(honest.store)), world.job)
-    auditor, customer = AuditorRole(context(world, "auditor"), world.job), world.customer()
-    world.run(trainer)
-    for _ in range(30):
-        assert not auditor.step().finished
-    log_cid = posted(world).claim.log_cid
-    told = world.said(f"the log at {log_cid} cannot be had")
-    assert len(told) == 1 and "did not succeed" in told[0].text
-    assert posted(world).attestations == 0
-
-    (run,) = (world.root / "trainer").glob("job-*/run/log")
-    assert world.store.add_directory(run) == log_cid
-    for _ in range(10):
-        auditor.step()
-    assert audit(world, "auditor").log_cid == log_cid
-    world.pass_challenge_window()
-    world.run(trainer, auditor, customer)
-    assert world.status is JobStatus.FINAL
-
-
-@pytest.mark.slow
-def test_without_an_attestation_a_trainer_that_withholds_is_not_paid(world: World) -> None:
-    world.post(terms=OPEN)
-    honest = world.context("trainer")
-    trainer = TrainerRole(replace(honest, store=withholding(honest.store)), world.job)
-    auditor, customer = AuditorRole(context(world, "auditor"), world.job), world.customer()
-    world.run(trainer, customer)
-    for _ in range(20):
-        auditor.step()
-    world.pass_challenge_window()
-    assert "the window for challenges" in ended(auditor).state
-    world.run(trainer, customer)
-    assert world.status is JobStatus.LAPSED and world.gains() == {} and world.contract_balance() == 0
-
-
-@pytest.mark.slow
 def test_an_address_with_other_bytes_than_the_model_gets_no_attestation(world: World) -> None:
     world.post(terms=OPEN)
     junk = world.store.add_bytes(b"not a model")
@@ -301,17 +221,6 @@ def test_an_attestation_that_the_policy_does_not_allow_is_not_given(
 
 
 @pytest.mark.slow
-def test_an_attestation_that_is_neither_needed_nor_paid_is_not_given(world: World) -> None:
-    world.post(terms=replace(OPEN, audit_fee=0))
-    world.run(TrainerRole(world.context("trainer"), world.job))
-    first = AuditorRole(world.context("second"), world.job)
-    world.run(first)
-    assert posted(world).attestations == 1
-    last = ended(AuditorRole(world.context("auditor"), world.job))
-    assert "it has the 1 that it needs, and is sure to pay for no other" in last.state
-
-
-@pytest.mark.slow
 def test_the_bond_of_an_appeal_has_to_be_at_hand_before_an_attestation(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,24 +259,6 @@ def test_a_lapsed_claim_refunds_everybody_but_for_the_share_of_who_attested(worl
 
 
 @pytest.mark.slow
-def test_an_attestation_that_is_told_to_go_without_a_share_is_given_and_gets_none(world: World) -> None:
-    world.post(terms=OPEN)
-    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
-    world.run(trainer, customer)
-    attest(world, "second")
-    auditor = AuditorRole(replace(world.context("auditor"), policy=Policy(without_fee=True)), world.job)
-    world.run(auditor)
-    assert posted(world).attestations == 2
-    assert "place 2 is sure of 0 ether of the audit fee" in world.said("can decide over the bond")[-1].text
-    world.pass_challenge_window()
-    world.run(trainer, customer, auditor)
-    by(world, "referee").send(world.contract.collect(world.job, world.senders["second"].address))
-    by(world, "second").send(world.contract.withdraw())
-    assert world.gains() == {"customer": -OPEN.reward - FEE, "trainer": OPEN.reward, "second": FEE}
-    assert world.said("collect the bond of its audit")
-
-
-@pytest.mark.slow
 def test_an_attestation_that_others_get_in_front_of_pays_no_bond(world: World) -> None:
     """They saw it before a block had it: its sender has named the last place that it takes."""
     world.post(terms=OPEN)
@@ -388,16 +279,3 @@ def test_an_attestation_that_others_get_in_front_of_pays_no_bond(world: World) -
         "second": -OPEN.attestation_bond,
         "customer": -OPEN.reward - FEE,
     }
-
-
-@pytest.mark.slow
-def test_a_claim_by_hand_whose_addresses_nobody_serves_is_final_all_the_same(world: World) -> None:
-    """The contract cannot know what is served: k bonds stand for it, and nothing else."""
-    world.post(terms=OPEN)
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    world.run(trainer)
-    attest(world, "second")
-    assert audit(world, "second").model_cid == CID
-    world.pass_challenge_window()
-    world.run(trainer, world.customer())
-    assert world.status is JobStatus.FINAL and (world.root / "model.safetensors").exists()

@@ -9,9 +9,7 @@ import pytest
 from tiebreak.contract.contract_calls import Shares
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.quantities import in_ether
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 
@@ -111,28 +109,6 @@ def test_an_audit_that_is_not_finished_in_time_is_not_sealed_and_challenges_late
     assert world.game(1).outcome is Outcome.CHALLENGER_WON
 
 
-@pytest.mark.slow
-def test_a_right_claim_is_no_longer_attested_to_once_it_is_open(world: World) -> None:
-    world.post(terms=BLIND)
-    trainer = sealed(world)
-    pass_audits(world)
-    world.run(trainer)
-    last = ended(AuditorRole(world.context("auditor"), world.job))
-    assert "is right, and attestations had to be sealed before it" in last.state
-
-
-@pytest.mark.slow
-def test_a_policy_against_the_seal_is_told_and_the_claim_still_audited(world: World) -> None:
-    world.post(terms=BLIND)
-    wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    auditor = AuditorRole(replace(world.context("auditor"), policy=Policy(least_fee=FEE + 1)), world.job)
-    sealed(world, auditor, trainer=wrong)
-    assert f"seals no audit of job 1: place 1 is sure of {in_ether(FEE)} of its audit fee" in auditor.step().state
-    pass_audits(world)
-    world.run(wrong, auditor)
-    assert posted(world).audits.count == 0 and posted(world).game_count == 1
-
-
 def lazy(world: World, trainer: TrainerRole) -> AuditorRole:
     """An auditor to whom the trainer whispers its run."""
     (run,) = (trainer.context.directory).glob("job-*/run")
@@ -196,26 +172,6 @@ def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back
     assert world.gains()["auditor"] == FEE, "its share, out of the trainer's bond"
     assert ended(world.customer()).finished
     assert world.gains()["customer"] == BLIND.trainer_bond - BLIND.trainer_bond // 2
-
-
-@pytest.mark.slow
-def test_an_auditor_without_a_seal_leaves_a_claim_that_is_never_opened(world: World) -> None:
-    world.post(terms=BLIND)
-    seal_by_hand(world)
-    pass_audits(world)
-    (late,) = auditors(world, "auditor")
-    assert "waits for the claim to be opened" in late.step().state
-    world.pass_time(posted(world).audits.opening_deadline + 100)
-    assert "has not opened its claim on job 1 in time" in ended(late).state
-    assert world.status is JobStatus.SEALED
-
-
-@pytest.mark.slow
-def test_a_trainer_that_sleeps_through_its_window_says_what_it_has_lost(world: World) -> None:
-    world.post(terms=BLIND)
-    trainer = sealed(world)
-    world.pass_time(posted(world).audits.opening_deadline)
-    assert "was not opened in time, so its bond is lost" in ended(trainer).state
 
 
 @pytest.mark.slow
@@ -288,23 +244,3 @@ def test_waiting_games_are_started_by_whoever_they_hold_up(world: World) -> None
     world.pass_challenge_window()
     world.run(trainer, customer)
     assert world.status is JobStatus.LAPSED
-
-
-@pytest.mark.slow
-def test_a_seal_that_is_never_opened_returns_the_reward(world: World) -> None:
-    world.post(terms=BLIND)
-    seal_by_hand(world)
-    by(world, "second").send(
-        world.contract.seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
-    )
-    customer = world.customer()
-    world.run(customer)
-    assert world.status is JobStatus.SEALED
-    world.pass_time(posted(world).audits.opening_deadline)
-    world.run(customer)
-    assert world.status is JobStatus.EXPIRED
-    by(world, "customer").send(world.contract.collect(world.job, world.senders["second"].address))
-    by(world, "second").send(world.contract.withdraw())
-    half = BLIND.trainer_bond // 2
-    assert world.gains() == {"customer": BLIND.trainer_bond - half, "trainer": -BLIND.trainer_bond, "second": FEE}
-    assert world.contract.burnt() == half - FEE and world.contract_balance() == 0

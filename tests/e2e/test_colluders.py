@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
@@ -14,7 +13,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.player import HEAD_START
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order
-from tiebreak_demo.adversary.dishonest_queues import SilentQueue, silenced
+from tiebreak_demo.adversary.dishonest_queues import SilentQueue
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
 
@@ -73,24 +72,6 @@ def test_a_queued_challenger_ends_the_game_before_its_own_and_wins(world: World)
     assert gains["trainer"] + gains["second"] < 0
 
 
-def test_the_parties_have_a_head_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.post(terms=ONE_AT_A_TIME)
-    trainer = poisoning_trainer(colluding(world.context("trainer")), world.job, poisoned_step=7)
-    world.run(trainer)
-    puppet = lying_auditor(silenced(world.context("second")), world.job, first_wrong_step=4)
-    world.run(puppet)
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    world.run(auditor)
-    monkeypatch.setattr(auditor.context.queue, "block_seconds", lambda: 100.0)
-    deadline = max(world.game(1).deadlines)
-    world.pass_time(deadline)
-    world.run(auditor)
-    assert world.game(1).phase is not Phase.OVER
-    world.pass_time(deadline + 100 * HEAD_START)
-    world.run(auditor)
-    assert world.game(1).phase is Phase.OVER and world.game(1).reason is Reason.TIMEOUT
-
-
 def test_a_queued_challenger_ends_the_wait_for_a_silent_referee(doubtful: None, world: World) -> None:
     """The end of that wait rejects the claim, so that the queued game is void: its bond returns."""
     world.post(terms=ONE_AT_A_TIME)
@@ -135,29 +116,3 @@ def test_a_trainer_ends_silent_games_before_its_run_is_at_hand(world: World, mon
     for _ in range(3):
         fresh.step()
     assert world.game(1).outcome is Outcome.TRAINER_WON
-
-
-def test_others_games_are_not_read_again_while_nothing_touches_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.post(terms=ONE_AT_A_TIME)
-    world.run(poisoning_trainer(colluding(world.context("trainer")), world.job, poisoned_step=7))
-    world.run(lying_auditor(colluding(world.context("second")), world.job, first_wrong_step=4))
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    world.run(auditor)
-    assert world.game(2).phase is Phase.QUEUED
-    asked: list[str] = []
-    contract = auditor.context.contract
-    views = contract.views
-
-    def counted(calls: list[ContractCall], **options: object) -> object:
-        asked.extend(call.function for call in calls)
-        return views(calls, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(contract, "views", counted)
-    monkeypatch.setattr(contract, "game", lambda *arguments, **options: asked.append("game"))
-    monkeypatch.setattr(contract, "games_of", lambda *arguments, **options: asked.append("games_of"))
-    for _ in range(5):
-        world.node.advance_time(12)
-        auditor.step()
-    assert asked == []

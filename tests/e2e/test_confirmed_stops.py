@@ -19,7 +19,7 @@ from tiebreak_demo.adversary.engines import execution_of, lying
 from tiebreak_demo.adversary.tampering import BentExecutor, SwitchingExecutor
 
 from tests.e2e.test_endless_claims import diverging_task
-from tests.e2e.world import World, ended, linear_task
+from tests.e2e.world import World, ended
 
 
 @pytest.fixture
@@ -74,17 +74,3 @@ def test_a_stop_that_does_not_come_again_is_none(tmp_path: Path) -> None:
     assert trees is not None
     objection = confirm_stop(trees)
     assert objection is not None and "and goes through when it is executed again: check this machine" in objection
-
-
-def test_a_stop_without_a_record_is_none(tmp_path: Path) -> None:
-    trees = audited(Job.from_task(diverging_task), tmp_path)
-    (tmp_path / "stopped.json").write_text("{")
-    objection = confirm_stop(trees)
-    assert objection is not None and "does not say where: empty it and audit again" in objection
-
-
-@pytest.mark.slow
-def test_a_run_that_went_through_needs_no_opinion(tmp_path: Path) -> None:
-    job = Job.from_task(linear_task)
-    result = Auditor(job, tmp_path, RunOptions(continue_after_stop=True)).run()
-    assert confirm_stop(DisputeTrees(job, tmp_path, result.state_roots)) is None

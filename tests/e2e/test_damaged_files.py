@@ -7,24 +7,19 @@ from pathlib import Path
 
 import pytest
 from roundlog.data import files
-from roundlog.segment_audits.plan import Sharing
-from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from tiebreak.contract.enums import Outcome, Phase, Side
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.roles.auditing import ALONE
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
-from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak_demo.adversary.parties import tampering_auditor, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
 
 from tests.e2e.market import OPEN, audit
-from tests.e2e.world import Ticks, World, linear_task
-from tests.engine.segment_audits.audit_workers import Stand
+from tests.e2e.world import Ticks, World
 
 DATA, INITIAL = "data.safetensors", "initial.safetensors"
 LIE = Lie(step=1, operator=5)
@@ -197,27 +192,3 @@ def test_a_log_that_is_damaged_before_it_is_served_is_fetched_again(tmp_path: Pa
     claimed = world.contract.job(world.job).claim.log_cid
     assert world.store.address_of_directory(log) == claimed
     assert audit(world, "auditor").log_cid == claimed
-
-
-def test_workers_go_on_once_their_files_are_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "HELD_BYTES", 0)
-    world = World(embedded_node(), tmp_path)
-    world.post(linear_task(12, 2))
-    trainer = TrainerRole(patient(world, "trainer"), world.job, publish_every=2)
-    world.run(trainer)
-    orders: list[SegmentOrder] = []
-
-    def behaviour(order: SegmentOrder) -> WorkerAnswer:
-        orders.append(order)
-        if len(orders) == 2:
-            flip(file_of(world, "auditor", DATA))
-        return audit_segment(order)
-
-    sharing = Sharing(make=lambda number: Stand(behaviour), workers=2, common_disk=True)
-    workers = Workers(sharing=sharing, stores=(str(world.root / "store"),))
-    auditor = AuditorRole(patient(world, "auditor"), world.job, workers=workers)
-    world.run(trainer, auditor)
-    assert world.contract.job(world.job).attestations == 1
-    assert len(world.said("are damaged on this disk")) == 1
-    room = file_of(world, "auditor", DATA).parents[1]
-    assert len(orders) >= 5 and (room / SHARED / "roots").is_file() and not (room / ALONE).exists()

@@ -20,7 +20,7 @@ from tiebreak.store.dagpb import Cid
 
 from tests.client.crafted_blocks import Blocks, repeated
 from tests.client.disputes import made
-from tests.e2e.world import TERMS, Ticks, World, ended, linear_task
+from tests.e2e.world import TERMS, World, ended, linear_task
 
 SIZE = 3 << 30
 """Bytes of a file that would be fetched for nothing."""
@@ -168,45 +168,3 @@ def test_a_run_survives_a_refusal_that_is_only_for_now(world: World) -> None:
     world.run(TrainerRole(context, world.job))
     assert world.status is JobStatus.CLAIMED and not (room / "left").exists()
     assert next(notice.done for notice in world.notices if notice.what is What.STEP) == 10, "it carries on"
-
-
-@pytest.mark.slow
-def test_a_role_takes_the_next_job_when_an_older_one_is_over(world: World) -> None:
-    """All rooms together have a limit."""
-    world.post()
-    first = world.job
-    context = replace(world.context("trainer"), clock=Ticks())
-    trainer = TrainerRole(context, first)
-    world.run(trainer)
-    room = context.room(first, world.contract.job(first))
-    most = size_of(room) + 1000
-    limited = replace(context, limits=replace(context.limits, rooms_bytes=most))
-    world.post()
-    second = TrainerRole(limited, world.job)
-    for _ in range(5):
-        second.step()
-    assert world.status is JobStatus.OPEN and world.said("raise --most-disk, or wait until another job is over")
-    assert room.exists(), "its bond is at stake"
-    world.pass_time(world.contract.job(first).claim.challenge_deadline)
-    trainer = TrainerRole(limited, first)
-    while not trainer.step().finished:
-        pass
-    assert world.contract.job(first).status is JobStatus.FINAL and room.exists()
-    world.run(second)
-    assert world.status is JobStatus.CLAIMED and not room.exists()
-    assert len(world.said(f"removed {room.name}, whose job was left, to make room")) == 1
-
-
-@pytest.mark.slow
-def test_a_run_that_the_disk_has_no_room_for_is_not_begun(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job of a few kilobytes can ask for as many checkpoints as it has steps."""
-    import shutil
-
-    world.post(linear_task(3000, 1))
-    context = world.context("trainer")
-    real = shutil.disk_usage
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(total=1 << 20, used=0, free=1 << 20))
-    for _ in range(3):
-        assert not TrainerRole(replace(context, limits=RoleLimits(rooms_bytes=1 << 40)), world.job).step().finished
-    assert world.said("the content needs") and size_of(context.directory) == 0
-    assert not [notice for notice in world.notices if notice.what is What.STEP]

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 from roundlog.capture import Task
-from roundlog.dispute import FabricatedValues
 from roundlog.program import first_store
 from roundlog.training.job import Job, run_bytes
 from roundlog.training.options import RunOptions
@@ -49,18 +48,6 @@ def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_number_where_it_
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     stopped = int(honest.state.split("operator ")[1].split()[0])
     assert world.game().levels[Level.OPERATOR].index == stopped
-
-
-@pytest.mark.slow
-def test_a_run_that_has_no_end_is_not_attested(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if what is made up were the very state that was claimed."""
-    world.post()
-    world.run(TrainerRole(world.context("trainer"), world.job))
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    monkeypatch.setattr(FabricatedValues, "needed", True)
-    progress = ended(auditor)
-    assert progress.finished and "is about a run that has no end" in progress.state
-    assert world.contract.job(world.job).attestations == 0
 
 
 @pytest.mark.slow

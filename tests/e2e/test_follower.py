@@ -11,7 +11,7 @@ from roundlog.execution import StepExecutor
 from roundlog.training.job import Job as EngineJob
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.background_jobs import Threads
+from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.roles.job_role import JobFollower
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
@@ -58,7 +58,7 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
             assert goes_on.wait(60)
         return prescribed_executor(job)
 
-    context = lying(replace(world.context("trainer"), background_jobs=Threads()), execution_of(slow))
+    context = lying(replace(world.context("trainer"), background_jobs=BackgroundJobs()), execution_of(slow))
     follower = JobFollower(context, "trainer", lambda job, posted: TrainerRole(context, job))
     while not held.is_set():
         follower.step()
@@ -95,10 +95,3 @@ def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> No
         follower.step()
     assert world.contract.job(sound).status is JobStatus.CLAIMED
     assert len(world.said("the training did not succeed: RuntimeError: an operator nobody has thought of")) == 1
-
-
-def test_a_follower_leaves_alone_what_it_is_told_to(world: World) -> None:
-    world.post(linear_task(2, 1))
-    follower = JobFollower(world.context("trainer"), "trainer", lambda job, posted: None)
-    assert not follower.step().acted
-    assert world.status is JobStatus.OPEN

@@ -23,7 +23,7 @@ from tiebreak.transactions.keys import devnet_account
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
-from tests.e2e.market import FEE, OPEN, posted
+from tests.e2e.market import OPEN, posted
 from tests.e2e.world import NAMES, CountingSender, World
 
 MIB = 1 << 20
@@ -116,46 +116,6 @@ def watched(context: RoleContext) -> list[Cause]:
     monitor.attach(context)
     monitor.probe()
     return [alert.cause for alert in monitor.tick()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])
-def test_on_a_full_disk_of_1_mib_an_attester_appeals_and_keeps_its_bond(
-    world: World, disk: SmallDisk, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trainer that fills the disk, and then loses on purpose, takes the bond of an attester that cannot appeal."""
-    if not kept:
-        monkeypatch.setattr(Reserve, "fill", lambda self: None)
-    world.post(terms=OPEN)
-    trainer = TrainerRole(silenced(world.context("trainer")), world.job)
-    context = on(disk.directory, world)
-    auditor = AuditorRole(context, world.job)
-    world.run(trainer, auditor)
-    disk.fill()
-    puppet = lying_auditor(world.context("second"), world.job, first_wrong_step=4)
-    world.run(trainer, puppet)
-    world.pass_time(max(world.game(1).deadlines))
-    world.run(puppet)
-    # Its process ends, too, and is started again where it finds the disk full.
-    fees = world.senders["auditor"].fees
-    context.sender.close()
-    context = on(disk.directory, world)
-    auditor = AuditorRole(context, world.job)
-    assert (world.game(1).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.APPEALABLE)
-    if not kept:
-        assert not any(auditor.step().finished for _ in range(10))
-        assert posted(world).game_count == 1 and world.said("nothing is paid that is not on record")
-        return
-    world.run(auditor, puppet, world.customer())
-    if world.game(2).outcome is Outcome.NONE:
-        world.pass_time(max(world.game(2).deadlines))
-        world.run(auditor, puppet, world.customer())
-    assert (world.game(2).outcome, world.status) == (Outcome.TRAINER_WON, JobStatus.REJECTED)
-    assert not posted(world).audits.lost
-    # Its share of the fee is paid as well, since its bond returns.
-    assert world.gains()["auditor"] + fees == world.shares(2).winner + FEE
-    assert context.sender.reserve.missing > 0
-    context.sender.close()
 
 
 @pytest.mark.slow

@@ -173,16 +173,6 @@ def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
     assert not told and not list(context.room(world.job, other).iterdir())
 
 
-def test_a_job_reserved_for_somebody_else_is_left_alone(world: World) -> None:
-    world.post(terms=replace(TERMS, trainer=world.senders["second"].address))
-    progress = ended(TrainerRole(world.context("trainer"), world.job))
-    assert progress.finished and "reserved" in progress.state
-    for role in (TrainerRole(world.context("trainer"), 99), AuditorRole(world.context("auditor"), 99)):
-        # A node that lags behind says the same, and the job may be posted yet.
-        progress = role.step()
-        assert not progress.finished and not progress.working and progress.state == "there is no job 99 yet"
-
-
 @pytest.mark.slow_but("clock")
 @pytest.mark.parametrize(
     ("policy", "objection"),
@@ -217,17 +207,6 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
 
 
 @pytest.mark.slow
-def test_who_follows_many_jobs_does_not_even_audit_a_trap(world: World) -> None:
-    """Untrusted customers could keep its machine busy with jobs on which it would never put a bond."""
-    world.post()
-    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
-    context = replace(world.context("auditor"), policy=Policy(referees=frozenset()))
-    progress = ended(AuditorRole(context, world.job, only_with_bond=True))
-    assert "left alone: its referee" in progress.state
-    assert not [notice for notice in world.notices if notice.role == "auditor" and notice.what is What.STEP]
-
-
-@pytest.mark.slow
 def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post(linear_task(2, 1))
 
@@ -244,24 +223,3 @@ def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypa
     world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
     assert f"less than the {in_time(10**9)} needed" in measured(AuditorRole(world.context("auditor"), world.job)).state
     assert world.contract.job(world.job).game_count == 0
-
-
-@pytest.mark.slow
-def test_terms_just_good_enough_are_taken(world: World) -> None:
-    world.post()
-    policy = Policy(
-        referees=frozenset([world.senders["referee"].address]),
-        least_clock=TERMS.clock_allowance,
-        most_bond=TERMS.trainer_bond,
-    )
-    world.run(TrainerRole(replace(world.context("trainer"), policy=policy), world.job))
-    assert world.status is JobStatus.CLAIMED
-
-
-@pytest.mark.slow
-def test_the_posted_spec_decides_and_not_the_one_in_the_files(world: World) -> None:
-    world.post()
-    context, posted = world.context("trainer"), world.contract.job(world.job)
-    other = replace(posted, spec_hash=bytes(32))
-    with pytest.raises(Refused, match="another job"):
-        fetch_job(context, other, context.room(world.job, other))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tiebreak.contract.contract_calls import ContractCall
-from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
+from tiebreak.contract.enums import JobStatus, Phase, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.customer_role import CustomerRole
@@ -17,8 +16,8 @@ from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainUnavailable
-from tiebreak.transactions.pending_transactions import Sent
 from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.signer import Sent
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
@@ -63,20 +62,6 @@ def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_mo
     assert world.game().challenger == world.senders["second"].address
 
 
-@pytest.mark.slow
-def test_a_fresh_process_remembers_its_games_without_executing_anything(world: World) -> None:
-    world.post()
-    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    auditor = AuditorRole(silenced(world.context("auditor")), world.job)
-    world.run(trainer, auditor)
-    world.notices.clear()
-    reborn = AuditorRole(world.context("auditor"), world.job)
-    assert acts(reborn)
-    again = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    assert acts(again)
-    assert not [notice for notice in world.notices if notice.what is What.STEP]
-
-
 def test_a_customer_that_hears_of_its_own_move_a_look_later_goes_on(
     quick_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,18 +83,6 @@ def test_a_customer_that_hears_of_its_own_move_a_look_later_goes_on(
     assert acts(customer) and late == [customer.context.sender]
     assert world.status is JobStatus.FINAL
     assert ended(customer).finished and (world.root / "model.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_a_trainer_that_lost_its_directory_trains_again_and_defends_itself(world: World) -> None:
-    world.post()
-    world.run(TrainerRole(world.context("trainer"), world.job))
-    liar = lying_auditor(world.context("auditor"), world.job, first_wrong_step=7)
-    world.run(liar)
-    shutil.rmtree(world.root / "trainer")
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    world.run(trainer, liar, world.referee())
-    assert world.game().outcome is Outcome.TRAINER_WON
 
 
 def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:

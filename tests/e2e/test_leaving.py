@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import threading
 import time
@@ -14,7 +13,7 @@ import pytest
 from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Phase
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.background_jobs import Threads
+from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
@@ -167,86 +166,9 @@ def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: py
     assert world.contract.job(world.job).game_count == 1
 
 
-@pytest.mark.slow
-def test_a_disk_that_is_full_for_a_while_costs_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.post()
-    context = replace(world.context("trainer"), clock=Ticks())
-    fetch, left = context.store.get_directory, [6]
-
-    def full(*arguments: Any, **options: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
-            raise OSError(errno.ENOSPC, "No space left on device", str(context.directory))
-        return fetch(*arguments, **options)
-
-    monkeypatch.setattr(context.store, "get_directory", full)
-    world.run(TrainerRole(context, world.job))
-    assert world.status is JobStatus.CLAIMED and left == [0]
-    told = [notice for notice in world.notices if "No space left" in notice.text]
-    assert len(told) == 1  # each warning once, until it changes
-
-
-@pytest.mark.slow
-def test_a_role_ends_only_when_what_it_saw_lies_deep_enough(world: World) -> None:
-    world.post(linear_task(2, 1))
-    world.pass_time(world.contract.job(world.job).commit_deadline)
-    world.run(world.customer())
-    world.node.confirmations = 12
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    for _ in range(10):
-        assert not trainer.step().finished
-    for _ in range(12):
-        world.node.advance_time(1)
-        last = trainer.step()
-    assert last.finished and "was not claimed by this trainer" in last.state
-
-
-@pytest.mark.slow
-def test_a_log_that_is_served_slowly_does_not_save_a_wrong_claim(world: World) -> None:
-    world.post()
-    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
-    served = threading.Event()
-    context = replace(world.context("auditor"), background_jobs=Threads())
-    context = replace(context, store=Slow(world.store, world.contract.job(world.job).claim.log_cid, served))
-    auditor = AuditorRole(context, world.job)
-    until(lambda: world.contract.job(world.job).game_count == 1, auditor)
-    assert not served.is_set()
-    served.set()
-    assert context.background_jobs.close(10.0)
-
-
-@pytest.mark.slow
-def test_slow_files_of_one_job_do_not_keep_another_one_waiting(world: World) -> None:
-    slow, quick = world.post(linear_task(2, 1)), world.post()
-    served = threading.Event()
-    context = replace(world.context("trainer"), background_jobs=Threads())
-    context = replace(context, store=Slow(world.store, world.contract.job(slow).job_cid, served))
-    roles = [TrainerRole(context, job) for job in (slow, quick)]
-    until(lambda: world.contract.job(quick).status is JobStatus.CLAIMED, *roles)
-    assert world.contract.job(slow).status is JobStatus.OPEN
-    served.set()
-    until(lambda: world.contract.job(slow).status is JobStatus.CLAIMED, *roles)
-    assert context.background_jobs.close(10.0)
-
-
-class Slow:
-    """A store that serves one content only after a while, and all the rest at once."""
-
-    def __init__(self, store: Any, cid: str, served: threading.Event) -> None:
-        self._store, self._cid, self._served = store, cid, served
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def get_directory(self, cid: str, *arguments: Any, **options: Any) -> Any:
-        if cid == self._cid:
-            self._served.wait(60.0)
-        return self._store.get_directory(cid, *arguments, **options)
-
-
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
     world.post(linear_task(3000, 1000))
-    context = replace(world.context("trainer"), background_jobs=Threads())
+    context = replace(world.context("trainer"), background_jobs=BackgroundJobs())
     trainer = TrainerRole(context, world.job)
     while not [notice for notice in world.notices if notice.what is What.STEP]:
         trainer.step()

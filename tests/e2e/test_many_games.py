@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from roundlog.execution import StepExecutor
 from tiebreak.contract.enums import Outcome
-from tiebreak.roles.engine import Kept
+from tiebreak.roles.engine import LruCache
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak_demo.adversary.parties import lying_auditor
@@ -57,7 +57,7 @@ def test_games_in_turn_execute_nothing_twice_and_their_moves_go_out_together(wor
 
 
 def test_what_was_used_last_is_kept_and_never_more_than_allowed() -> None:
-    kept: Kept[int, str] = Kept(100)
+    kept: LruCache[int, str] = LruCache(100)
     for key in range(5):
         kept.put(key, str(key), 30)
         kept.get(0)

@@ -10,20 +10,16 @@ from pathlib import Path
 
 import pytest
 from tiebreak.contract.enums import AuditStatus, JobStatus
-from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.roles.transaction_queue import Order, TransactionQueue
-from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.spending import Spending
 from tiebreak_demo.adversary.parties import poisoning_trainer
 
 from tests.e2e.market import BLIND, FEE, audit, by, context, pass_audits, pass_openings, posted, room, sealed, statuses
 from tests.e2e.paced import Paced
-from tests.e2e.world import World, ended
+from tests.e2e.world import World
 
 BOND = BLIND.attestation_bond
 THREE = replace(BLIND, attestations_needed=3, audit_fee=3 * FEE)
@@ -105,38 +101,6 @@ def test_a_run_that_may_not_be_done_in_time_takes_no_place_before_it_is(world: W
 
 
 @pytest.mark.slow
-def test_no_place_is_taken_for_a_run_behind_which_others_with_bonds_wait(world: World) -> None:
-    world.post(terms=THREE)
-    sealed(world)
-    auditor, background_jobs = paced(world)
-    background_jobs.promised = lambda key: float(BLIND.audit_window)  # type: ignore[method-assign]
-    look(auditor)
-    background_jobs.take(3)
-    look(auditor)
-    assert posted(world).audits.count == 0
-
-
-@pytest.mark.slow
-def test_an_auditor_stops_working_once_others_have_the_shares(world: World) -> None:
-    world.post(terms=THREE)
-    sealed(world)
-    auditor, background_jobs = paced(world)
-    look(auditor)
-    seal_others(world)
-    run = background_jobs._run
-    assert "it has the 3 that it needs, and is sure to pay for no other" in look(auditor).state
-    assert run is not None and run.stop.is_set() and not auditor.doing()
-    told, background_jobs = paced(world, policy=Policy(without_fee=True))
-    look(told)
-    background_jobs.take(3)
-    look(told)
-    assert posted(world).audits.count == 3, "told to go on, but a place behind the shares is worth no promise"
-    background_jobs.take(20)
-    look(told)
-    assert posted(world).audits.count == 4
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nothing", "the run", "the place", "everything"])
 @pytest.mark.parametrize("instant", ["the place is taken", "the root is on disk", "the seal is replaced"])
 def test_a_killed_auditor_fills_its_place_whatever_its_disk_has_lost(world: World, instant: str, loss: str) -> None:
@@ -162,36 +126,6 @@ def test_a_killed_auditor_fills_its_place_whatever_its_disk_has_lost(world: Worl
     world.run(trainer, again)
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED} and posted(world).audits.count == 1
     assert world.contract_balance() == THREE.reward + THREE.audit_fee + THREE.trainer_bond + BOND, "one bond"
-
-
-@pytest.mark.slow
-def test_a_signer_without_a_secret_fills_its_place_though_its_files_are_lost(world: World) -> None:
-    world.post(terms=THREE)
-    world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
-    trainer, auditor, _ = with_a_place(world)
-    auditor.close()
-    shutil.rmtree(room(world, "auditor"))
-    again = AuditorRole(context(world, "auditor"), world.job)
-    look(again)
-    pass_audits(world)
-    world.run(trainer, again)
-    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
-
-
-@pytest.mark.slow
-def test_two_processes_of_an_account_without_a_secret_do_not_replace_each_others_seals_for_ever(world: World) -> None:
-    world.post(terms=THREE)
-    world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
-    sealed(world)
-    both = [
-        AuditorRole(replace(context(world, "auditor"), directory=world.root / name), world.job)
-        for name in ("one", "other")
-    ]
-    for _ in range(20):
-        for one in both:
-            one.step()
-    assert posted(world).audits.count == 1 and len(world.said("seal its audit in the place")) <= 6
-    assert world.said("another process of this account has sealed this audit")
 
 
 @pytest.mark.slow
@@ -258,58 +192,3 @@ def test_a_place_counts_once_against_a_limit_on_spending(world: World) -> None:
     background_jobs.take(20)
     look(auditor)
     assert audit(world, "auditor").seal != taken
-
-
-class Forgetful(TransactionQueue):
-    """A queue that is killed before it sends its first order."""
-
-    killed = False
-
-    def put(self, order: Order) -> bool:
-        if not self.killed:
-            self.killed = True
-            return False
-        return super().put(order)
-
-
-@pytest.mark.slow
-def test_what_hides_behind_a_place_is_on_disk_before_it_is_sent(world: World) -> None:
-    world.post(terms=THREE)
-    sealed(world)
-    auditor, background_jobs = paced(world, make_queue=Forgetful)
-    look(auditor)
-    background_jobs.take(3)
-    auditor.step()
-    assert posted(world).audits.count == 0 and (room(world, "auditor") / "sealed-place.json").exists()
-    look(auditor)
-    assert posted(world).audits.count == 1
-
-
-@pytest.mark.slow
-def test_a_place_is_taken_only_once_the_sealed_claim_lies_deep_enough(world: World) -> None:
-    world.post(terms=THREE)
-    sealed(world)
-    node = type(world.node)(world.node._transport, confirmations=3)
-    sender = Sender(node, world.senders["auditor"]._account)
-    contract = VerificationGame(node, world.contract.address, sender)
-    auditor, background_jobs = paced(world, contract=contract, sender=sender)
-    look(auditor)
-    background_jobs.take(3)
-    look(auditor)
-    assert posted(world).audits.count == 0
-    for _ in range(8):
-        world.node.advance_time(12)
-        auditor.step()
-    assert posted(world).audits.count == 1
-
-
-@pytest.mark.slow
-def test_nobody_works_for_a_claim_that_is_never_opened_without_its_share(world: World) -> None:
-    world.post(terms=THREE)
-    _, auditor, background_jobs = with_a_place(world)
-    background_jobs.take(20)
-    look(auditor)
-    world.pass_time(posted(world).audits.opening_deadline + 100)
-    last = ended(auditor)
-    assert world.status is JobStatus.EXPIRED and "has not opened its claim" in last.state
-    assert world.gains()["auditor"] == FEE and world.said("0.000100000000000001 ether of the audit fee")

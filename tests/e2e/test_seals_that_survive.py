@@ -38,8 +38,6 @@ from tests.e2e.market import (
 )
 from tests.e2e.world import World
 
-BOND = BLIND.attestation_bond
-
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -88,19 +86,6 @@ def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None
         sealing = sealing_of(AuditorRole(world.context("auditor"), world.job), "audit")  # a new one warns anew
         assert sealing.keep(posted(world), secret) == secret and sealing.kept(posted(world)) == secret
         assert "sealed-audit.json is damaged" in world.notices[0].text
-
-
-@pytest.mark.slow
-def test_a_salt_belongs_to_its_account_job_and_kind(world: World) -> None:
-    def salt(name: str, kind: str, job: int) -> bytes:
-        role = AuditorRole(world.context(name), job)
-        return sealing_of(role, kind).of_audit(posted(world), bytes(32)).salt
-
-    world.post(terms=BLIND)
-    salts = [salt(*of) for of in (("auditor", "audit", 1), ("second", "audit", 1), ("auditor", "claim", 1))]
-    salts.append(salt("auditor", "audit", 2))
-    assert len(set(salts)) == 4 and all(len(one) == 32 for one in salts)
-    assert salt("auditor", "audit", 1) == salts[0]
 
 
 @pytest.mark.slow
@@ -166,18 +151,6 @@ def test_a_signer_without_a_secret_still_seals_and_opens_from_its_disk(world: Wo
     assert len(world.said("the sealed audit cannot be opened: its file is lost")) == 1
     path.write_bytes(kept)
     world.run(reborn(world, "auditor"))
-    assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
-
-
-@pytest.mark.slow
-def test_two_processes_of_one_account_seal_once_and_either_opens(world: World) -> None:
-    world.post(terms=BLIND)
-    one = AuditorRole(world.context("auditor"), world.job)
-    other = AuditorRole(replace(world.context("auditor"), directory=world.root / "elsewhere"), world.job)
-    trainer = sealed(world, one, other)
-    assert posted(world).audits.count == 1
-    pass_audits(world)
-    world.run(trainer, other)
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
 
 
@@ -261,16 +234,6 @@ def test_a_claim_is_opened_once_the_deadline_lies_deep_enough(world: World) -> N
     blocks(world, trainer, 11)
     assert world.status is JobStatus.SEALED and "lies deep enough" in trainer.step().state
     blocks(world, trainer, 2)
-    assert world.status is JobStatus.CLAIMED
-
-
-@pytest.mark.slow
-def test_a_claim_is_opened_in_time_even_if_the_chain_stands_still(world: World) -> None:
-    world.post(terms=BLIND)
-    trainer = TrainerRole(with_confirmations(world, "trainer", 12), world.job)
-    blocks(world, trainer, 16)
-    pass_audits(world)
-    blocks(world, trainer, 1, seconds=BLIND.opening_window // 2 + 1)
     assert world.status is JobStatus.CLAIMED
 
 

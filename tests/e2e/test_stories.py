@@ -102,12 +102,6 @@ def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game
     assert whole and not theirs
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [0, 14])
-def test_the_first_and_the_last_step_are_found_as_well(quick_world: World, step: int) -> None:
-    poisoned_batch(quick_world, step)
-
-
 def poisoned_batch(world: World, step: int) -> None:
     world.post()
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=step)
@@ -147,12 +141,6 @@ def test_a_challenger_that_falls_silent_loses_its_bond_by_the_clock(world: World
     silent_challenger(world, 0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("moves", [1, 2, 3])
-def test_it_does_not_matter_when_the_challenger_falls_silent(quick_world: World, moves: int) -> None:
-    silent_challenger(quick_world, moves)
-
-
 def silent_challenger(world: World, moves: int) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
@@ -178,12 +166,6 @@ def silent_challenger(world: World, moves: int) -> None:
 @pytest.mark.slow
 def test_a_trainer_that_falls_silent_loses_the_claim_by_the_clock(world: World) -> None:
     silent_trainer(world, 0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moves", [1, 2, 3])
-def test_it_does_not_matter_when_the_trainer_falls_silent(quick_world: World, moves: int) -> None:
-    silent_trainer(quick_world, moves)
 
 
 def silent_trainer(world: World, moves: int) -> None:
@@ -237,19 +219,6 @@ def lied_about(world: World, liar: str, lie: Lie) -> tuple[JobRole, JobRole]:
 
 
 @pytest.mark.slow
-def test_a_silent_referee_costs_the_claim_but_nobody_a_bond(doubtful: None, world: World) -> None:
-    world.post()
-    roles = lied_about(world, "trainer", Lie(step=2, operator=function_of(world.root / "files"), element=5, bit=22))
-    assert world.game().phase is Phase.REFEREE
-    world.pass_time(world.game().referee_deadline)
-    world.run(*roles, world.customer())
-    assert world.game().outcome is Outcome.UNDECIDED
-    assert world.status is JobStatus.REJECTED
-    assert world.gains() == {}
-    assert world.contract_balance() == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("liar", ["trainer", "auditor"])
 def test_a_referee_decides_about_a_rounding_that_the_contract_does_not(
     doubtful: None, quick_world: World, liar: str
@@ -299,27 +268,6 @@ def test_of_two_challengers_the_wrong_one_loses_and_the_right_one_still_rejects_
 
 
 @pytest.mark.slow
-def test_a_challenger_whose_game_another_one_has_decided_gets_its_bond_back(quick_world: World) -> None:
-    quick_world.post()
-    trainer = poisoning_trainer(quick_world.context("trainer"), quick_world.job, poisoned_step=10)
-    slow = AuditorRole(silenced(quick_world.context("second")), quick_world.job)
-    fast = AuditorRole(quick_world.context("auditor"), quick_world.job)
-    quick_world.run(trainer, slow)
-    quick_world.run(trainer, slow, fast, quick_world.referee())
-    assert quick_world.game(1).outcome is Outcome.VOID
-    assert quick_world.game(2).outcome is Outcome.CHALLENGER_WON
-    quick_world.run(slow, fast, trainer, quick_world.customer())
-    shares = quick_world.shares(2)
-    assert quick_world.gains() == {
-        "customer": shares.customer,
-        "trainer": -TRAINER_BOND,
-        "auditor": shares.gas,
-        "second": shares.half,  # the first to challenge with the root that has won
-    }
-    assert quick_world.contract_balance() == 0
-
-
-@pytest.mark.slow
 def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick_world: World) -> None:
     quick_world.post()
     trainer = log_forging_trainer(quick_world.context("trainer"), quick_world.job)
@@ -327,29 +275,6 @@ def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick
     quick_world.run(trainer, auditor)
     assert quick_world.said("the log is wrong at step")
     assert quick_world.contract.job(quick_world.job).attestations == 1
-
-
-@pytest.mark.slow
-def test_a_forged_log_never_makes_an_honest_claim_look_wrong(quick_world: World) -> None:
-    """The sample of nothing follows every bent decision; the challenge is prevented by the audit without the log."""
-    quick_world.post()
-    trainer = log_forging_trainer(quick_world.context("trainer"), quick_world.job)
-    auditor = AuditorRole(quick_world.context("auditor"), quick_world.job, verify_log=0.0)
-    quick_world.run(trainer, auditor)
-    assert quick_world.contract.job(quick_world.job).attestations == 1
-    assert quick_world.contract.job(quick_world.job).game_count == 0
-
-
-def test_a_job_to_which_nobody_commits_is_refunded(quick_world: World) -> None:
-    quick_world.post(linear_task(2, 1))
-    customer = quick_world.customer()
-    assert not customer.step().acted
-    quick_world.pass_time(quick_world.contract.job(quick_world.job).commit_deadline)
-    quick_world.run(customer)
-    trainer = TrainerRole(quick_world.context("trainer"), quick_world.job)
-    assert ended(trainer).finished
-    assert quick_world.status is JobStatus.EXPIRED
-    assert quick_world.gains() == {}
 
 
 @pytest.mark.slow

@@ -26,8 +26,8 @@ from tiebreak.roles.referee_role import RefereeRole
 from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
 from tiebreak.transactions.keys import devnet_account
-from tiebreak.transactions.pending_transactions import Sent
 from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.signer import Sent
 from torch import nn
 
 from tests.client.inline_jobs import Inline

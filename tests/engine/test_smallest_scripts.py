@@ -48,7 +48,6 @@ SMALLEST: dict[str, list[str]] = {
     "make_cli_docs": [],
     "make_code_docs": [],
     "make_conformance": [],
-    "make_contract_records": [],
     "make_descriptor_vectors": [],
     "make_format_vectors": [],
     "make_operating_docs": [],

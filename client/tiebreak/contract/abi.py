@@ -89,11 +89,11 @@ class ContractAbi:
     @classmethod
     @functools.cache
     def load(cls, name: str, *callees: str) -> ContractAbi:
-        """Reads artifacts that are part of this package."""
+        """Read artifacts that are part of this package."""
         return cls(load_artifact(name), *map(load_artifact, callees))
 
     def encode_call(self, function: str, *arguments: object) -> bytes:
-        """Selector and arguments. Raises ValueError when an argument does not fit its type."""
+        """Return selector and arguments. Raises ValueError when an argument does not fit its type."""
         entry = self._functions[function]
         inputs = entry["inputs"]
         try:
@@ -105,14 +105,15 @@ class ContractAbi:
             ) from error
 
     def decode_result(self, function: str, data: bytes) -> Any:
-        """The value that a call returned, enums and structs as in `enums` and `structs`; None if it returns nothing.
+        """Return the value that a call returned, enums and structs as in `enums` and `structs`; None if it returns
+        nothing.
 
         Raises InvalidAnswer."""
         results = _decode(self._functions[function]["outputs"], data, function)
         return results[0] if results else None
 
     def decode_error(self, data: bytes) -> ContractError:
-        """The error that a reverted call returned; `Unknown` if no contract of ours has it."""
+        """Return the error that a reverted call returned; `Unknown` if no contract of ours has it."""
         known = self._errors.get(data[:4])
         try:
             if known is not None:
@@ -123,7 +124,8 @@ class ContractAbi:
         return ContractError("Unknown", {"data": data})
 
     def decode_event(self, log: Log) -> events.Event | None:
-        """The event in a log; None for one of another interface. Raises InvalidAnswer for a log that does not fit."""
+        """Return the event in a log; None for one of another interface. Raises InvalidAnswer for a log that does not
+        fit."""
         entry = self._events.get(log.topics[0]) if log.topics else None
         if entry is None:
             return None
@@ -140,7 +142,7 @@ class ContractAbi:
         return event
 
     def events_about(self, parameter: str) -> dict[int, tuple[bytes, ...]]:
-        """Events whose `parameter` is indexed: their first topics, by the place of the parameter's topic."""
+        """Return events whose `parameter` is indexed: their first topics, by the place of the parameter's topic."""
         places: dict[int, list[bytes]] = {}
         for topic, entry in self._events.items():
             indexed = [item["name"] for item in entry["inputs"] if item["indexed"]]
@@ -158,7 +160,7 @@ def _decode(parameters: Sequence[Parameter], data: bytes, what: str) -> list[Any
 
 
 def _type(parameter: Parameter) -> str:
-    """The type as eth-abi wants it; a string as bytes, because it need not be UTF-8."""
+    """Return the type as eth-abi wants it; a string as bytes, because it need not be UTF-8."""
     return collapse_if_tuple(dict(parameter)).replace("string", "bytes")
 
 
@@ -167,7 +169,8 @@ _MOST_TEXT = 128
 
 
 def _typed(parameter: Parameter, value: Any) -> Any:
-    """A decoded value as its enum, record, checksummed address or text. Raises ValueError for an enum out of range."""
+    """Return a decoded value as its enum, record, checksummed address or text. Raises ValueError for an enum out of
+    range."""
     kind: str = parameter["type"]
     if kind.endswith("]"):
         item = _item(parameter)
@@ -188,7 +191,7 @@ def _typed(parameter: Parameter, value: Any) -> Any:
 
 
 def _plain(parameter: Parameter, value: Any) -> object:
-    """A value as eth-abi encodes it: records as tuples in the ABI's order, text as bytes."""
+    """Return a value as eth-abi encodes it: records as tuples in the ABI's order, text as bytes."""
     kind: str = parameter["type"]
     if kind.endswith("]"):
         item = _item(parameter)
@@ -206,7 +209,7 @@ def _plain(parameter: Parameter, value: Any) -> object:
 
 
 def _item(array: Parameter) -> Parameter:
-    """The parameter that an array's elements are."""
+    """Return the parameter that an array's elements are."""
     return {**array, "type": array["type"][: array["type"].rindex("[")]}
 
 
@@ -215,5 +218,5 @@ def _by_name(parameters: Sequence[Parameter], values: Sequence[Any]) -> dict[str
 
 
 def _record(kind: type[Any], values: Sequence[Any]) -> Any:
-    """A record from its values in the ABI's order, which is that of its fields."""
+    """Return a record from its values in the ABI's order, which is that of its fields."""
     return kind(**{field.name: value for field, value in zip(fields(kind), values, strict=True)})

@@ -60,7 +60,7 @@ class ContractCode:
     @staticmethod
     @functools.cache
     def load(name: str) -> ContractCode:
-        """Reads the artifact that is part of this package. Raises DeploymentError."""
+        """Read the artifact that is part of this package. Raises DeploymentError."""
         artifact = load_artifact(name)
         try:
             return ContractCode(
@@ -78,7 +78,7 @@ class ContractCode:
     def deploy(
         self, sender: Sender, *, links: Mapping[str, ChecksumAddress] | None = None, argument: bytes = b""
     ) -> TransactionReceipt:
-        """Puts the contract on the chain; its address is `receipt.contract`. argument: the constructor's, encoded."""
+        """Put the contract on the chain; its address is `receipt.contract`. argument: the constructor's, encoded."""
         code = self.creation
         for library, places in self.links.items():
             code = _filled(code, places, to_canonical_address((links or {})[library]))
@@ -88,7 +88,7 @@ class ContractCode:
         return receipt
 
     def at(self, node: ChainNode, address: ChecksumAddress) -> Deployed | None:
-        """The contract at an address, if its code is this one; None if it is another.
+        """Return the contract at an address, if its code is this one; None if it is another.
 
         Codes are compared byte by byte, but for the places that were filled in: each value is the same at all of its
         places."""
@@ -125,7 +125,7 @@ class Deployed:
 
 
 def load_artifact(name: str) -> Mapping[str, Any]:
-    """One of the artifacts of this package. Raises DeploymentError."""
+    """Return one of the artifacts of this package. Raises DeploymentError."""
     try:
         text = (resources.files("tiebreak.contract") / "artifacts" / f"{name}.json").read_text("utf-8")
         artifact = json.loads(text)
@@ -137,28 +137,28 @@ def load_artifact(name: str) -> Mapping[str, Any]:
 
 
 def damaged(name: str) -> DeploymentError:
-    """The error for an artifact that is missing or malformed."""
+    """Return the error for an artifact that is missing or malformed."""
     return DeploymentError(
         f"the artifact of {name} is missing or damaged: install tiebreak again, or run `make contracts-build`."
     )
 
 
 def deploy_adjudicator(sender: Sender) -> ChecksumAddress:
-    """Deploys an adjudicator with the contracts that it needs, and returns its address."""
+    """Deploy an adjudicator with the contracts that it needs, and return its address."""
     parts = [_address(ContractCode.load(name).deploy(sender)) for name in ADJUDICATORS_PARTS]
     argument = encode(["address"] * len(parts), parts)
     return _address(ContractCode.load("Adjudicator").deploy(sender, argument=argument))
 
 
 def deploy_game(sender: Sender, adjudicator: ChecksumAddress) -> TransactionReceipt:
-    """Deploys the verification game with the libraries that it needs; `adjudicator` is the one that it shows."""
+    """Deploy the verification game with the libraries that it needs; `adjudicator` is the one that it shows."""
     game = ContractCode.load("VerificationGame")
     libraries = {name: _address(ContractCode.load(name).deploy(sender)) for name in game.links}
     return game.deploy(sender, links=libraries, argument=encode(["address"], [adjudicator]))
 
 
 def is_game(node: ChainNode, address: ChecksumAddress) -> bool:
-    """True if this version's verification game stands there, linked with this version's libraries."""
+    """Return whether this version's verification game stands there, linked with this version's libraries."""
     found = ContractCode.load("VerificationGame").at(node, address)
     return found is not None and all(
         ContractCode.load(name).at(node, library) is not None for name, library in found.libraries.items()
@@ -166,7 +166,7 @@ def is_game(node: ChainNode, address: ChecksumAddress) -> bool:
 
 
 def is_adjudicator(node: ChainNode, address: ChecksumAddress) -> bool:
-    """True if this version's adjudicator stands there, with this version's contracts as its parts.
+    """Return whether this version's adjudicator stands there, with this version's contracts as its parts.
 
     Nothing is known of what another one computes."""
     found = ContractCode.load("Adjudicator").at(node, address)
@@ -216,13 +216,13 @@ class Broken:
 
 
 def fingerprint(contract: str) -> bytes:
-    """keccak256 of this version's code of a contract, 32 bytes, with zeros where a deployment fills in."""
+    """Return keccak256 of this version's code of a contract, 32 bytes, with zeros where a deployment fills in."""
     return bytes(keccak(ContractCode.load(contract).deployed))
 
 
 @functools.cache
 def shipped() -> tuple[Broken, ...]:
-    """The list of this release. Raises DeploymentError when its file is damaged."""
+    """Return the list of this release. Raises DeploymentError when its file is damaged."""
     try:
         return parse((resources.files("tiebreak.contract") / "denylist.json").read_text("utf-8"))
     except OSError as error:
@@ -230,7 +230,7 @@ def shipped() -> tuple[Broken, ...]:
 
 
 def parse(text: str) -> tuple[Broken, ...]:
-    """Reads a list. Raises DeploymentError for one that is malformed: an entry that is passed over would be trusted."""
+    """Read a list. Raises DeploymentError for one that is malformed: an entry that is passed over would be trusted."""
     try:
         return tuple(_entry(**raw) for raw in json.loads(text))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -257,7 +257,7 @@ def _entry(
 def why_broken(
     contract: str, chain_id: int, address: ChecksumAddress, listed: Sequence[Broken] | None = None
 ) -> str | None:
-    """Reason why nobody should put money on a contract of this version at an address; None if nothing is known
+    """Return reason why nobody should put money on a contract of this version at an address; None if nothing is known
     against it. contract: its name, with which the libraries and contracts that it calls are looked for as well; listed:
     instead of the list of this release.
     """

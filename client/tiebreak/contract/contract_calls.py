@@ -1,59 +1,42 @@
-"""Calls of the contract that change something, as typed methods that make requests; nothing is sent here.
+"""Calls of the contract as records, and payments as the contract computes them (`contracts/src/audits/Fees.sol`,
+`Bonds.sol`): shares of the audit fee and of a lost bond; docs/economics.md says why.
 
-`IVerificationGame.sol` says when each call is due. `VerificationGame.send` sends one and waits, `Sender.submit` and a
-role's queue send without waiting, and a batch carries several.
-
-Payments are computed as the contract does (`contracts/src/audits/Fees.sol`, `Bonds.sol`): shares of the audit fee and
-of a lost bond; docs/economics.md says why. The first attestations have one share of the audit fee each, as many as a
-job needs, by the places of their audits. A place is counted from 0 here, as in the contract, and from 1 where people
-read it.
+The first attestations have one share of the audit fee each, as many as a job needs, by the places of their audits. A
+place is counted from 0 here, as in the contract, and from 1 where people read it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eth_typing import ChecksumAddress
 
-from tiebreak.contract.enums import AuditStatus, JobStatus, Side
-from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import (
-    AuditView,
-    Descent,
-    ElementProof,
-    JobView,
-    LeafOpening,
-    NextRoot,
-    OperatorOpening,
-    PartialsOpening,
-    SegmentProof,
-    Terms,
-)
+from tiebreak.contract.enums import AuditStatus, JobStatus
+from tiebreak.contract.structs import AuditView, JobView, Terms
 
 ANY_PLACE = 2**64 - 1
 """The last place, for an auditor that takes any."""
 
 
 def fee_share(terms: Terms) -> int:
-    """Wei of one share of the audit fee."""
+    """Return the wei of one share of the audit fee."""
     return terms.audit_fee // terms.attestations_needed if terms.attestations_needed else 0
 
 
 def sure_fee(terms: Terms, place: int) -> int:
-    """Wei of the audit fee that an attestation at a place is sure of, whatever other auditors do."""
+    """Return the wei of the audit fee that an attestation at a place is sure of, whatever other auditors do."""
     return fee_share(terms) if place < terms.attestations_needed else 0
 
 
 def place_of(audits: Sequence[AuditView], auditor: ChecksumAddress) -> int | None:
-    """The place of an account's audit among all of a job; None if it has none."""
+    """Return the place of an account's audit among all of a job; None if it has none."""
     return next((place for place, audit in enumerate(audits) if audit.auditor == auditor), None)
 
 
 def fee_at(job: JobView, audits: Sequence[AuditView], place: int) -> int:
-    """Wei of the audit fee that the audit at a place has as things stand: of a job that is over, in the end. Audits
-    that are still sealed before it count as attestations while they can be opened."""
+    """Return the wei of the audit fee that the audit at a place has as things stand: of a job that is over, in the end.
+    Audits that are still sealed before it count as attestations while they can be opened."""
     if job.audits.lost or place >= len(audits):
         return 0
     if job.status in (JobStatus.SEALED, JobStatus.EXPIRED):
@@ -65,7 +48,7 @@ def fee_at(job: JobView, audits: Sequence[AuditView], place: int) -> int:
 
 
 def _attests(job: JobView, audit: AuditView) -> bool:
-    """Whether an audit attests to the claim, or may still. Only an attestation has addresses, which it keeps."""
+    """Return whether an audit attests to the claim, or may still. Only an attestation has addresses, which it keeps."""
     may = audit.status is AuditStatus.SEALED and job.status is JobStatus.CLAIMED
     return bool(audit.model_cid) or may
 
@@ -109,202 +92,3 @@ class ContractCall:
     @staticmethod
     def of(function: str, *arguments: object, value: int = 0, purpose: str | None = None) -> ContractCall:
         return ContractCall(function, arguments, value, purpose)
-
-
-class GameCalls(ABC):
-    """Calls of the verification game at `address`."""
-
-    address: ChecksumAddress
-
-    @abstractmethod
-    def encode(self, call: ContractCall) -> bytes:
-        """Selector and arguments. Raises ValueError when an argument does not fit its type."""
-
-    # The job and its claim.
-
-    def post_job(self, spec: PostedSpec, terms: Terms, job_cid: str, *, purpose: str | None = None) -> ContractCall:
-        """Posts a job, and pays its reward and audit fee into escrow. Without a `purpose` the same job may be posted
-        again."""
-        return ContractCall.of("postJob", spec, terms, job_cid, value=terms.reward + terms.audit_fee, purpose=purpose)
-
-    def reclaim(self, job: int) -> ContractCall:
-        """Returns the reward of a job to which nobody committed in time, or whose sealed claim was not opened."""
-        return ContractCall.of("reclaim", job)
-
-    def commit(
-        self,
-        job: int,
-        *,
-        spec_hash: bytes,
-        claimed: NextRoot,
-        final_state_root: bytes,
-        log_cid: str,
-        model_cid: str,
-        bond: int,
-    ) -> ContractCall:
-        """Claims a result. `spec_hash`: of the job that was trained; `claimed`: the checkpoint root with its row and
-        the proof of its last leaf; `bond`: the job's trainer_bond."""
-        arguments = (job, spec_hash, claimed, final_state_root, log_cid, model_cid)
-        return ContractCall("commit", arguments, bond, self._purpose("commit to", job, spec_hash))
-
-    def seal_claim(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int) -> ContractCall:
-        """Claims a result that nobody knows yet. `seal`: `sealing.claim_seal`; `bond`: the job's trainer_bond."""
-        return ContractCall("sealClaim", (job, spec_hash, seal), bond, self._purpose("seal a claim on", job, spec_hash))
-
-    def open_claim(
-        self, job: int, *, claimed: NextRoot, final_state_root: bytes, log_cid: str, model_cid: str, salt: bytes
-    ) -> ContractCall:
-        """Opens the sender's sealed claim, after the audit deadline. `salt`: of the seal; the rest as of `commit`."""
-        return ContractCall.of("openClaim", job, claimed, final_state_root, log_cid, model_cid, salt)
-
-    def finalize(self, job: int) -> ContractCall:
-        """Ends a claim that stands, or pays a verdict that nobody can appeal against any more."""
-        return ContractCall.of("finalize", job)
-
-    def withdraw(self) -> ContractCall:
-        """Pays out everything that is credited to the sender."""
-        return ContractCall.of("withdraw")
-
-    # Audits.
-
-    def attest(
-        self,
-        job: int,
-        *,
-        spec_hash: bytes,
-        checkpoint_root: bytes,
-        log_cid: str = "",
-        model_cid: str = "",
-        bond: int = 0,
-        last_place: int = ANY_PLACE,
-        purpose: str | None = None,
-    ) -> ContractCall:
-        """States in public that an audit of this spec gave the committed root. Where the job needs attestations it also
-        says that the sender serves log and model by these addresses; `bond`: the job's attestation_bond. `last_place`:
-        the last place among the audits that is taken, counted from 0; ContractError (PlaceTaken) where it is not
-        free."""
-        if bond and purpose is None:
-            purpose = self._purpose("attest to", job, spec_hash)
-        arguments = (job, spec_hash, checkpoint_root, log_cid, model_cid, last_place)
-        return ContractCall("attest", arguments, bond, purpose)
-
-    def seal_audit(
-        self, job: int, *, spec_hash: bytes, seal: bytes, bond: int, last_place: int = ANY_PLACE
-    ) -> ContractCall:
-        """States a root that nobody knows yet, or takes a place. `seal`: `sealing.audit_seal`, or any bytes, for
-        `replace_seal`; `bond`: the job's attestation_bond; `last_place`: as of `attest`."""
-        purpose = self._purpose("seal an audit of", job, spec_hash)
-        return ContractCall("sealAudit", (job, spec_hash, seal, last_place), bond, purpose)
-
-    def replace_seal(self, job: int, *, seal: bytes) -> ContractCall:
-        """Puts another seal in the place of the sender's, by the audit deadline."""
-        return ContractCall.of("replaceSeal", job, seal)
-
-    def open_audit(
-        self, job: int, *, checkpoint_root: bytes, log_cid: str, model_cid: str, salt: bytes
-    ) -> ContractCall:
-        """Opens the sender's sealed audit, after the claim was opened. It is a challenge if the root is not the
-        trainer's."""
-        return ContractCall.of("openAudit", job, checkpoint_root, log_cid, model_cid, salt)
-
-    def collect(self, job: int, auditor: ChecksumAddress) -> ContractCall:
-        """Credits an auditor's bond, with its share of the fee, or takes the bond of an audit that was not opened."""
-        return ContractCall.of("collect", job, auditor)
-
-    # Games.
-
-    def challenge(
-        self,
-        job: int,
-        *,
-        spec_hash: bytes,
-        claimed_root: bytes,
-        checkpoint_root: bytes,
-        bond: int,
-        purpose: str | None = None,
-    ) -> ContractCall:
-        """Challenges a claim with the root that the challenger computed. The game may have to wait for its turn (phase
-        QUEUED). `claimed_root`: what the trainer committed to; `bond`: the job's challenger_bond."""
-        if purpose is None:
-            roots = f"0x{claimed_root.hex()} with 0x{checkpoint_root.hex()}"
-            purpose = f"{self._purpose('challenge', job, spec_hash)}: {roots}"
-        return ContractCall("challenge", (job, spec_hash, claimed_root, checkpoint_root), bond, purpose)
-
-    def appeal(self, job: int, *, spec_hash: bytes, bond: int, purpose: str | None = None) -> ContractCall:
-        """Plays the game that the trainer has lost again, on its side. `bond`: the job's challenger_bond."""
-        if purpose is None:
-            purpose = self._purpose("appeal in", job, spec_hash)
-        return ContractCall("appeal", (job, spec_hash), bond, purpose)
-
-    def start_game(self, job: int) -> ContractCall:
-        """Starts the next game of a job with blind audits, once all of them are open."""
-        return ContractCall.of("startGame", job)
-
-    def in_turn(self, calls: Sequence[ContractCall]) -> ContractCall:
-        """Makes several moves, all or none of them. Raises ValueError for a call that pays, which would fail."""
-        return ContractCall.of("inTurn", self._encoded(calls))
-
-    def batch(self, calls: Sequence[ContractCall]) -> ContractCall:
-        """Makes several calls in one transaction, each as if it had been sent alone. One that fails undoes only itself:
-        look at the events of the receipt, or at the contract, for what came of each. Raises ValueError for a call that
-        pays, which would fail."""
-        return ContractCall.of("batch", self._encoded(calls))
-
-    def bisect(self, game: int, descent: Descent) -> ContractCall:
-        """Shows the row below the leftmost node in which the two sides differ."""
-        return ContractCall.of("bisect", game, descent)
-
-    def open_level(self, game: int, side: Side, leaf: LeafOpening, root: NextRoot) -> ContractCall:
-        """Opens a side's disputed leaf, and its root of the next level."""
-        return ContractCall.of("openLevel", game, side, leaf, root)
-
-    def open_operator(self, game: int, side: Side, opening: OperatorOpening) -> ContractCall:
-        """Opens the disputed operator and a side's root of its output."""
-        return ContractCall.of("openOperator", game, side, opening)
-
-    def prove_store(self, game: int, payload: bytes, proof: Sequence[bytes]) -> ContractCall:
-        """Shows which tensor the agreed state holds where the trainer's stores another one. `payload`: its root."""
-        return ContractCall.of("proveStore", game, payload, proof)
-
-    def post_chunk(self, game: int, chunk: bytes) -> ContractCall:
-        """Posts the trainer's disputed chunk."""
-        return ContractCall.of("postChunk", game, chunk)
-
-    def prove_element(self, game: int, proof: ElementProof) -> ContractCall:
-        """Proves that an element of the trainer's chunk is wrong."""
-        return ContractCall.of("proveElement", game, proof)
-
-    def dispute_sum(self, game: int, descriptor: bytes, chunk: bytes, position: int) -> ContractCall:
-        """Names an element of the trainer's chunk whose running results are searched next."""
-        return ContractCall.of("disputeSum", game, descriptor, chunk, position)
-
-    def open_partials(self, game: int, side: Side, opening: PartialsOpening) -> ContractCall:
-        """Opens a side's tree of running results."""
-        return ContractCall.of("openPartials", game, side, opening)
-
-    def prove_segment(self, game: int, proof: SegmentProof) -> ContractCall:
-        """Proves a segment of the disputed element's terms."""
-        return ContractCall.of("proveSegment", game, proof)
-
-    def claim_timeout(self, game: int) -> ContractCall:
-        """Ends a game in which a clock has run out."""
-        return ContractCall.of("claimTimeout", game)
-
-    def release_bond(self, game: int) -> ContractCall:
-        """Credits the bond of a void game to the account that began it."""
-        return ContractCall.of("releaseBond", game)
-
-    def adjudicate(self, game: int, bits: int) -> ContractCall:
-        """Gives the referee's verdict: the bits of the disputed element."""
-        return ContractCall.of("adjudicate", game, bits)
-
-    def _encoded(self, calls: Sequence[ContractCall]) -> list[bytes]:
-        for call in calls:
-            if call.value:
-                raise ValueError(f"{call.function} pays {call.value} wei, and cannot be in a batch: send it alone.")
-        return [self.encode(call) for call in calls]
-
-    def _purpose(self, what: str, job: int, spec_hash: bytes) -> str:
-        """The name of a payment. A job's number alone is not unique: other contracts use it, too, and a reorganisation
-        may give it to another job."""
-        return f"{what} job {job} of {self.address} with spec 0x{spec_hash.hex()}"

@@ -39,7 +39,7 @@ _FIRST_STEP = 64
 
 
 def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> bytes | None:
-    """The chunk that was posted in a game; None if the node does not show it.
+    """Return the chunk that was posted in a game; None if the node does not show it.
 
     Searched from the newest block back to the block in which the game's clocks started. Its hash is known, so that it
     need not lie under any number of blocks. Raises the errors of ChainNode.
@@ -49,15 +49,15 @@ def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> byte
     oldest = max(contract.first_block, last_block_before(node, game.started_at, newest))
     for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
         if isinstance(event, ChunkPosted) and leaf_hash(event.chunk) == wanted:
-            return event.chunk
+            return bytes(event.chunk)
     return None
 
 
 def find_rows(
     contract: VerificationGame, game_id: int, game: GameView, *, everywhere: bool = False
 ) -> tuple[tuple[bytes, ...], ...]:
-    """The rows that were shown in a game, in the block that the contract names; `everywhere`: in all blocks since the
-    claim, for a chain that numbers its blocks otherwise than it tells its contracts.
+    """Return the rows that were shown in a game, in the block that the contract names; `everywhere`: in all blocks
+    since the claim, for a chain that numbers its blocks otherwise than it tells its contracts.
 
     A node may leave some out or make some up: the contract holds the hash of the one that is needed. Raises the errors
     of ChainNode."""
@@ -77,7 +77,8 @@ def find_rows(
 
 
 def last_block_before(node: ChainNode, instant: int, newest: int) -> int:
-    """Number of a block that is older than `instant` (seconds since 1970), less than twice as far back as need be."""
+    """Return number of a block that is older than `instant` (seconds since 1970), less than twice as far back as need
+    be."""
     step = _FIRST_STEP
     while step < newest:
         block = node.block(newest - step)
@@ -143,13 +144,13 @@ class ContractWatch:
         self._stale_jobs: set[int] = set()
         self._stale_games: set[int] = set()
         self._all_read_at = 0
-        self._untold: News | None = None
+        self._pending_news: News | None = None
         """News that was taken in before a request failed."""
 
     # Jobs and games that are followed.
 
     def follow(self, job: int) -> None:
-        """Keeps a job and its games at hand from the next look on."""
+        """Keep a job and its games at hand from the next look on."""
         with self._lock:
             if job not in self._followed:
                 self._followed.add(job)
@@ -171,7 +172,7 @@ class ContractWatch:
     # Looking.
 
     def look(self) -> News | None:
-        """Takes in the newest block, if there is one that was not seen: one request to know that, a second one for the
+        """Take in the newest block, if there is one that was not seen: one request to know that, a second one for the
         events, and a third (one for each `PAGE` of them) where they have touched what is followed."""
         with self._lock:
             head = self.contract.node.head()
@@ -187,7 +188,7 @@ class ContractWatch:
                     self._stale_games |= set(self._games)
                     self._audits_of.clear()
             self._read_stale()
-            news, self._untold = self._untold, None
+            news, self._pending_news = self._pending_news, None
             return news
 
     @property
@@ -196,13 +197,14 @@ class ContractWatch:
         return self._head
 
     def now(self) -> int:
-        """The chain's time in seconds since 1970, by the newest block and the time since; 0 before the first look."""
+        """Return the chain's time in seconds since 1970, by the newest block and the time since; 0 before the first
+        look."""
         return self._pace.now()
 
     # The newest view.
 
     def job(self, job: int) -> JobView:
-        """The job now. Raises ContractError (WrongJobStatus) if the node's newest block has no such job."""
+        """Return the job now. Raises ContractError (WrongJobStatus) if the node's newest block has no such job."""
         with self._lock:
             found = self._jobs.get(job)
             if found is None or job in self._stale_jobs:
@@ -213,7 +215,7 @@ class ContractWatch:
             return found
 
     def games_of(self, job: int) -> list[int]:
-        """A job's games in the order of their challenges. Nothing is asked while there are none."""
+        """Return a job's games in the order of their challenges. Nothing is asked while there are none."""
         with self._lock:
             shown = self.job(job)
             if not shown.game_count:
@@ -226,8 +228,8 @@ class ContractWatch:
             return list(known)
 
     def audits_of(self, job: int) -> list[AuditView]:
-        """A job's audits with a bond, in the order in which they came. Nothing is asked while there are none, or while
-        no event of the job has come."""
+        """Return a job's audits with a bond, in the order in which they came. Nothing is asked while there are none, or
+        while no event of the job has come."""
         with self._lock:
             if not self.job(job).audits.count:
                 return []
@@ -240,7 +242,7 @@ class ContractWatch:
             return list(known)
 
     def game(self, game: int) -> GameView:
-        """The game now. Raises ContractError (WrongPhase) if the node's newest block has no such game."""
+        """Return the game now. Raises ContractError (WrongPhase) if the node's newest block has no such game."""
         with self._lock:
             found = self._games.get(game)
             if found is None or game in self._stale_games:
@@ -251,20 +253,20 @@ class ContractWatch:
             return found
 
     def read_games(self, games: Iterable[int]) -> None:
-        """Reads the games that are not at hand, a page with one request, so that `game` need not ask for each."""
+        """Read the games that are not at hand, a page with one request, so that `game` need not ask for each."""
         with self._lock:
             self._stale_games |= {game for game in games if game not in self._games}
             self._read_stale()
 
     def at_hand(self) -> tuple[dict[int, JobView], dict[int, GameView]]:
-        """The jobs and games that are at hand, by number, without a request."""
+        """Return the jobs and games that are at hand, by number, without a request."""
         with self._lock:
             return dict(self._jobs), dict(self._games)
 
     # The deep view.
 
     def confirmed_job(self, job: int) -> JobView:
-        """The job as it stood `confirmations` blocks ago, which a bond may be put on.
+        """Return the job as it stood `confirmations` blocks ago, which a bond may be put on.
 
         Raises NotConfirmed if it was not there yet, or if another job has its number now."""
         with self._lock:
@@ -284,7 +286,7 @@ class ContractWatch:
             return known[1]
 
     def is_confirmed(self, game: int) -> bool:
-        """True if a game stood `confirmations` blocks ago as it does now."""
+        """Return whether a game stood `confirmations` blocks ago as it does now."""
         with self._lock:
             if self.confirmations == 0:
                 return True
@@ -303,7 +305,7 @@ class ContractWatch:
     # What a side has shown.
 
     def posted_chunk(self, game: int) -> bytes | None:
-        """The chunk that the trainer has posted in a game; None if the node does not show it.
+        """Return the chunk that the trainer has posted in a game; None if the node does not show it.
 
         A chunk that was seen costs nothing; otherwise events are searched from the newest block back to the
         challenge. Its hash is known, so it need not lie under any number of blocks."""
@@ -319,8 +321,8 @@ class ContractWatch:
             return found
 
     def shown_rows(self, game: int, *, everywhere: bool = False) -> tuple[tuple[bytes, ...], ...]:
-        """Rows that were shown in a game, as `find_rows`; asked for once for each state of its search, unless they are
-        looked for `everywhere`."""
+        """Return rows that were shown in a game, as `find_rows`; asked for once for each state of its search, unless
+        they are looked for `everywhere`."""
         with self._lock:
             shown = self.game(game)
             kept = self._rows.get(game)
@@ -332,7 +334,7 @@ class ContractWatch:
     # The parts of a look.
 
     def _begin_anew(self) -> None:
-        """Forgets what another node has shown of blocks and time, and reads everything followed again."""
+        """Forget what another node has shown of blocks and time, and read everything followed again."""
         self._hashes = {}
         self._pace = BlockPace(self._clock)
         self._confirmed = {}
@@ -341,7 +343,7 @@ class ContractWatch:
         self._stale_games |= set(self._games)
 
     def _is_old(self, head: Block, before: Block) -> bool:
-        """True if a node shows nothing new: the same block, or one that it had before (it lags)."""
+        """Return whether a node shows nothing new: the same block, or one that it had before (it lags)."""
         if head.hash == before.hash or self._hashes.get(head.number) == head.hash:
             return True
         # Lower than what was seen, and no other block at a number that was seen: that may as well be a node that lags.
@@ -372,13 +374,13 @@ class ContractWatch:
         self._pace.observe(head)
         if before is None:
             events = {}  # the past, which the views show
-        earlier = self._untold or News(head, (), ())
-        self._untold = News(head, (*earlier.events, *events.values()), (*earlier.taken_back, *gone.values()))
+        earlier = self._pending_news or News(head, (), ())
+        self._pending_news = News(head, (*earlier.events, *events.values()), (*earlier.taken_back, *gone.values()))
         for event in (*gone.values(), *events.values()):
             self._touch(event)
 
     def _taken_back(self, missing: dict[tuple[bytes, int], Event], head: Block) -> dict[tuple[bytes, int], Event]:
-        """The missing events whose blocks are proved to be gone; a lagging node has left out the others."""
+        """Return the missing events whose blocks are proved to be gone; a lagging node has left out the others."""
         canonical: dict[int, bytes | None] = {head.number: head.hash}
         for number in sorted({event.block for event in missing.values()}):
             if number not in canonical:
@@ -407,7 +409,7 @@ class ContractWatch:
 
     def _read_stale(self) -> None:
         jobs, games = sorted(self._stale_jobs & self._followed), sorted(self._stale_games)
-        calls = [ContractCall.of("getJob", job) for job in jobs] + [ContractCall.of("getGame", game) for game in games]
+        calls = [ContractCall("getJob", (job,)) for job in jobs] + [ContractCall("getGame", (game,)) for game in games]
         for start in range(0, len(calls), PAGE):
             page = calls[start : start + PAGE]
             # As of the block that was seen: a node that lags behind it refuses, instead of showing an older state.

@@ -1,4 +1,8 @@
-"""The verification game as Python methods: its views, its events, and its calls, which `send` makes.
+"""The verification game as Python methods: its views, its events, and its calls.
+
+A method for a call makes a request and sends nothing; `IVerificationGame.sol` says when each is due. `send` sends one
+and waits, `Sender.submit` and a role's queue send without waiting, and a batch carries several. Moves of a game are
+classes of their own (`tiebreak.game.moves`).
 
 All methods that ask raise the errors of `ChainNode`; `send` raises ContractError as well, with the name and the values
 of the contract's own error, before anything is spent.
@@ -21,7 +25,7 @@ from tiebreak.contract.code import (
     is_game,
     why_broken,
 )
-from tiebreak.contract.contract_calls import ContractCall, GameCalls
+from tiebreak.contract.contract_calls import ANY_PLACE, ContractCall
 from tiebreak.contract.events import Event
 from tiebreak.rpc.chain_errors import (
     REVERTED,
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
     from web3.providers import BaseProvider
 
     from tiebreak.contract.struct_bases import PostedSpec
-    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView
+    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, Terms
     from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
     from tiebreak.transactions.sender import Sender
 
@@ -52,7 +56,7 @@ _MOST_ENTRIES = 1_000_000
 E = TypeVar("E", bound=Event)
 
 
-class VerificationGame(GameCalls):
+class VerificationGame:
     """The contract at `address`; with a `sender` it can also be written to.
 
     `first_block` is where to start looking for events: the block of the deployment, or 0.
@@ -78,8 +82,8 @@ class VerificationGame(GameCalls):
     def at(
         cls, node: ChainNode, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
     ) -> VerificationGame:
-        """The contract at an address that somebody gave us, once it is shown that its code and that of its libraries is
-        this version's.
+        """Return the contract at an address that somebody gave us, once it is shown that its code and that of its
+        libraries is this version's.
 
         Raises DeploymentError if it is not, or if it is known to be broken.
         """
@@ -93,7 +97,7 @@ class VerificationGame(GameCalls):
 
     @classmethod
     def deploy(cls, sender: Sender) -> VerificationGame:
-        """Puts a new contract on the chain, which belongs to nobody, with an adjudicator, and returns it."""
+        """Put a new contract on the chain, which belongs to nobody, with an adjudicator, and return it."""
         receipt = deploy_game(sender, deploy_adjudicator(sender))
         assert receipt.contract is not None
         return cls.at(sender.node, receipt.contract, sender, first_block=receipt.block)
@@ -110,21 +114,22 @@ class VerificationGame(GameCalls):
     # views
 
     def job(self, job: int, *, block: int | None = None) -> JobView:
-        """The job now, or as of block number `block`. Raises ContractError (WrongJobStatus) if there is none."""
+        """Return the job now, or as of block number `block`. Raises ContractError (WrongJobStatus) if there is none."""
         found: JobView = self._view("getJob", job, block=block)
         return found
 
     def game(self, game: int, *, block: int | None = None) -> GameView:
-        """The game now, or as of block number `block`. Raises ContractError (WrongPhase) if there is none."""
+        """Return the game now, or as of block number `block`. Raises ContractError (WrongPhase) if there is none."""
         found: GameView = self._view("getGame", game, block=block)
         return found
 
     def games_of(self, job: int) -> list[int]:
-        """The games of a job in the order of their challenges."""
+        """Return the games of a job in the order of their challenges."""
         return self._all("gamesOf", job)
 
     def audits_of(self, job: int, *, block: int | None = None) -> list[AuditView]:
-        """The audits with a bond of a job now, or as of block number `block`, in the order in which they came."""
+        """Return the audits with a bond of a job now, or as of block number `block`, in the order in which they
+        came."""
         return self._all("auditsOf", job, block=block)
 
     def job_count(self) -> int:
@@ -134,43 +139,38 @@ class VerificationGame(GameCalls):
         return int(self._view("gameCount"))
 
     def credit_of(self, account: ChecksumAddress, *, block: int | None = None) -> int:
-        """Wei that `withdraw` would pay to the account now, or after block number `block`."""
+        """Return the wei that `withdraw` would pay to the account now, or after block number `block`."""
         return int(self._view("creditOf", account, block=block))
 
     def has_attested(self, job: int, auditor: ChecksumAddress) -> bool:
         return bool(self._view("hasAttested", job, auditor))
 
-    def hash_spec(self, spec: PostedSpec) -> bytes:
-        """The contract's own keccak256(abi.encode(spec)); `spec.hash` computes the same locally."""
-        found: bytes = self._view("hashSpec", spec)
-        return found
-
     def adjudicator(self) -> ChecksumAddress:
-        """The adjudicator that was deployed with the contract, the natural one for a new job."""
+        """Return the adjudicator that was deployed with the contract, the natural one for a new job."""
         found: ChecksumAddress = self._view("adjudicator")
         return found
 
     def burnt(self) -> int:
-        """Wei of lost bonds that stay in the contract for good."""
+        """Return the wei of lost bonds that stay in the contract for good."""
         return int(self._view("burnt"))
 
     def views(self, calls: Sequence[ContractCall], *, block: int | None = None) -> list[Any]:
-        """Results of many views in one request, as of the newest block or of number `block`. A view that failed has its
-        ContractError in place of a result."""
+        """Return results of many views in one request, as of the newest block or of number `block`. A view that failed
+        has its ContractError in place of a result."""
         answers = self._view("batch", [self.encode(call) for call in calls], block=block)
         return self.answers(calls, answers)
 
     def encode(self, call: ContractCall) -> bytes:
-        """Selector and arguments. Raises ValueError when an argument does not fit its type."""
+        """Return selector and arguments. Raises ValueError when an argument does not fit its type."""
         return self._abi.encode_call(call.function, *call.arguments)
 
     def explain(self, revert: bytes) -> ContractError:
-        """The contract's own error in what a reverted call returned."""
+        """Return the contract's own error in what a reverted call returned."""
         return self._abi.decode_error(revert)
 
     def answers(self, calls: Sequence[ContractCall], answers: Sequence[Answer]) -> list[Any]:
-        """Results of the calls of a batch: a value, None where a call returns nothing, or a ContractError. Raises
-        InvalidAnswer when the node gave another number of answers."""
+        """Return results of the calls of a batch: a value, None where a call returns nothing, or a ContractError.
+        Raises InvalidAnswer when the node gave another number of answers."""
         if len(answers) != len(calls):
             raise InvalidAnswer(
                 f"{self.node.name} gave {len(answers)} answers to {len(calls)} calls: use another node."
@@ -182,10 +182,152 @@ class VerificationGame(GameCalls):
             for call, answer in zip(calls, answers, strict=True)
         ]
 
-    # calls
+    # calls: the job and its claim
+
+    def post_job(self, spec: PostedSpec, terms: Terms, job_cid: str, *, purpose: str | None = None) -> ContractCall:
+        """Post a job, and pay its reward and audit fee into escrow. Without a `purpose` the same job may be posted
+        again."""
+        return ContractCall("postJob", (spec, terms, job_cid), value=terms.reward + terms.audit_fee, purpose=purpose)
+
+    def reclaim(self, job: int) -> ContractCall:
+        """Return the reward of a job to which nobody committed in time, or whose sealed claim was not opened."""
+        return ContractCall("reclaim", (job,))
+
+    def commit(
+        self,
+        job: int,
+        *,
+        spec_hash: bytes,
+        claimed: NextRoot,
+        final_state_root: bytes,
+        log_cid: str,
+        model_cid: str,
+        bond: int,
+    ) -> ContractCall:
+        """Claim a result. `spec_hash`: of the job that was trained; `claimed`: the checkpoint root with its row and
+        the proof of its last leaf; `bond`: the job's trainer_bond."""
+        arguments = (job, spec_hash, claimed, final_state_root, log_cid, model_cid)
+        return ContractCall("commit", arguments, bond, self._purpose("commit to", job, spec_hash))
+
+    def seal_claim(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int) -> ContractCall:
+        """Claim a result that nobody knows yet. `seal`: `sealing.claim_seal`; `bond`: the job's trainer_bond."""
+        return ContractCall("sealClaim", (job, spec_hash, seal), bond, self._purpose("seal a claim on", job, spec_hash))
+
+    def open_claim(
+        self, job: int, *, claimed: NextRoot, final_state_root: bytes, log_cid: str, model_cid: str, salt: bytes
+    ) -> ContractCall:
+        """Open the sender's sealed claim, after the audit deadline. `salt`: of the seal; the rest as of `commit`."""
+        return ContractCall("openClaim", (job, claimed, final_state_root, log_cid, model_cid, salt))
+
+    def finalize(self, job: int) -> ContractCall:
+        """End a claim that stands, or pay a verdict that nobody can appeal against any more."""
+        return ContractCall("finalize", (job,))
+
+    def withdraw(self) -> ContractCall:
+        """Pay out everything that is credited to the sender."""
+        return ContractCall("withdraw", ())
+
+    # calls: audits
+
+    def attest(
+        self,
+        job: int,
+        *,
+        spec_hash: bytes,
+        checkpoint_root: bytes,
+        log_cid: str = "",
+        model_cid: str = "",
+        bond: int = 0,
+        last_place: int = ANY_PLACE,
+        purpose: str | None = None,
+    ) -> ContractCall:
+        """State in public that an audit of this spec gave the committed root. Where the job needs attestations
+        it also says that the sender serves log and model by these addresses; `bond`: the job's attestation_bond.
+        `last_place`: the last place among the audits that is taken, counted from 0; ContractError (PlaceTaken) where it
+        is not free."""
+        if bond and purpose is None:
+            purpose = self._purpose("attest to", job, spec_hash)
+        arguments = (job, spec_hash, checkpoint_root, log_cid, model_cid, last_place)
+        return ContractCall("attest", arguments, bond, purpose)
+
+    def seal_audit(
+        self, job: int, *, spec_hash: bytes, seal: bytes, bond: int, last_place: int = ANY_PLACE
+    ) -> ContractCall:
+        """State a root that nobody knows yet, or take a place. `seal`: `sealing.audit_seal`, or any bytes, for
+        `replace_seal`; `bond`: the job's attestation_bond; `last_place`: as of `attest`."""
+        purpose = self._purpose("seal an audit of", job, spec_hash)
+        return ContractCall("sealAudit", (job, spec_hash, seal, last_place), bond, purpose)
+
+    def replace_seal(self, job: int, *, seal: bytes) -> ContractCall:
+        """Put another seal in the place of the sender's, by the audit deadline."""
+        return ContractCall("replaceSeal", (job, seal))
+
+    def open_audit(
+        self, job: int, *, checkpoint_root: bytes, log_cid: str, model_cid: str, salt: bytes
+    ) -> ContractCall:
+        """Open the sender's sealed audit, after the claim was opened. It is a challenge if the root is not the
+        trainer's."""
+        return ContractCall("openAudit", (job, checkpoint_root, log_cid, model_cid, salt))
+
+    def collect(self, job: int, auditor: ChecksumAddress) -> ContractCall:
+        """Credit an auditor's bond, with its share of the fee, or take the bond of an audit that was not opened."""
+        return ContractCall("collect", (job, auditor))
+
+    # calls: games
+
+    def challenge(
+        self,
+        job: int,
+        *,
+        spec_hash: bytes,
+        claimed_root: bytes,
+        checkpoint_root: bytes,
+        bond: int,
+        purpose: str | None = None,
+    ) -> ContractCall:
+        """Challenge a claim with the root that the challenger computed. The game may have to wait for its turn (phase
+        QUEUED). `claimed_root`: what the trainer committed to; `bond`: the job's challenger_bond."""
+        if purpose is None:
+            roots = f"0x{claimed_root.hex()} with 0x{checkpoint_root.hex()}"
+            purpose = f"{self._purpose('challenge', job, spec_hash)}: {roots}"
+        return ContractCall("challenge", (job, spec_hash, claimed_root, checkpoint_root), bond, purpose)
+
+    def appeal(self, job: int, *, spec_hash: bytes, bond: int, purpose: str | None = None) -> ContractCall:
+        """Play the game that the trainer has lost again, on its side. `bond`: the job's challenger_bond."""
+        if purpose is None:
+            purpose = self._purpose("appeal in", job, spec_hash)
+        return ContractCall("appeal", (job, spec_hash), bond, purpose)
+
+    def start_game(self, job: int) -> ContractCall:
+        """Start the next game of a job with blind audits, once all of them are open."""
+        return ContractCall("startGame", (job,))
+
+    def in_turn(self, calls: Sequence[ContractCall]) -> ContractCall:
+        """Make several moves, all or none of them. Raises ValueError for a call that pays, which would fail."""
+        return ContractCall("inTurn", (self._encoded(calls),))
+
+    def batch(self, calls: Sequence[ContractCall]) -> ContractCall:
+        """Make several calls in one transaction, each as if it had been sent alone. One that fails undoes only itself:
+        look at the events of the receipt, or at the contract, for what came of each. Raises ValueError for a call that
+        pays, which would fail."""
+        return ContractCall("batch", (self._encoded(calls),))
+
+    def claim_timeout(self, game: int) -> ContractCall:
+        """End a game in which a clock has run out."""
+        return ContractCall("claimTimeout", (game,))
+
+    def release_bond(self, game: int) -> ContractCall:
+        """Credit the bond of a void game to the account that began it."""
+        return ContractCall("releaseBond", (game,))
+
+    def adjudicate(self, game: int, bits: int) -> ContractCall:
+        """Give the referee's verdict: the bits of the disputed element."""
+        return ContractCall("adjudicate", (game, bits))
+
+    # sending
 
     def send(self, call: ContractCall) -> TransactionReceipt:
-        """Makes a call and waits for its receipt.
+        """Make a call and wait for its receipt.
 
         Raises ContractError if the contract refuses, AccountError without an account, NodesDisagree if something new
         is to be begun while the nodes contradict each other, and the errors of Sender."""
@@ -206,7 +348,7 @@ class VerificationGame(GameCalls):
             raise
 
     def try_batch(self, calls: Sequence[ContractCall]) -> list[Any]:
-        """Results that a batch of the sender would have now, as `answers` gives them. Nothing is sent."""
+        """Return results that a batch of the sender would have now, as `answers` gives them. Nothing is sent."""
         sender = None if self._sender is None else self._sender.address
         try:
             answer = self.node.call(self.address, self.encode(self.batch(calls)), sender=sender)
@@ -224,7 +366,7 @@ class VerificationGame(GameCalls):
         job: int | None = None,
         game: int | None = None,
     ) -> list[Event]:
-        """All events in order, up to the newest confirmed block; of one job or one game if asked.
+        """Return all events in order, up to the newest confirmed block; of one job or one game if asked.
 
         From these a client can rebuild a game without any other source. The events of a job are those that carry its
         number: of its games only Challenged, GameOver and ClaimRejected.
@@ -243,18 +385,18 @@ class VerificationGame(GameCalls):
         return [event for event in self.decode(found) if not both or getattr(event, "game", None) == game]
 
     def events_back(self, game: int, *, from_block: int, to_block: int) -> Iterator[Event]:
-        """The moves of a game from the newest to the oldest, as many ranges of blocks as are asked for."""
+        """Return the moves of a game from the newest to the oldest, as many ranges of blocks as are asked for."""
         topics: list[Topic] = [self._abi.events_about("game")[1], game.to_bytes(32, "big")]
         for log in self.node.search_back(self.address, from_block=from_block, to_block=to_block, topics=topics):
             yield from self.decode([log])
 
     def decode(self, logs: Iterable[Log]) -> list[Event]:
-        """The contract's own events among `logs`, for example those of a receipt."""
+        """Return the contract's own events among `logs`, for example those of a receipt."""
         found = (self._abi.decode_event(log) for log in logs if log.address == self.address)
         return [event for event in found if event is not None]
 
     def event(self, receipt: TransactionReceipt, kind: type[E]) -> E:
-        """The one event of a kind in a receipt. Raises InvalidAnswer if there is none, or more."""
+        """Return the one event of a kind in a receipt. Raises InvalidAnswer if there is none, or more."""
         found = [event for event in self.decode(receipt.logs) if isinstance(event, kind)]
         if len(found) != 1:
             raise InvalidAnswer(
@@ -264,7 +406,7 @@ class VerificationGame(GameCalls):
         return found[0]
 
     def _all(self, function: str, job: int, *, block: int | None = None) -> list[Any]:
-        """All pages of a view. Raises InvalidAnswer for a node that makes up page after page."""
+        """Return all pages of a view. Raises InvalidAnswer for a node that makes up page after page."""
         found: list[Any] = []
         while page := self._view(function, job, len(found), _PAGE, block=block):
             found += page
@@ -284,3 +426,14 @@ class VerificationGame(GameCalls):
         if error.data or error.code == REVERTED:
             return self._abi.decode_error(error.data or b"")
         return error
+
+    def _encoded(self, calls: Sequence[ContractCall]) -> list[bytes]:
+        for call in calls:
+            if call.value:
+                raise ValueError(f"{call.function} pays {call.value} wei, and cannot be in a batch: send it alone.")
+        return [self.encode(call) for call in calls]
+
+    def _purpose(self, what: str, job: int, spec_hash: bytes) -> str:
+        """Return the name of a payment. A job's number alone is not unique: other contracts use it, too, and a
+        reorganisation may give it to another job."""
+        return f"{what} job {job} of {self.address} with spec 0x{spec_hash.hex()}"

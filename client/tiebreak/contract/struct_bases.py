@@ -1,4 +1,4 @@
-"""Classes that the generated records build on: the training spec as the contract stores it, and methods of records."""
+"""Parts of the structs: the training spec as the contract stores it, and the methods of a game's view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TYPES = (
 against it."""
 
 LevelT = TypeVar("LevelT")
-"""`LevelView`, which is generated."""
+"""`LevelView` of `structs`, which imports this file."""
 
 ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
 """The zero address; as the trainer of a job's terms, it lets any account commit."""
@@ -40,13 +40,13 @@ class PostedSpec:
 
     @staticmethod
     def of(values: Sequence[Any]) -> PostedSpec:
-        """Builds a spec from the fields of the Solidity struct, in its order: the engine's, then the two addresses."""
+        """Build a spec from the fields of the Solidity struct, in its order: the engine's, then the two addresses."""
         *training, referee, adjudicator = values
         names = (field.name for field in fields(TrainingSpec))
         return PostedSpec(TrainingSpec(**dict(zip(names, training, strict=True))), referee, adjudicator)
 
     def as_tuple(self) -> tuple[object, ...]:
-        """The fields in the order of the Solidity struct."""
+        """Return the fields in the order of the Solidity struct."""
         return (*(getattr(self.training, field.name) for field in fields(TrainingSpec)), self.referee, self.adjudicator)
 
     @property
@@ -70,7 +70,7 @@ class GameMethods(Generic[LevelT]):
         return self.levels[-1]
 
     def left(self, side: Side, now: int) -> int:
-        """Seconds on a side's clock at the instant `now`."""
+        """Return seconds on a side's clock at the instant `now`."""
         clock = self.clocks[side]
         left: int = clock.remaining - (now - clock.started_at if clock.started_at else 0)
         return max(0, left)

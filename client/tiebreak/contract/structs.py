@@ -1,7 +1,8 @@
-"""Structs of the contract. Made by scripts/make_contract_records.py, not by hand.
+"""Structs of the contract, with its fields in its order; a test compares them with the ABI. Views.sol, Types.sol and
+game/Moves.sol in contracts/src say more about each.
 
-Amounts are in wei, instants in seconds since 1970 (0: never), durations in seconds, roots and nodes 32 bytes. Pairs
-are indexed by `Side`.
+Amounts are in wei, instants in seconds since 1970 (0: never, or not known yet), durations in seconds, roots, nodes,
+hashes, seals and salts 32 bytes. A deadline is the last instant at which a call is taken. Pairs are indexed by `Side`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,54 @@ from eth_typing import ChecksumAddress
 from tiebreak.contract.enums import AuditStatus, JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.struct_bases import ANYONE, GameMethods, PostedSpec
 
+# Jobs and audits.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Terms of a job: the customer's offer and conditions.
+
+    Reward and audit fee are escrowed with the job, each bond is sent with what it is named for. The fields from
+    `attestations_needed` on are zero where attestations are free, both windows where audits are open."""
+
+    reward: int
+    trainer_bond: int
+    challenger_bond: int
+    commit_window: int
+    """From the posting to the last instant at which a trainer may commit."""
+    challenge_window: int
+    """From the claim to the last instant at which an auditor may challenge."""
+    clock_allowance: int
+    """Each side's whole thinking time in one game."""
+    referee_allowance: int
+    """The referee's time for one verdict."""
+    concurrent_games: int
+    """Games that are played at a time; all others wait for their turn, and their clocks with them."""
+    trainer: ChecksumAddress = ANYONE
+    """The only account that may commit; zero for anyone."""
+    attestations_needed: int = 0
+    """Bonded attestations without which a claim is not paid."""
+    audit_window: int = 0
+    """Blind audits: from the trainer's seal to the last instant at which an auditor may seal its audit."""
+    opening_window: int = 0
+    """Blind audits: the trainer's time to open its claim after the audit window, and then the auditors' for theirs."""
+    audit_fee: int = 0
+    """An equal share for each of the first `attestations_needed` attestations."""
+    attestation_bond: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimView:
+    """The claim of a job; all zero while the job waits for one, and all but the trainer while it is sealed."""
+
+    trainer: ChecksumAddress
+    checkpoint_root: bytes
+    final_state_root: bytes
+    log_cid: str
+    model_cid: str
+    committed_at: int
+    challenge_deadline: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditView:
@@ -23,46 +72,55 @@ class AuditView:
     appeal: int
     """The appeal that this auditor has made; zero: none."""
     seal: bytes
-    """The seal as it was sent last; zero if audits are open."""
+    """The seal that was sent last; zero if audits are open."""
     log_cid: str
-    """Where the auditor serves the log, once it attests."""
+    """The log that the auditor serves, once it attests; `model_cid` likewise."""
     model_cid: str
-    """Where the auditor serves the model, once it attests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Result of one call in a `batch`."""
+class AuditsView:
+    """Blind audits and appeals of a job."""
 
-    success: bool
-    data: bytes
-    """The value that the call returned, or its error."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descent:
-    """A move of a search. A row are all the nodes `Bisections.stride` levels below a node, from the left."""
-
-    mine: tuple[bytes, ...]
-    """The row of the mover's node at the place that the search has reached."""
-    theirs: tuple[bytes, ...]
-    """The row of the other side's node there, which that side has shown."""
-    next: tuple[bytes, ...]
-    """The row of the mover's node where the two first differ; empty if that is a leaf."""
+    count: int
+    """Audits ever sealed, and attestations that are bonded: as many as `auditsOf` pages through."""
+    audit_deadline: int
+    """For `sealAudit`."""
+    opening_deadline: int
+    """For `openClaim`."""
+    audit_opening_deadline: int
+    """For `openAudit`; games start after it."""
+    verdict: int
+    """The game that ended against the claim, once there may be appeals; else zero."""
+    appeal_deadline: int
+    lost: bool
+    """Whether the verdict was upheld and has taken the bonds of the attestations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextRoot:
-    """A side's root of the tree below the leaf, tied to its claim above."""
+class JobView:
+    """A job as `getJob` shows it. Numbers of live and queued games are zero again once the claim is rejected."""
 
-    root: bytes
-    """At CHECKPOINT the root over the interval's steps. At STEP the node over the operators' half of the trace: the
-    contract itself joins it with the state root that the side has claimed."""
-    last_leaf_proof: tuple[bytes, ...]
-    """At CHECKPOINT the proof that the side's payload above is the last leaf of `root`; at STEP empty."""
-    row: tuple[bytes, ...]
-    """The row of the whole tree's root, of the side that opens first; that of the other is not looked at, and may be
-    empty."""
+    status: JobStatus
+    customer: ChecksumAddress
+    spec: PostedSpec
+    spec_hash: bytes
+    terms: Terms
+    job_cid: str
+    posted_at: int
+    commit_deadline: int
+    claim: ClaimView
+    live_games: int
+    """Games still being played; has to be zero before `finalize`."""
+    queued_games: int
+    """Games that wait for their turn; while there are any, `terms.concurrent_games` others are live."""
+    game_count: int
+    """All challenges ever made to the claim, and appeals."""
+    attestations: int
+    audits: AuditsView
+
+
+# Games.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +135,11 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bisection:
-    """A view of the search for the leftmost leaf in which two trees differ."""
+    """The search for the leftmost leaf in which two trees differ."""
 
     nodes: tuple[bytes, bytes]
-    """At a leaf both sides' leaves, by Side; in the place of a side that has opened its own, the hash of its row at the
-    root of the next level. Zero above the leaves."""
+    """At a leaf both sides' leaves; in the place of a side that has opened its own, the hash of its row at the root of
+    the next level. Zero above the leaves."""
     due: bytes
     """Above the leaves, what the next move has to show: keccak256 of the mover's node at the place, and keccak256 of
     the other side's row there. Zero at a leaf."""
@@ -102,7 +160,7 @@ class LevelView:
     level: Level
     leaf_count: int
     roots: tuple[bytes, bytes]
-    """The two sides' roots, by Side. At level PARTIAL a root is zero until its side has opened it."""
+    """At level PARTIAL a root is zero until its side has opened it."""
     index: int
     """The leaf that the search has found; of the present level, the leftmost leaf below the place reached."""
 
@@ -153,14 +211,13 @@ class GameView(GameMethods[LevelView]):
     """Whether the bond of the party that began the game, challenger or appellant, is still escrowed; once the outcome
     is VOID, `releaseBond` returns it."""
     clocks: tuple[Clock, Clock]
-    """By Side."""
     deadlines: tuple[int, int]
-    """Last instant for a move of each side whose clock runs, else zero; by Side. In phase OPENING: zero for a side that
-    has opened."""
+    """Last instant for a move of each side whose clock runs, else zero; in phase OPENING zero for a side that has
+    opened."""
     spent: tuple[int, int]
-    """Wei that the gas of each side's moves has cost, as far as it counts (`Meter`); by Side."""
+    """Wei that the gas of each side's moves has cost, as far as it counts (`Meter`)."""
     referee_deadline: int
-    """Last instant for the verdict; zero before the referee's clock has started."""
+    """Zero before the referee's clock has started."""
     started_at: int
     """When the clocks started; zero in phase QUEUED."""
     agreed: bytes
@@ -176,99 +233,41 @@ class GameView(GameMethods[LevelView]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """Terms of a job: the customer's offer and conditions. Amounts in wei."""
+class Answer:
+    """Result of one call in a `batch`."""
 
-    reward: int
-    """Escrowed with the job; the trainer's once the claim is final."""
-    trainer_bond: int
-    """Sent with the claim."""
-    challenger_bond: int
-    """Sent with every challenge."""
-    commit_window: int
-    """From the posting to the last instant at which a trainer may commit."""
-    challenge_window: int
-    """From the claim to the last instant at which an auditor may challenge."""
-    clock_allowance: int
-    """Each side's whole thinking time in one game."""
-    referee_allowance: int
-    """The referee's time for one verdict."""
-    concurrent_games: int
-    """Games that are played at a time; all others wait for their turn, and their clocks with them."""
-    trainer: ChecksumAddress = ANYONE
-    """The only account that may commit; zero for anyone."""
-    attestations_needed: int = 0
-    """Bonded attestations without which a claim is not paid; zero: attestations are free, and the fields below are zero
-    as well."""
-    audit_window: int = 0
-    """Blind audits: from the trainer's seal to the last instant at which an auditor may seal its audit. Zero: audits
-    are open."""
-    opening_window: int = 0
-    """Blind audits: the trainer's time to open its claim after the audit window, and after that the auditors' to open
-    their audits. Zero: audits are open."""
-    audit_fee: int = 0
-    """Escrowed with the job; an equal share for each of the first `attestationsNeeded` attestations."""
-    attestation_bond: int = 0
-    """Sent with every attestation, or with its seal."""
+    success: bool
+    data: bytes
+    """The value that the call returned, or its error."""
+
+
+# Arguments of moves. Proofs are siblings from the leaf upwards. A row is all nodes `Bisections.stride` levels below a
+# node, from the left; of a root, the side that opens second may leave it empty.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimView:
-    """The claim of a job; all zero while the job waits for one, and all but the trainer while it is sealed."""
+class Descent:
+    """A move of a search."""
 
-    trainer: ChecksumAddress
-    checkpoint_root: bytes
-    final_state_root: bytes
-    log_cid: str
-    model_cid: str
-    committed_at: int
-    challenge_deadline: int
-    """Last instant for `challenge`; `finalize` works strictly after it."""
+    mine: tuple[bytes, ...]
+    """The row of the mover's node at the place that the search has reached."""
+    theirs: tuple[bytes, ...]
+    """The row of the other side's node there, which that side has shown."""
+    next: tuple[bytes, ...]
+    """The row of the mover's node where the two first differ; empty if that is a leaf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditsView:
-    """Blind audits and appeals of a job. Deadlines are zero as long as they are not known."""
+class NextRoot:
+    """A side's root of the tree below the leaf, tied to its claim above."""
 
-    count: int
-    """Audits ever sealed, and attestations that are bonded: as many as `auditsOf` pages through."""
-    audit_deadline: int
-    """Last instant for `sealAudit`; `openClaim` works strictly after it."""
-    opening_deadline: int
-    """Last instant for `openClaim`; `reclaim` works strictly after it."""
-    audit_opening_deadline: int
-    """Last instant for `openAudit`; games start strictly after it."""
-    verdict: int
-    """The game that ended against the claim, once there may be appeals; else zero."""
-    appeal_deadline: int
-    """Last instant for `appeal`."""
-    lost: bool
-    """Whether the verdict was upheld and has taken the bonds of the attestations."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobView:
-    """A job as `getJob` shows it."""
-
-    status: JobStatus
-    customer: ChecksumAddress
-    spec: PostedSpec
-    spec_hash: bytes
-    terms: Terms
-    job_cid: str
-    posted_at: int
-    commit_deadline: int
-    """Last instant for `commit`."""
-    claim: ClaimView
-    live_games: int
-    """Games still being played; has to be zero before `finalize`. Zero again once the claim is rejected."""
-    queued_games: int
-    """Games that wait for their turn; while there are any, `terms.concurrentGames` others are live. Zero again once the
-    claim is rejected."""
-    game_count: int
-    """All challenges ever made to the claim, and appeals."""
-    attestations: int
-    audits: AuditsView
+    root: bytes
+    """At CHECKPOINT the root over the interval's steps. At STEP the node over the operators' half of the trace: the
+    contract itself joins it with the state root that the side has claimed."""
+    last_leaf_proof: tuple[bytes, ...]
+    """At CHECKPOINT the proof that the side's payload above is the last leaf of `root`; at STEP empty."""
+    row: tuple[bytes, ...]
+    """The row of the whole tree's root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,8 +277,7 @@ class LeafOpening:
     payload: bytes
     """The side's own payload of the disputed leaf (a state root)."""
     agreed: bytes
-    """The payload of the leaf before it, on which both trees agree; before leaf 0, what the game agreed on above this
-    level."""
+    """The payload of the leaf before it, on which both trees agree; before leaf 0, what the game agreed on above."""
     agreed_proof: tuple[bytes, ...]
     """Proof of `agreed` into the side's own root; empty before leaf 0."""
 
@@ -289,12 +287,12 @@ class OperatorOpening:
     """A side's opening of the operator that the search of level OPERATOR has found."""
 
     descriptor: bytes
-    """The operator's descriptor, a leaf under the program root. Only the side that opens first is asked for it."""
+    """The encoded descriptor, a leaf under the program root. Only the side that opens first is asked for it."""
     descriptor_proof: tuple[bytes, ...]
     tensor_root: bytes
-    """Payload of the side's leaf: the root of the output's chunks, and so this side's root of level CHUNK."""
+    """The payload of the side's leaf: the root of the output's chunks, and so this side's root of level CHUNK."""
     row: tuple[bytes, ...]
-    """The row of `tensorRoot`, of the side that opens first; empty if the output is a single chunk."""
+    """The row of `tensor_root`; empty if the output is a single chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,25 +305,22 @@ class Partial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialsOpening:
-    """A side's tree over the running results of the disputed element."""
+    """A side's tree over the running results of the disputed element. The last leaf comes to the element."""
 
     descriptor: bytes
     root: bytes
     last: Partial
-    """The last leaf, which comes to the element."""
     last_leaf_proof: tuple[bytes, ...]
     row: tuple[bytes, ...]
-    """The row of `root`, of the side that opens first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperandRoot:
-    """The tensor root of an operand, in the order of the descriptor's inputs."""
+    """The tensor root of an operand, in the order of the descriptor's inputs, with its proof into the challenger's
+    trace, on which both agree there. Zero, with an empty proof, if nothing of this operand is opened."""
 
     root: bytes
-    """May be zero, with an empty proof, if nothing of this operand is opened."""
     proof: tuple[bytes, ...]
-    """Into the challenger's trace; both are equal there."""
 
 
 NO_OPERAND = OperandRoot(root=bytes(32), proof=())
@@ -341,30 +336,26 @@ class ChunkOpening:
     """Number of the chunk in the operand's bytes."""
     data: bytes
     proof: tuple[bytes, ...]
-    """From the leaf upwards, as many as the tree is deep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProof:
-    """A proof of one element of the disputed chunk."""
+    """A proof of one element of the trainer's chunk: number `position` in it."""
 
     descriptor: bytes
     chunk: bytes
-    """The trainer's chunk."""
     position: int
-    """Number of the element in the chunk."""
     operands: tuple[OperandRoot, ...]
     openings: tuple[ChunkOpening, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentProof:
-    """A proof of one segment of the disputed element's terms."""
+    """A proof of one segment of the disputed element's terms. `before`: the agreed running result before it, with its
+    proof into the challenger's tree; before segment 0 all zero, with an empty proof."""
 
     descriptor: bytes
     before: Partial
-    """The agreed running result before the segment; all zero before segment 0."""
     before_proof: tuple[bytes, ...]
-    """Into the challenger's tree of running results; empty before segment 0."""
     operands: tuple[OperandRoot, ...]
     openings: tuple[ChunkOpening, ...]

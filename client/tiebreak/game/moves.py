@@ -40,17 +40,17 @@ LEVELS = 4
 
 
 def moves_in(depth: int) -> int:
-    """Moves of both sides together in a search of a tree of this depth."""
+    """Return moves of both sides together in a search of a tree of this depth."""
     return -(-depth // LEVELS)
 
 
 def stride(height: int) -> int:
-    """Levels from a place at `height` to its row: equal parts of at most `LEVELS`."""
+    """Return levels from a place at `height` to its row: equal parts of at most `LEVELS`."""
     return -(-height // moves_in(height)) if height else 0
 
 
 def row(tree: MerkleTree, height: int, index: int) -> Row:
-    """The row of node `index` (from the left) at `height`."""
+    """Return the row of node `index` (from the left) at `height`."""
     if not height:
         return ()
     levels = stride(height)
@@ -58,7 +58,7 @@ def row(tree: MerkleTree, height: int, index: int) -> Row:
 
 
 def next_root_of(tree: MerkleTree) -> NextRoot:
-    """A root with its row, tied to the level above by the proof of its last leaf."""
+    """Return a root with its row, tied to the level above by the proof of its last leaf."""
     return NextRoot(root=tree.root, last_leaf_proof=tuple(tree.proof(tree.count - 1)), row=row(tree, tree.depth, 0))
 
 
@@ -82,14 +82,14 @@ class Leaves:
         return self.tree.root
 
     def open(self, index: int, agreed_before: bytes) -> LeafOpening:
-        """The opening of leaf `index`. `agreed_before` stands before leaf 0."""
+        """Return the opening of leaf `index`. `agreed_before` stands before leaf 0."""
         if index == 0:
             return LeafOpening(payload=self.payloads[0], agreed=agreed_before, agreed_proof=())
         proof = tuple(self.tree.proof(index - 1))
         return LeafOpening(payload=self.payloads[index], agreed=self.payloads[index - 1], agreed_proof=proof)
 
     def as_next_root(self) -> NextRoot:
-        """The root, as `next_root_of`."""
+        """Return the root, as `next_root_of`."""
         return next_root_of(self.tree)
 
 
@@ -103,11 +103,11 @@ class Trace:
         self.half = half_of(len(step.operators), len(step.states))
 
     def as_next_root(self) -> NextRoot:
-        """The operators' half: the other one follows from the state root."""
+        """Return the operators' half: the other one follows from the state root."""
         return NextRoot(root=operators_half(self.tree), last_leaf_proof=(), row=row(self.tree, self.tree.depth, 0))
 
     def store(self, index: int) -> tuple[bytes, tuple[bytes, ...]]:
-        """The tensor root that the store of the slot at leaf `index` keeps, with its proof."""
+        """Return the tensor root that the store of the slot at leaf `index` keeps, with its proof."""
         operator = len(self.step.operators) - len(self.step.states) + index - self.half
         return self.step.operators[operator], tuple(self.tree.proof(operator))
 
@@ -129,11 +129,11 @@ class Output(Protocol):
 
     def chunk(self, index: int) -> bytes: ...
     def wrong_element(self, index: int, posted: bytes) -> int | None:
-        """Number of an element to dispute in an opponent's chunk; None if all are right."""
+        """Return number of an element to dispute in an opponent's chunk; None if all are right."""
 
     def material(self, element: int) -> ElementMaterial: ...
     def running(self, element: int, claimed: int) -> RunningResults:
-        """Running results of an element. claimed: the trainer's bits of it."""
+        """Return running results of an element. claimed: the trainer's bits of it."""
 
     def segment(self, element: int, segment: int) -> ElementMaterial: ...
 
@@ -284,7 +284,7 @@ Decision = Move | Need | NeedChunk | NeedRow | Wait | Helpless | Over
 
 
 def opening_arguments(descriptor: Descriptor, openings: Sequence[OperandOpening]) -> tuple[ChunkOpening, ...]:
-    """The openings of one element (`roundlog.adjudication.openings.prove`), in the order of the
+    """Return the openings of one element (`roundlog.adjudication.openings.prove`), in the order of the
     contract (contracts/src/adjudication/Openings.sol).
 
     An operand's chunk names the first input that is this value. A chunk of a state or of a field of data follows the
@@ -309,7 +309,7 @@ def opening_arguments(descriptor: Descriptor, openings: Sequence[OperandOpening]
 
 
 def describe_move(game: GameView, move: Move) -> str:
-    """A move in words."""
+    """Return a move in words."""
     level, index = game.current.level, game.search.index
     match move:
         case InTurn(moves):

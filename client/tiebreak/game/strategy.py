@@ -83,7 +83,7 @@ class _Lost(Exception):
 
 
 def next_move(game: GameView, side: Side, known: Known, now: int) -> Decision:
-    """The decision of the party of `side` at the instant `now` (seconds since 1970, of the next block).
+    """Return the decision of the party of `side` at the instant `now` (seconds since 1970, of the next block).
 
     A party moves for itself as long as it has time, and claims a timeout only when every running clock is out and none
     of them is its own: the contract accepts no earlier claim, and no later one changes the outcome.
@@ -114,7 +114,7 @@ def next_move(game: GameView, side: Side, known: Known, now: int) -> Decision:
 
 
 def timeout_is_due(game: GameView, now: int) -> bool:
-    """True if `claimTimeout` would be accepted in a block at `now`. Deadlines are inclusive."""
+    """Return whether `claimTimeout` would be accepted in a block at `now`. Deadlines are inclusive."""
     if game.phase is Phase.REFEREE:
         return now > game.referee_deadline
     if game.phase in RUNNING:
@@ -125,7 +125,8 @@ def timeout_is_due(game: GameView, now: int) -> bool:
 def forced_move(
     game: GameView, side: Side, known: Known
 ) -> PartysMove | ForcedMove | InTurn | Need | NeedChunk | NeedRow | Helpless:
-    """The move that is due from `side`, computed from that side's trees by the party or by somebody who helps it.
+    """Return the move that is due from `side`, computed from that side's trees by the party or by somebody who helps
+    it.
 
     Call it only while that side's clock runs.
     """
@@ -138,18 +139,18 @@ def forced_move(
 
 
 def place_of(game: GameView) -> Place:
-    """Place of the tree in which the game is now: the disputed leaf of every level above."""
+    """Return place of the tree in which the game is now: the disputed leaf of every level above."""
     return tuple(level.index for level in game.levels[:-1])
 
 
 def hash_of(shown: Row) -> bytes:
-    """The hash by which the contract knows a row that was shown."""
+    """Return the hash by which the contract knows a row that was shown."""
     return keccak(b"".join(shown))
 
 
 def descent(tree: MerkleTree, height: int, index: int, theirs: Row) -> Bisect:
-    """The move from the place (`index`: leftmost leaf, `height`) down to the first node that differs from `theirs`:
-    all that lies before it is agreed."""
+    """Return the move from the place (`index`: leftmost leaf, `height`) down to the first node that differs from
+    `theirs`: all that lies before it is agreed."""
     mine = row(tree, height, index >> height)
     place = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
     below = height - stride(height)
@@ -198,7 +199,7 @@ class _Turn:
         return descent(tree, search.height, search.index, shown)
 
     def open_and_bisect(self, opening: OpenLevel | OpenOperator | OpenPartials, tree: MerkleTree) -> Opening | InTurn:
-        """An opening of the root of `tree`, with the first move of the search below if the other side has opened
+        """Return an opening of the root of `tree`, with the first move of the search below if the other side has opened
         before: the side that opens last moves first. The move is left for later if that side's row cannot be had."""
         if self.game.deadlines[self.side.other] or not tree.depth:
             return opening
@@ -209,11 +210,11 @@ class _Turn:
         return opening if shown is None else InTurn((opening, descent(tree, tree.depth, 0, shown)))
 
     def row_of(self, tree: MerkleTree) -> Row:
-        """The row of a root that is opened; only the first of the two sides shows it."""
+        """Return the row of a root that is opened; only the first of the two sides shows it."""
         return row(tree, tree.depth, 0) if self.game.deadlines[self.side.other] else ()
 
     def own_tree(self) -> MerkleTree:
-        """The tree that this side claims at the present level."""
+        """Return the tree that this side claims at the present level."""
         if self.level in (Level.CHECKPOINT, Level.STEP):
             return self.own_leaves().tree
         if self.level is Level.OPERATOR:
@@ -277,7 +278,7 @@ class _Turn:
         )
 
     def dispute_sum(self, output: Output, element: int, chunk: bytes, position: int) -> InTurn:
-        """Names a sum, and opens its running results at once: nobody else can know yet which element it is."""
+        """Name a sum, and open its running results at once: nobody else can know yet which element it is."""
         width = output.descriptor.dtype.itemsize
         claimed = int.from_bytes(chunk[position * width : (position + 1) * width], "little")
         running = output.running(element, claimed)
@@ -301,7 +302,8 @@ class _Turn:
         )
 
     def operands(self, output: Output, roots: Mapping[int, bytes]) -> tuple[OperandRoot, ...]:
-        """Each operand's tensor root as an agreed leaf of the trace; once, and only if something of it is opened."""
+        """Return each operand's tensor root as an agreed leaf of the trace; once, and only if something of it is
+        opened."""
         trace = self.trace_at(self.place[:2])
         done: set[int] = set()
         found = []
@@ -370,5 +372,5 @@ def _partials_opening(output: Output, running: RunningResults, shown: Row) -> Pa
 
 
 def _partial(encoded: bytes) -> Partial:
-    """A running result from the 96 bytes that are a leaf of level PARTIAL."""
+    """Return a running result from the 96 bytes that are a leaf of level PARTIAL."""
     return Partial(words=(encoded[:32], encoded[32:64], encoded[64:]))

@@ -9,6 +9,7 @@ then."""
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from roundlog.training import checkpoint_path, wrong_state
 
@@ -20,7 +21,6 @@ from tiebreak.roles.auditing import BLIND, Auditing
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused, fetch_readable_log, fetch_state
-from tiebreak.roles.job_on_chain import Decisions, JobOnChain, Leave, MakeCall, Tell, WholeLook
 from tiebreak.roles.long_work import LongWork, PublishedAddresses, Publishing
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import end_claim, end_overdue, end_unopened, start_waiting
@@ -28,12 +28,16 @@ from tiebreak.roles.policy import BLOCKS_A_MOVE, stakes
 from tiebreak.roles.sealing import Sealing, Secret
 from tiebreak.store import StoreError
 
+if TYPE_CHECKING:
+    from tiebreak.roles.job_role import JobOnChain
+
 _RETURNED = (JobStatus.FINAL, JobStatus.LAPSED, JobStatus.REJECTED)
 """Statuses in which the bond of an attestation can be collected, unless an upheld verdict has taken it."""
 
 
 def bond_in(posted: JobView, audit: AuditView | None, now: int) -> int:
-    """Wei of an attestation's or a sealed audit's bond that the job holds and may give back. now: the chain's time."""
+    """Return the wei of an attestation's or a sealed audit's bond that the job holds and may give back. now: the
+    chain's time."""
     if audit is None or audit.status not in (AuditStatus.SEALED, AuditStatus.ATTESTED):
         return 0
     was_opened = posted.status not in (JobStatus.SEALED, JobStatus.EXPIRED)
@@ -49,34 +53,35 @@ class Attesting:
         self._long_work = long_work
         self._told_stakes = False
 
-    def objection(self, posted: JobView) -> Decisions[str | None]:
-        """The objection, in one clause, to a bond for an attestation or its seal now; None if there is none. It needs
-        the bond, and the bond of an appeal in reserve: without an appeal a trainer that loses on purpose takes it."""
-        return self._chain.policy.attesting_objection(posted) or (yield from self._missing(posted))
+    def objection(self, posted: JobView) -> str | None:
+        """Return the objection, in one clause, to a bond for an attestation or its seal now; None if there is none. It
+        needs the bond, and the bond of an appeal in reserve: without an appeal a trainer that loses on purpose takes
+        it."""
+        return self._chain.policy.attesting_objection(posted) or self._missing(posted)
 
-    def _missing(self, posted: JobView) -> Decisions[str | None]:
-        """Obstacle to paying the bond now, in one sentence; None if there is none."""
+    def _missing(self, posted: JobView) -> str | None:
+        """Return obstacle to paying the bond now, in one sentence; None if there is none."""
         bond = posted.terms.attestation_bond
-        missing = yield from self._chain.missing_funds(bond)
-        return missing or (yield from self._chain.missing_reserve(bond + posted.terms.challenger_bond))
+        missing = self._chain.missing_funds(bond)
+        return missing or self._chain.missing_reserve(bond + posted.terms.challenger_bond)
 
-    def attest(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> WholeLook:
-        """Attests to a right claim with open audits, within the time for challenges."""
+    def attest(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
+        """Attest to a right claim with open audits, within the time for challenges."""
         chain, terms = self._chain, posted.terms
         if (why := chain.policy.attesting_objection(posted)) is not None:
-            return Leave(f"the claim on job {chain.job} is right, and gets no attestation from here: {why}")
-        if (missing := (yield from self._missing(posted))) is not None:
+            return chain.leave(f"the claim on job {chain.job} is right, and gets no attestation from here: {why}")
+        if (missing := self._missing(posted)) is not None:
             return Progress(state=missing)
         try:
             served = self._served(posted, trees, priority)
         except Refused as error:
-            return Leave(f"the claim on job {chain.job} is right, and gets no attestation from here: {error}")
+            return chain.leave(f"the claim on job {chain.job} is right, and gets no attestation from here: {error}")
         if served is None:
             state = "gets log and model, which an attestation promises to serve"
             return Progress(working=True, state=state, until=posted.claim.challenge_deadline + 1)
         if not chain.confirmed(posted):
             return Progress(working=True, state="waits until the claim lies deep enough")
-        yield from self.tell_stakes(posted)
+        self.tell_stakes(posted)
         root = trees.claim.root
         call = chain.calls.attest(
             chain.job,
@@ -88,28 +93,28 @@ class Attesting:
             last_place=chain.policy.last_place(terms),
             purpose=f"attest to 0x{root.hex()} on {chain.intention(posted)}",
         )
-        yield MakeCall("attest to the claim, and to serving log and model", call)
+        chain.order("attest to the claim, and to serving log and model", call)
         return Progress(state="attests")
 
-    def tell_stakes(self, posted: JobView) -> Decisions[None]:
-        """Tells once, before a bond is paid, what is at stake."""
+    def tell_stakes(self, posted: JobView) -> None:
+        """Tell once, before a bond is paid, what is at stake."""
         if not self._told_stakes:
             self._told_stakes = True
             terms, place = posted.terms, posted.audits.count
             share = f"place {place + 1} is sure of {in_ether(sure_fee(terms, place))} of the audit fee"
-            yield Tell(What.STAKED, f"{stakes(posted, terms.attestation_bond)}; {share}")
+            self._chain.tell(What.STAKED, f"{stakes(posted, terms.attestation_bond)}; {share}")
 
-    def await_end(self, posted: JobView) -> Decisions[Progress]:
-        """Waits for the end of a claim that this account has attested to, and ends what holds it up."""
+    def await_end(self, posted: JobView) -> Progress:
+        """Wait for the end of a claim that this account has attested to, and end what holds it up."""
         self._long_work.forget("serving")  # it holds the audit
-        yield from start_waiting(self._chain, posted)
+        start_waiting(self._chain, posted)
         if games := posted.live_games + posted.queued_games:
-            yield from end_overdue(self._chain, self._chain.live_games())
+            end_overdue(self._chain, self._chain.live_games())
             return Progress(state=f"has attested, and waits for {games} {'game' if games == 1 else 'games'}")
-        return (yield from end_claim(self._chain, posted))
+        return end_claim(self._chain, posted)
 
-    def collect(self, posted: JobView, audit: AuditView | None) -> Decisions[Progress | None]:
-        """Collects what a job that is over owes to this account's audit; None if it owes nothing."""
+    def collect(self, posted: JobView, audit: AuditView | None) -> Progress | None:
+        """Collect what a job that is over owes to this account's audit; None if it owes nothing."""
         if audit is None or audit.status not in (AuditStatus.SEALED, AuditStatus.ATTESTED):
             return None
         attested = audit.status is AuditStatus.ATTESTED
@@ -120,12 +125,12 @@ class Attesting:
         place = place_of(audits, chain.address)
         fee = 0 if place is None else fee_at(posted, audits, place)
         what = "the bond of its audit" + (f", and {in_ether(fee)} of the audit fee" if fee else "")
-        yield MakeCall(f"collect {what}", chain.calls.collect(chain.job, chain.address))
+        chain.order(f"collect {what}", chain.calls.collect(chain.job, chain.address))
         return Progress(state=f"collects {what}")
 
     def _served(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> PublishedAddresses | None:
-        """The addresses by which the own store serves log and model; None until it does. Raises Refused for a log or a
-        model that is not what it should be.
+        """Return the addresses by which the own store serves log and model; None until it does. Raises Refused for a
+        log or a model that is not what it should be.
 
         The own final state is the model, since its root is the claim's. If its file has the claimed address, the same
         bytes would come from there. If not, the claimed address is fetched: it may hold anything."""
@@ -180,55 +185,55 @@ class BlindAudits:
         """Seals that were not known to this process, and that it has replaced."""
         self._publishing = Publishing(long_work, BLIND)
 
-    def before_opening(self, posted: JobView, audit: AuditView | None) -> WholeLook:
-        """Repeats the run and seals its root, of a job in status SEALED; then waits for the claim."""
+    def before_opening(self, posted: JobView, audit: AuditView | None) -> Progress:
+        """Repeat the run and seal its root, of a job in status SEALED; then waits for the claim."""
         job, now = self._chain.job, self._chain.now()
         deadline = posted.audits.audit_deadline
         if audit is not None and (now > deadline or self._is_filled(posted, audit)):
             self._auditing.rest()
-            return (yield from end_unopened(self._chain, posted))
+            return end_unopened(self._chain, posted)
         if now > posted.audits.opening_deadline:
-            return Leave(f"the trainer has not opened its claim on job {job} in time")
+            return self._chain.leave(f"the trainer has not opened its claim on job {job} in time")
         if now > deadline:
             return Progress(state="waits for the claim to be opened", until=posted.audits.opening_deadline + 1)
-        if audit is None and (why := (yield from self._attesting.objection(posted))) is not None:
+        if audit is None and (why := self._attesting.objection(posted)) is not None:
             self._auditing.rest()  # what was executed is on disk
             return Progress(state=f"seals no audit of job {job}: {why}", until=deadline + 1)
         priority = Priority(deadline=deadline, stake=posted.terms.trainer_bond, bonded=audit is not None)
         trees = self._auditing.audited(posted, priority)
         if trees is None:
-            return (yield from self._while_working(posted, audit))
+            return self._while_working(posted, audit)
         doubts = self._auditing.doubts(posted, trees, priority)
         if doubts is None:
             return Progress(working=True, state="asks for a second opinion on a stop")
         if doubts[0] is not None:
             lost = "" if audit is None else ", so that the bond of its place is lost"
-            yield Tell(What.WARNING, f"seals no audit of job {job}: {doubts[0]}{lost}")
+            self._chain.tell(What.WARNING, f"seals no audit of job {job}: {doubts[0]}{lost}")
             return Progress(state=f"seals no audit: {doubts[0]}", until=deadline + 1)
         if audit is None and not self._chain.confirmed(posted):
             return Progress(working=True, state="waits until the sealed claim lies deep enough")
-        return (yield from self._seal(posted, trees.claim.root, audit))
+        return self._seal(posted, trees.claim.root, audit)
 
     def _is_filled(self, posted: JobView, audit: AuditView) -> bool:
-        """Whether the seal that the chain shows is that of the audit whose root and salt are on this disk."""
+        """Return whether the seal that the chain shows is that of the audit whose root and salt are on this disk."""
         known = self._sealing.kept(posted)
         return known is not None and self._sealing.seal(known) == audit.seal
 
     def _is_empty(self, posted: JobView, audit: AuditView) -> bool:
-        """Whether the seal that the chain shows is the one of nothing, with which the place was taken."""
+        """Return whether the seal that the chain shows is the one of nothing, with which the place was taken."""
         taken = self._place.kept(posted)
         return taken is not None and self._place.seal(taken) == audit.seal
 
-    def is_never_filled(self, posted: JobView, audit: AuditView) -> Decisions[bool]:
-        """Whether an audit is a place that was not filled in time, so that its bond is lost; which is told."""
+    def is_never_filled(self, posted: JobView, audit: AuditView) -> bool:
+        """Return whether an audit is a place that was not filled in time, so that its bond is lost; which is told."""
         if not self._is_empty(posted, audit):
             return False
         why = "its audit was not done in time, so that the bond of the place that it had taken is lost"
-        yield Tell(What.WARNING, why)
+        self._chain.tell(What.WARNING, why)
         return True
 
-    def _while_working(self, posted: JobView, audit: AuditView | None) -> Decisions[Progress]:
-        """Takes a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
+    def _while_working(self, posted: JobView, audit: AuditView | None) -> Progress:
+        """Take a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
         done in time after all."""
         deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
         time = deadline - self._chain.now() - BLOCKS_A_MOVE * self._chain.block_seconds()
@@ -236,7 +241,7 @@ class BlindAudits:
             share = sure_fee(posted.terms, posted.audits.count)
             if share and left is not None and _DEAREST * left <= time and self._chain.confirmed(posted):
                 nothing = self._place.of_audit(posted, bytes(32))
-                yield from self._pay(posted, nothing, self._place, "take a place for its audit")
+                self._pay(posted, nothing, self._place, "take a place for its audit")
                 return Progress(state="takes a place, and audits blindly", until=deadline)
             return Progress(working=True, state="audits blindly", until=deadline)
         if left is not None and left > time and not self._told_late:
@@ -244,38 +249,38 @@ class BlindAudits:
             late = f"the audit of job {self._chain.job} will not be done by {in_utc(deadline)}, as fast as it goes now"
             bond = in_ether(posted.terms.attestation_bond)
             remedy = f"give it the machine alone, or the bond of {bond} on its place is lost"
-            yield Tell(What.ALERT, f"{late}: {remedy}")
+            self._chain.tell(What.ALERT, f"{late}: {remedy}")
         return Progress(working=True, state="audits blindly, and has its place", deadline=deadline)
 
-    def _seal(self, posted: JobView, root: bytes, audit: AuditView | None) -> Decisions[Progress]:
-        """Seals a root: with a bond, or in the place that this account has."""
+    def _seal(self, posted: JobView, root: bytes, audit: AuditView | None) -> Progress:
+        """Seal a root: with a bond, or in the place that this account has."""
         secret = self._sealing.keep(posted, self._sealing.of_audit(posted, root))
         if secret.checkpoint_root != root:
             # Never on a sound machine: the same job always comes to the same root.
             why = "this audit came to another root than an earlier one, which may be sealed already: check this machine"
-            yield Tell(What.WARNING, why)
+            self._chain.tell(What.WARNING, why)
             return Progress(state=why)
         if audit is None:
-            yield from self._pay(posted, secret, self._sealing, "seal its audit")
+            self._pay(posted, secret, self._sealing, "seal its audit")
             return Progress(state="seals its audit")
         is_known = self._is_empty(posted, audit)
         # Two processes with one key must not replace each other's seals for ever.
         if not is_known and self._replaced == _MOST_REPLACED:
             why = "another process of this account has sealed this audit: stop one of the two, which cannot open it"
-            yield Tell(What.WARNING, why)
+            self._chain.tell(What.WARNING, why)
             return Progress(state=why, deadline=posted.audits.audit_deadline)
         text = "seal its audit in the place that it has"
         call = self._chain.calls.replace_seal(self._chain.job, seal=self._sealing.seal(secret))
-        is_new = yield MakeCall(text, call)
+        is_new = self._chain.order(text, call)
         self._replaced += bool(is_new) and not is_known
         return Progress(state="seals its audit", deadline=posted.audits.audit_deadline)
 
-    def _pay(self, posted: JobView, secret: Secret, sealing: Sealing, text: str) -> Decisions[None]:
-        """Makes the one payment of this audit's bond: its name is the same for a place and for a seal, so that a bond
+    def _pay(self, posted: JobView, secret: Secret, sealing: Sealing, text: str) -> None:
+        """Make the one payment of this audit's bond: its name is the same for a place and for a seal, so that a bond
         is paid once, whichever of them was sent before a kill."""
         chain, terms = self._chain, posted.terms
         kept = sealing.keep(posted, secret)
-        yield from self._attesting.tell_stakes(posted)
+        self._attesting.tell_stakes(posted)
         call = chain.calls.seal_audit(
             chain.job,
             spec_hash=posted.spec_hash,
@@ -283,19 +288,19 @@ class BlindAudits:
             bond=terms.attestation_bond,
             last_place=chain.policy.last_place(terms),
         )
-        yield MakeCall(text, call)
+        chain.order(text, call)
 
-    def open(self, posted: JobView, audit: AuditView) -> Decisions[Progress]:
-        """Opens the sealed audit, of a job in status CLAIMED, within the window."""
+    def open(self, posted: JobView, audit: AuditView) -> Progress:
+        """Open the sealed audit, of a job in status CLAIMED, within the window."""
         deadline = posted.audits.audit_opening_deadline
         priority = Priority(deadline=deadline, stake=posted.terms.attestation_bond, bonded=True)
-        secret = yield from self._secret(posted, audit, priority)
+        secret = self._secret(posted, audit, priority)
         if secret is None:
             return Progress(working=True, state="gets its audit ready to open", deadline=deadline)
         root = secret.checkpoint_root
         if root != posted.claim.checkpoint_root:
             text = f"open its audit, whose root 0x{root.hex()} challenges the claim"
-            yield self._opening(text, root, PublishedAddresses("", ""), secret)
+            self._order_opening(text, root, PublishedAddresses("", ""), secret)
             return Progress(state="opens its audit", deadline=deadline)
         trees = self._auditing.trees(posted, priority, root)
         if trees is None:
@@ -307,19 +312,18 @@ class BlindAudits:
         if served is None:
             return Progress(working=True, state="publishes its log and model", deadline=deadline)
         text = "open its audit, which attests to the claim, and to serving log and model"
-        yield self._opening(text, root, served, secret)
+        self._order_opening(text, root, served, secret)
         return Progress(state="opens its audit", deadline=deadline)
 
-    def _opening(self, text: str, root: bytes, served: PublishedAddresses, secret: Secret) -> MakeCall:
-        """The call that opens the sealed audit."""
+    def _order_opening(self, text: str, root: bytes, served: PublishedAddresses, secret: Secret) -> None:
         chain = self._chain
         addresses = {"log_cid": served.log_cid, "model_cid": served.model_cid}
         call = chain.calls.open_audit(chain.job, checkpoint_root=root, **addresses, salt=secret.salt)
-        return MakeCall(text, call)
+        chain.order(text, call)
 
     def is_published(self, posted: JobView) -> bool:
-        """Whether log and model of an attestation are published by this process; has it done if not. The audit may have
-        been opened at the last moment without a store, or by a process that was killed."""
+        """Return whether log and model of an attestation are published by this process; has it done if not. The audit
+        may have been opened at the last moment without a store, or by a process that was killed."""
         if not self._publishing.is_done:
             priority = Priority(
                 deadline=posted.claim.challenge_deadline, stake=posted.terms.attestation_bond, bonded=True
@@ -328,9 +332,9 @@ class BlindAudits:
                 self._publishing.published(posted, priority)
         return self._publishing.is_done
 
-    def _secret(self, posted: JobView, audit: AuditView, priority: Priority) -> Decisions[Secret | None]:
-        """The content of the seal that the chain shows: from disk, or computed again. None until it is there; if it
-        cannot be, that is told."""
+    def _secret(self, posted: JobView, audit: AuditView, priority: Priority) -> Secret | None:
+        """Return the content of the seal that the chain shows: from disk, or computed again. None until it is there; if
+        it cannot be, that is told."""
         known = self._sealing.kept(posted)
         if known is not None and self._sealing.seal(known) == audit.seal:
             return known
@@ -341,5 +345,5 @@ class BlindAudits:
         if self._sealing.seal(again) == audit.seal:
             return again
         why = "the sealed audit cannot be opened: its file is lost, and its salt does not follow from the key"
-        yield Tell(What.WARNING, why)
+        self._chain.tell(What.WARNING, why)
         return None

@@ -81,13 +81,13 @@ class Auditing:
         return self._long_work.seconds_left(_AUDIT) if self._is_fit else None
 
     def rest(self) -> None:
-        """Frees the memory of an audit that nothing needs at present; it is on disk."""
+        """Free the memory of an audit that nothing needs at present; it is on disk."""
         for what in (_AUDIT, "recalling", "stop"):
             self._long_work.forget(what)
 
     def trees(self, posted: JobView, priority: Priority, root: bytes) -> DisputeTrees | None:
-        """The trees that games are played with; None until they are ready. An audit of a former process that came to
-        the checkpoint root `root` is read; otherwise the job is audited again."""
+        """Return the trees that games are played with; None until they are ready. An audit of a former process that
+        came to the checkpoint root `root` is read; otherwise the job is audited again."""
         if not self._long_work.files_are_here(posted, priority):
             return None
         if not self._long_work.is_done(_AUDIT):
@@ -105,7 +105,7 @@ class Auditing:
         return found
 
     def _go_back_to_workers(self, posted: JobView, priority: Priority) -> None:
-        """Has the audit made by workers, once the list that they start from can be had. A whole audit without it has
+        """Have the audit made by workers, once the list that they start from can be had. A whole audit without it has
         not come to the root of the challenge, so that no game can be played with it."""
         log = self._log(posted, priority)
         if not log.done or self._without_list != posted.claim.checkpoint_root:
@@ -117,48 +117,35 @@ class Auditing:
             self._ask_again()
 
     def audited(self, posted: JobView, priority: Priority, *, challenged: bytes | None = None) -> DisputeTrees | None:
-        """The audit, resumed or read from its directory; None until it is done. challenged: the root that this account
-        has challenged the claim with, if it has."""
+        """Return the audit, resumed or read from its directory; None until it is done. challenged: the root that this
+        account has challenged the claim with, if it has."""
         if not priority.bonded:
             require_decidable(self._long_work.context, posted)
         if not self._long_work.files_are_here(posted, priority):
             return None
-        bonded, about = priority.bonded, posted.claim.checkpoint_root
-        if posted.terms.opening_window:
-            # One run, whether the claim is open already or not: it needs neither the claim nor a log.
-            return self._long_work.result(
-                Lane.RUNS,
-                _AUDIT,
-                lambda background_job: self._repeat(posted, background_job, bonded),
-                priority,
-                "the audit",
-            )
-        log = self._log(posted, priority) if self._use_log or self._shared is not None else None
+        root = posted.claim.checkpoint_root
+        # A blind audit is one run, whether the claim is open already or not: it needs neither the claim nor a log.
+        is_blind = bool(posted.terms.opening_window)
+        wants_log = not is_blind and (self._use_log or self._shared is not None)
+        log = self._log(posted, priority) if wants_log else None
         if self._shared is not None and log is not None:
             # The list of what is published lies beside the log.
-            is_whole = self._without_list == about and self._long_work.is_begun(_AUDIT)
+            is_whole = self._without_list == root and self._long_work.is_begun(_AUDIT)
             if not is_whole and (not log.done or self._waits_for_store(posted, priority, log)):
                 return None
-            arrived = log
-            return self._long_work.result(
-                Lane.RUNS,
-                _AUDIT,
-                lambda background_job: self._audit_shared(posted, arrived, background_job, priority, challenged),
-                priority,
-                "the audit",
-                about=about,
-            )
-        return self._long_work.result(
-            Lane.RUNS,
-            _AUDIT,
-            lambda background_job: self._audit(posted, log, background_job, bonded),
-            priority,
-            "the audit",
-            about=about,
-        )
+
+        def work(background_job: BackgroundJob[DisputeTrees]) -> DisputeTrees:
+            if is_blind:
+                return self._repeat(posted, background_job, priority.bonded)
+            if self._shared is not None and log is not None:
+                return self._audit_shared(posted, log, background_job, priority, challenged)
+            return self._audit(posted, log, background_job, priority.bonded)
+
+        about = None if is_blind else root
+        return self._long_work.result(Lane.RUNS, _AUDIT, work, priority, "the audit", about=about)
 
     def doubts(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> list[str | None] | None:
-        """The reason, in one clause, not to put a bond on a game with these trees; None in the list if there is
+        """Return the reason, in one clause, not to put a bond on a game with these trees; None in the list if there is
         none. No list until that is known."""
         if (too_large := self.too_large(trees.job)) is not None:
             return [too_large]
@@ -172,7 +159,7 @@ class Auditing:
         )
 
     def too_large(self, job: engine.Job) -> str | None:
-        """The reason why a disputed step could not be executed here; None if it could."""
+        """Return the reason why a disputed step could not be executed here; None if it could."""
         context = self._long_work.context
         need, most = context.engine.dispute_bytes(job), context.limits.memory_bytes
         if need <= most:
@@ -185,7 +172,7 @@ class Auditing:
     # Blind.
 
     def _repeat(self, posted: JobView, background_job: BackgroundJob[DisputeTrees], bonded: bool) -> DisputeTrees:
-        """Repeats the run without its log and its claim, and records a log."""
+        """Repeat the run without its log and its claim, and record a log."""
         work = self._long_work
         job, room = work.read_job(posted), work.room(posted)
         taken, steps = work.on_step(background_job, posted, job, "auditing", bonded=bonded), 0
@@ -208,7 +195,7 @@ class Auditing:
     # Open.
 
     def _log(self, posted: JobView, priority: Priority) -> BackgroundJob[list[Path]]:
-        """The job that fetches the log. The audit does not wait for it; its result is an empty list if the log
+        """Return the job that fetches the log. The audit does not wait for it; its result is an empty list if the log
         cannot be had."""
         work = self._long_work
         deadline = priority.deadline if priority.bonded else posted.claim.challenge_deadline
@@ -226,7 +213,8 @@ class Auditing:
         return work.begin(Lane.FILES, "log", fetch, priority, "fetching the log", about=posted.claim.log_cid)
 
     def _waits_for_store(self, posted: JobView, priority: Priority, log: BackgroundJob[list[Path]]) -> bool:
-        """Whether the log is asked for again because the store is away, for as long as a slow one is waited for."""
+        """Return whether the log is asked for again because the store is away, for as long as a slow one is waited
+        for."""
         if not isinstance(log.error, StoreUnavailable):
             return False
         if self._long_work.context.now() >= self._log_time[posted.claim.log_cid, priority.bonded]:
@@ -239,7 +227,7 @@ class Auditing:
         return True
 
     def _ask_again(self) -> None:
-        """Has the log asked for again, after a pause that grows."""
+        """Have the log asked for again, after a pause that grows."""
         now = self._long_work.context.clock()
         if self._log_again is None:
             self._log_again = now + self._log_pauses.next()
@@ -255,7 +243,7 @@ class Auditing:
         priority: Priority,
         challenged: bytes | None,
     ) -> DisputeTrees:
-        """The audit by many workers, or else as a whole. log: has arrived, or cannot be had."""
+        """Return the audit by many workers, or else as a whole. log: has arrived, or cannot be had."""
         assert self._shared is not None
         job = self._long_work.read_job(posted)
         directory = None if log.error is not None else next(iter(log.result()), None)
@@ -272,7 +260,7 @@ class Auditing:
         background_job: BackgroundJob[DisputeTrees],
         bonded: bool,
     ) -> DisputeTrees:
-        """The audit of a claim. The log is a hint: if it comes late it is left out."""
+        """Return the audit of a claim. The log is a hint: if it comes late it is left out."""
         work = self._long_work
         job = work.read_job(posted)
 
@@ -340,8 +328,8 @@ class Auditing:
 
 
 def confirm_stop(trees: DisputeTrees) -> str | None:
-    """The reason why no bond may be paid on the trees of a run that stopped; None if it did not stop, or the stop is
-    confirmed.
+    """Return the reason why no bond may be paid on the trees of a run that stopped; None if it did not stop, or the
+    stop is confirmed.
 
     After a stop (NaN, an infinity, an index out of range) a run has fabricated values. A game about it ends with the
     contract's answer on one element: the first one without a value here. If the contract has a value there, the bond is

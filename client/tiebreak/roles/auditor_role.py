@@ -14,8 +14,7 @@ from tiebreak.roles.auditing import Auditing
 from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_on_chain import Decisions, JobOnChain, MakeCall, Tell
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_role import JobOnChain, JobRole
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games, await_appeals, earliest_deadline, end_overdue, start_waiting
@@ -33,52 +32,52 @@ class Appealing:
         self._told_stakes = False
 
     def games(self) -> dict[int, GameView]:
-        """The appeals that this account has made."""
+        """Return the appeals that this account has made."""
         return self._chain.games(lambda game: game.is_appeal and game.trainer == self._chain.address)
 
-    def consider(self, posted: JobView, audit: AuditView) -> Decisions[Progress]:
+    def consider(self, posted: JobView, audit: AuditView) -> Progress:
         """Do what is due for an attestation to a claim in status APPEALABLE."""
         mine = self.games()
-        yield from self._games.tell_ended(mine)
+        self._games.tell_ended(mine)
         if live := {number: game for number, game in mine.items() if game.phase is not Phase.OVER}:
-            return (yield from self._play(posted, live))
+            return self._play(posted, live)
         if not audit.appeal and self._chain.now() <= posted.audits.appeal_deadline:
-            return (yield from self._appeal(posted))
-        return (yield from await_appeals(self._chain, posted))
+            return self._appeal(posted)
+        return await_appeals(self._chain, posted)
 
-    def _appeal(self, posted: JobView) -> Decisions[Progress]:
+    def _appeal(self, posted: JobView) -> Progress:
         chain, bond, deadline = self._chain, posted.terms.challenger_bond, posted.audits.appeal_deadline
         root = posted.claim.checkpoint_root
         if (why := chain.policy.objection(posted, bond)) is not None:
-            return (yield from self._gives_up(why, deadline))
-        if (missing := (yield from chain.missing_reserve(bond))) is not None:
+            return self._gives_up(why, deadline)
+        if (missing := chain.missing_reserve(bond)) is not None:
             return Progress(state=missing, deadline=deadline)
         priority = Priority(deadline=deadline, stake=posted.terms.attestation_bond + bond, bonded=True)
         trees = self._auditing.trees(posted, priority, root)
         if trees is None:
             return Progress(working=True, state="gets its audit ready for an appeal", deadline=deadline)
         if trees.claim.root != root:
-            return (yield from self._gives_up(f"its own replay comes to 0x{trees.claim.root.hex()} now", deadline))
+            return self._gives_up(f"its own replay comes to 0x{trees.claim.root.hex()} now", deadline)
         if not chain.confirmed_verdict(posted):
             return Progress(working=True, state="waits until the verdict lies deep enough", deadline=deadline)
         if not self._told_stakes:
             self._told_stakes = True
             lost = f"the claim is right, and was lost in game {posted.audits.verdict}"
-            yield Tell(What.STAKED, f"{lost}: {stakes(posted, bond)}")
+            chain.tell(What.STAKED, f"{lost}: {stakes(posted, bond)}")
         purpose = f"appeal against game {posted.audits.verdict} in {chain.intention(posted)}"
         call = chain.calls.appeal(chain.job, spec_hash=posted.spec_hash, bond=bond, purpose=purpose)
-        yield MakeCall("appeal against the verdict", call)
+        chain.order("appeal against the verdict", call)
         return Progress(state="appeals", deadline=deadline)
 
-    def _gives_up(self, why: str, deadline: int) -> Decisions[Progress]:
+    def _gives_up(self, why: str, deadline: int) -> Progress:
         text = f"does not appeal against the verdict on job {self._chain.job}, which takes its bond: {why}"
-        yield Tell(What.WARNING, text)
+        self._chain.tell(What.WARNING, text)
         return Progress(state=text, until=deadline + 1)
 
-    def _play(self, posted: JobView, live: dict[int, GameView]) -> Decisions[Progress]:
+    def _play(self, posted: JobView, live: dict[int, GameView]) -> Progress:
         running = {number: game for number, game in live.items() if game.phase is not Phase.QUEUED}
         # While the own appeal is queued, appeals of others whose clocks ran out hold it up.
-        yield from end_overdue(self._chain, running or self._chain.live_games())
+        end_overdue(self._chain, running or self._chain.live_games())
         due = earliest_deadline(running.values(), Side.TRAINER)
         priority = Priority(
             deadline=due or self._chain.now() + posted.terms.clock_allowance,
@@ -90,7 +89,7 @@ class Appealing:
             return Progress(working=True, state="gets its audit ready for its appeal", deadline=due)
         if not running:
             return Progress(state="waits until its appeal begins")
-        return (yield from self._games.play(running, trees))
+        return self._games.play(running, trees)
 
 
 class AuditorRole(JobRole):
@@ -134,18 +133,18 @@ class AuditorRole(JobRole):
         return bonds + bond_in(posted, self.chain.audit(), self.context.now())
 
     def _challenges(self) -> dict[int, GameView]:
-        """Games in which this account is the challenger; also of appeals against a game that it has won."""
+        """Return games in which this account is the challenger; also of appeals against a game that it has won."""
         return self.chain.games(lambda game: game.challenger == self.context.address)
 
     def _began(self, game: GameView) -> bool:
-        """Whether the bond of a game's beginning is this account's."""
+        """Return whether the bond of a game's beginning is this account's."""
         return self.context.address == (game.trainer if game.is_appeal else game.challenger)
 
     def consider(self, posted: JobView) -> Progress:
         if posted.status is JobStatus.OPEN:
             return Progress(state="waits for a claim")
         mine, audit = self._challenges(), self.chain.audit()
-        self.carry_out(self._games.tell_ended(mine))
+        self._games.tell_ended(mine)
         held = self.bond_held(posted)
         void = [
             number
@@ -170,10 +169,10 @@ class AuditorRole(JobRole):
             case JobStatus.CLAIMED:
                 return self._during_claim(posted, mine, audit)
             case JobStatus.APPEALABLE if audit is not None and attested:
-                return self.carry_out(self._appealing.consider(posted, audit))
+                return self._appealing.consider(posted, audit)
             case JobStatus.APPEALABLE if held or self._has_a_share(posted, mine):
                 return self._during_appeals(posted, mine)
-        if (collecting := self.carry_out(self._attesting.collect(posted, audit))) is not None:
+        if (collecting := self._attesting.collect(posted, audit)) is not None:
             return collecting
         if attested and posted.audits.lost:
             return self.leave(f"job {self.job} is REJECTED, and the verdict has taken the bond of the attestation")
@@ -189,11 +188,11 @@ class AuditorRole(JobRole):
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
             return self._play(posted, live)
-        return self.carry_out(await_appeals(self.chain, posted))
+        return await_appeals(self.chain, posted)
 
     def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
-        """Whether a challenge of this auditor, which another one's verdict has made void, holds the root that has won:
-        half of the fine is the first such challenger's, and is paid at the end of the appeals only."""
+        """Return whether a challenge of this auditor, which another one's verdict has made void, holds the root that
+        has won: half of the fine is the first such challenger's, and is paid at the end of the appeals only."""
         won = self.context.queue.games_of(self.job)[posted.audits.verdict].levels[0].roots
         return any(game.outcome is Outcome.VOID and game.levels[0].roots == won for game in mine.values())
 
@@ -201,10 +200,10 @@ class AuditorRole(JobRole):
         """Do what is due while claim and audits are sealed."""
         if (why := self._unwanted(posted)) is not None and audit is None:
             return self.leave(f"job {self.job} is left alone: {why}")
-        return self.progress_of(self._blind.before_opening(posted, audit))
+        return self._blind.before_opening(posted, audit)
 
     def _unwanted(self, posted: JobView) -> str | None:
-        """The objection, in one clause, to an audit of this job; None if there is none."""
+        """Return the objection, in one clause, to an audit of this job; None if there is none."""
         policy, bond = self.context.policy, posted.terms.challenger_bond
         return policy.objection(posted, bond) if self._only_with_bond else policy.not_worth_it(posted)
 
@@ -218,11 +217,11 @@ class AuditorRole(JobRole):
         if audit is not None and audit.status is AuditStatus.ATTESTED:
             if not posted.terms.opening_window or self._blind.is_published(posted):
                 self._auditing.rest()
-            return self.carry_out(self._attesting.await_end(posted))
+            return self._attesting.await_end(posted)
         is_sealed = audit is not None and audit.status is AuditStatus.SEALED
-        if audit is not None and is_sealed and not self.carry_out(self._blind.is_never_filled(posted, audit)):
+        if audit is not None and is_sealed and not self._blind.is_never_filled(posted, audit):
             if now <= posted.audits.audit_opening_deadline:
-                return self.carry_out(self._blind.open(posted, audit))
+                return self._blind.open(posted, audit)
             self.notify_job(What.WARNING, "its sealed audit was not opened in time, so its bond is lost")
         # Attestations are read before the audit and after it, not while it runs.
         asks = not posted.terms.attestations_needed and not self._auditing.is_under_way
@@ -232,7 +231,7 @@ class AuditorRole(JobRole):
             return self.leave(f"the window for challenges to job {self.job} is closed")
         if (why := self._unwanted(posted)) is not None:
             return self.leave(f"job {self.job} is left alone: {why}")
-        if (missing := self.carry_out(self.chain.missing_funds(posted.terms.challenger_bond))) is not None:
+        if (missing := self.chain.missing_funds(posted.terms.challenger_bond)) is not None:
             return Progress(state=missing)
         trees = self._auditing.audited(posted, self._priority(posted))
         if trees is None:
@@ -259,7 +258,7 @@ class AuditorRole(JobRole):
         if posted.terms.attestations_needed:
             if (why := self._auditing.too_large(trees.job)) is not None:
                 return self.leave(f"the claim on job {self.job} is right, and gets no attestation from here: {why}")
-            return self.progress_of(self._attesting.attest(posted, trees, self._priority(posted)))
+            return self._attesting.attest(posted, trees, self._priority(posted))
         call = self.context.contract.attest(self.job, spec_hash=posted.spec_hash, checkpoint_root=root)
         self.order("attest", call, job=self.job)
         return Progress(state="attests")
@@ -295,9 +294,9 @@ class AuditorRole(JobRole):
 
     def _play(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
-        self.carry_out(start_waiting(self.chain, posted))
+        start_waiting(self.chain, posted)
         # While all own games are queued, games of others whose clocks ran out hold them up.
-        self.carry_out(end_overdue(self.chain, running or self.chain.live_games()))
+        end_overdue(self.chain, running or self.chain.live_games())
         due = earliest_deadline(running.values(), Side.CHALLENGER)
         priority = Priority(
             deadline=due or self.context.now() + posted.terms.clock_allowance,
@@ -310,7 +309,7 @@ class AuditorRole(JobRole):
             return Progress(working=True, state="gets its audit ready for a game", deadline=due)
         if not running:
             return Progress(state="waits until its game begins")
-        return self.carry_out(self._games.play(running, trees))
+        return self._games.play(running, trees)
 
     def _help_others(self, claim_is_right: bool, trees: DisputeTrees) -> Progress:
         """Make moves after the challenge deadline, in the games of others that hold the right root."""
@@ -319,9 +318,9 @@ class AuditorRole(JobRole):
         root, live = trees.claim.root, self.chain.live_games()
         mates = {number: game for number, game in live.items() if game.levels[0].roots[Side.CHALLENGER] == root}
         for number, game in mates.items():
-            self.carry_out(self._games.help_along(number, game, trees))
+            self._games.help_along(number, game, trees)
         # A game that is lost by the clock is left alone, unless a game that can be won waits behind it.
         waits = any(game.phase is Phase.QUEUED for game in mates.values())
         won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}
-        self.carry_out(end_overdue(self.chain, live if waits else won))
+        end_overdue(self.chain, live if waits else won)
         return Progress(state="the claim is wrong, but only the games of others can still show it")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -39,7 +38,7 @@ class Priority:
 
 
 def order(priorities: Mapping[K, Priority], now: float) -> list[K]:
-    """All keys in the order of work, first one first.
+    """Return all keys in the order of work, first one first.
 
     The earliest deadline goes first, which meets all deadlines if that is possible. Otherwise the jobs with the least
     worth per second give way until the others are in time (after Moore and Hodgson, 1968). They come last, the
@@ -113,18 +112,18 @@ class BackgroundJob(Generic[T]):
         return self._error if self.done else None
 
     def result(self) -> T:
-        """The result of the work. Raises the error that the work has raised."""
+        """Return the result of the work. Raises the error that the work has raised."""
         assert self.done, "ask only for the result of what is done"
         if self._error is not None:
             raise self._error
         return self._result  # type: ignore[return-value]  # set when done without an error
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits for the end of the work, at most `seconds` seconds. Returns whether it is done."""
+        """Wait for the end of the work, at most `seconds` seconds. Returns whether it is done."""
         return self._over.wait(seconds)
 
     def run(self) -> None:
-        """Does the work; an error is kept for `result`."""
+        """Do the work; an error is kept for `result`."""
         try:
             self._result = self._work(self)
         except GivesWay:
@@ -135,7 +134,7 @@ class BackgroundJob(Generic[T]):
         self._over.set()
 
     def taken(self, step: int, total: int, seconds: float, *, may_pause: bool) -> None:
-        """Take note of a step of a run (counted from 0), after each: measures, waits for games, and obeys `stop` and
+        """Take note of a step of a run (counted from 0), after each: measure, wait for games, and obey `stop` and
         `gives_way`.
 
         may_pause: whether little is lost by stopping here. Raises Interrupted, GivesWay."""
@@ -151,36 +150,15 @@ class BackgroundJob(Generic[T]):
             raise Interrupted
 
     def measured(self) -> Priority:
-        """The priority with the time that is left, as far as it is measured."""
+        """Return the priority with the time that is left, as far as it is measured."""
         if not self.total or not self.step_seconds:
             return self.priority
         return replace(self.priority, seconds=(self.total - self.steps) * self.step_seconds)
 
 
-class BackgroundJobs(ABC):
-    """The background jobs of a role. One key is one job, however often it is asked for."""
-
-    @abstractmethod
-    def ask(
-        self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
-    ) -> BackgroundJob[T]:
-        """The job of `key`, begun if there is none. priority: its present stake and deadline."""
-
-    @abstractmethod
-    def forget(self, key: Hashable) -> None:
-        """Drops a job. A running one is told to stop; asking for its key again begins a new one."""
-
-    @abstractmethod
-    def promised(self, key: Hashable) -> float:
-        """Seconds that runs other than `key` still take, as far as measured, without which a bond is lost."""
-
-    @abstractmethod
-    def close(self, patience: float = 1.0) -> bool:
-        """Tells all jobs to stop, and waits at most `patience` seconds for that. Returns whether they all did."""
-
-
-class Threads(BackgroundJobs):
-    """Background jobs in threads, which end with the process. `now`: the chain's clock, in seconds since 1970."""
+class BackgroundJobs:
+    """The background jobs of a role, in threads, which end with the process. One key is one job, however often it is
+    asked for. `now`: the chain's clock, in seconds since 1970."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -194,6 +172,7 @@ class Threads(BackgroundJobs):
     def ask(
         self, lane: Lane, key: Hashable, work: Callable[[BackgroundJob[T]], T], priority: Priority, doing: str = ""
     ) -> BackgroundJob[T]:
+        """Return the job of `key`, begun if there is none. priority: its present stake and deadline."""
         with self._change:
             if (known := self._jobs.get(key)) is not None:
                 known.priority = priority
@@ -209,6 +188,7 @@ class Threads(BackgroundJobs):
             return job
 
     def forget(self, key: Hashable) -> None:
+        """Drop a job. A running one is told to stop; asking for its key again begins a new one."""
         with self._change:
             if (job := self._jobs.pop(key, None)) is not None:
                 job.stop.set()
@@ -216,11 +196,13 @@ class Threads(BackgroundJobs):
                 self._change.notify_all()
 
     def promised(self, key: Hashable) -> float:
+        """Return seconds that runs other than `key` still take, as far as measured, without which a bond is lost."""
         with self._change:
             runs = [*self._running[Lane.RUNS], *self._waiting[Lane.RUNS].values()]
             return sum(one.measured().seconds for one in runs if one.key != key and one.priority.bonded)
 
     def close(self, patience: float = 1.0) -> bool:
+        """Tell all jobs to stop, and wait at most `patience` seconds for that. Returns whether they all did."""
         deadline = time.monotonic() + patience
         with self._change:
             self._closed = True
@@ -234,7 +216,7 @@ class Threads(BackgroundJobs):
             return not any(self._running.values())
 
     def _begin(self, lane: Lane) -> None:
-        """Starts a thread for each job that waits, in their order, where the lane has room for it. Called with the
+        """Start a thread for each job that waits, in their order, where the lane has room for it. Called with the
         lock held."""
         for first in self._order(lane) if self._waiting[lane] and not self._closed else ():
             if not self._has_room(lane, self._waiting[lane][first]):
@@ -263,7 +245,7 @@ class Threads(BackgroundJobs):
         return order({key: job.measured() for key, job in self._waiting[lane].items()}, self._now())
 
     def _prefer(self, lane: Lane) -> None:
-        """Tells the current run to give way if a waiting run is more urgent."""
+        """Tell the current run to give way if a waiting run is more urgent."""
         if lane is not Lane.RUNS or not self._waiting[lane] or not self._running[lane]:
             return
         running = self._running[lane][0]

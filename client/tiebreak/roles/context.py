@@ -22,7 +22,7 @@ from eth_typing import ChecksumAddress
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
 from tiebreak.process_resources import usable_memory
-from tiebreak.roles.background_jobs import BackgroundJobs, Threads
+from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.roles.engine import Engine
 from tiebreak.roles.notices import Notify, OnLook, ignore, unseen
 from tiebreak.roles.policy import Policy
@@ -53,19 +53,19 @@ class Rooms:
         self._entered: set[Path] = set()
 
     def enter(self, room: Path) -> None:
-        """Takes the mark off a room, since the role works there again."""
+        """Take the mark off a room, since the role works there again."""
         with self._lock:
             self._entered.add(room)
             with suppress(OSError):  # a disk that is read-only for a while
                 (room / _MARK).unlink(missing_ok=True)
 
     def leave(self, room: Path) -> None:
-        """Marks the room of a job that the role has left, with no bond in it."""
+        """Mark the room of a job that the role has left, with no bond in it."""
         with self._lock:
             self._mark(room)
 
     def remove_fetched(self, room: Path) -> None:
-        """Removes what was fetched for a job that the role has refused, and marks the room if anything else is in it:
+        """Remove what was fetched for a job that the role has refused, and mark the room if anything else is in it:
         a reason to refuse may pass, as one for want of memory does, and days of training must not go with it."""
         with self._lock:
             for path in [path for pattern in _FETCHED for path in room.glob(pattern)]:
@@ -83,7 +83,7 @@ class Rooms:
                 (room / _MARK).touch()
 
     def claim(self, room: Path, need: int, *, bonded: bool, told: Callable[[str], None]) -> None:
-        """Makes space for a room that will take so many bytes, with those that it has. Where all rooms would take too
+        """Make space for a room that will take so many bytes, with those that it has. Where all rooms would take too
         much, those that were left go first if that suffices, which is told, each in one sentence. bonded: whether a
         bond is at stake in the room's job, which no limit then holds up. Raises NoSpace.
 
@@ -113,7 +113,7 @@ class Rooms:
                     yield Path(entry.path)
 
     def _left(self, rooms: set[Path]) -> list[Path]:
-        """The marked ones of these rooms, in the order in which they were left."""
+        """Return the marked ones of these rooms, in the order in which they were left."""
         marks = [(mark.stat().st_mtime_ns, room) for room in rooms if (mark := room / _MARK).exists()]
         return [room for _, room in sorted(marks)]
 
@@ -153,7 +153,7 @@ class RoleContext:
     policy: Policy = field(default_factory=Policy)
     notify: Notify = ignore
     on_look: OnLook = unseen
-    background_jobs: BackgroundJobs = field(default_factory=Threads)
+    background_jobs: BackgroundJobs = field(default_factory=BackgroundJobs)
     clock: Callable[[], float] = time.monotonic
     make_queue: Callable[[VerificationGame, Sender], TransactionQueue] = TransactionQueue
     queue: TransactionQueue = field(init=False)
@@ -173,12 +173,12 @@ class RoleContext:
         return self.sender.address
 
     def now(self) -> int:
-        """Seconds since 1970 by the chain's clock: the timestamp of a block mined now, which is later than the newest
-        block's."""
+        """Return seconds since 1970 by the chain's clock: the timestamp of a block mined now, which is later than the
+        newest block's."""
         head = self.queue.watch.head
         return max(self.queue.watch.now(), 0 if head is None else head.timestamp + 1)
 
     def room(self, job_id: int, job: JobView) -> Path:
-        """Directory of a job's files. The spec is part of its name, because other chains count jobs from 1 as well, and
-        a reorganisation may give the number to another job."""
+        """Return directory of a job's files. The spec is part of its name, because other chains count jobs from 1 as
+        well, and a reorganisation may give the number to another job."""
         return self.directory / f"job-{job_id}-{job.spec_hash.hex()[:16]}"

@@ -31,7 +31,7 @@ COLLECT_GAS = 70_000
 
 
 def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: ChecksumAddress) -> int:
-    """Publishes a job's files, posts the job with the adjudicator of the context's contract, and pays its reward.
+    """Publish a job's files, post the job with the adjudicator of the context's contract, and pay its reward.
     Returns the job's id.
 
     After an interruption at any instant, the same call with the same context resumes and does not pay twice. After it
@@ -64,7 +64,7 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
     write_record(record_path, {**name, "token": token, "from_block": context.contract.node.head().number + 1})
     contract = context.contract
     receipt = contract.send(contract.post_job(spec, terms, cid, purpose=f"post a job: {token}"))
-    job_id = contract.event(receipt, JobPosted).job
+    job_id = int(contract.event(receipt, JobPosted).job)
     record_path.unlink()
     notice = Notice(role="customer", what=What.SENT, text=f"post job {job_id}", job=job_id, receipt=receipt)
     context.notify(notice)
@@ -72,7 +72,7 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
 
 
 def require_time(context: RoleContext, job: engine.Job, terms: Terms) -> None:
-    """Checks a job's clocks against the time of a block and of a training step, measured here. Raises JobError if a
+    """Check a job's clocks against the time of a block and of a training step, measured here. Raises JobError if a
     party that is right could lose by the clock on a machine like this one."""
     policy = context.policy
     needed = policy.least_clock
@@ -91,7 +91,7 @@ def _is_about(record: dict[str, object], name: dict[str, str]) -> bool:
 
 
 def _posted_since(context: RoleContext, record: dict[str, object]) -> int | None:
-    """Number of the job that an interrupted posting has posted after all; None if it has not."""
+    """Return number of the job that an interrupted posting has posted after all; None if it has not."""
     block = record.get("from_block")
     for event in context.contract.events(from_block=block if isinstance(block, int) else None):
         if (
@@ -100,7 +100,7 @@ def _posted_since(context: RoleContext, record: dict[str, object]) -> int | None
             and event.job_cid == record["job_cid"]
             and event.spec_hash.hex() == record["spec_hash"]
         ):
-            return event.job
+            return int(event.job)
     return None
 
 
@@ -145,9 +145,9 @@ class CustomerRole(JobRole):
         return self.leave(f"job {self.job} is {posted.status.name}: refunded")
 
     def _watch(self, posted: JobView) -> Progress:
-        self.carry_out(start_waiting(self.chain, posted))
+        start_waiting(self.chain, posted)
         if games := posted.live_games + posted.queued_games:
-            self.carry_out(end_overdue(self.chain, self.context.queue.games_of(self.job)))
+            end_overdue(self.chain, self.context.queue.games_of(self.job))
             return Progress(state=f"waits for {games} games")
         deadline = posted.claim.challenge_deadline
         if self.context.now() <= deadline:
@@ -156,7 +156,7 @@ class CustomerRole(JobRole):
         return Progress(state="finalizes")
 
     def _collect_forfeits(self, posted: JobView) -> None:
-        """Takes the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas.
+        """Take the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas.
         They can be taken at any time from then on: the account that ends the claim may come first."""
         deadline = posted.audits.audit_opening_deadline
         if not deadline or self.context.now() <= deadline:
@@ -178,11 +178,12 @@ class CustomerRole(JobRole):
         return Progress(state="reclaims")
 
     def _await_appeals(self, posted: JobView) -> Progress:
-        """The claim is rejected; the reward comes back once the auditors that attested to it had time to appeal."""
+        """Return the claim is rejected; the reward comes back once the auditors that attested to it had time to
+        appeal."""
         if games := posted.live_games + posted.queued_games:
-            self.carry_out(end_overdue(self.chain, self.context.queue.games_of(self.job)))
+            end_overdue(self.chain, self.context.queue.games_of(self.job))
             return Progress(state=f"waits for {games} appeals")
-        return self.carry_out(end_appeals(self.chain, posted))
+        return end_appeals(self.chain, posted)
 
     def _collect(self, posted: JobView) -> Progress:
         priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
@@ -221,7 +222,7 @@ class CustomerRole(JobRole):
         return Progress(state=why)
 
     def _fetch_model(self, posted: JobView, path: Path) -> None:
-        """Fetches the model from the claim's address, or else from one by which an auditor has promised to serve it.
+        """Fetch the model from the claim's address, or else from one by which an auditor has promised to serve it.
         Raises Refused or StoreError if none has it. An address that lets the model drip does not hold up the next."""
         job = self.long_work.read_job(posted)
         audits = self.context.queue.watch.audits_of(self.job)

@@ -80,10 +80,10 @@ class DisputeTrees:
         self._options = options
         self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
         # Games at different places take turns, so more than the newest item of each kind is kept.
-        self._before: Kept[int, list[torch.Tensor]] = Kept(cache_bytes // 4)
-        self._traces: Kept[Place, Trace] = Kept(cache_bytes // 4)
-        self._outputs: Kept[Place, Output] = Kept(cache_bytes // 2)
-        self._on_disk: Kept[int, StepTrace] = Kept(_STEPS_ON_DISK)
+        self._before: LruCache[int, list[torch.Tensor]] = LruCache(cache_bytes // 4)
+        self._traces: LruCache[Place, Trace] = LruCache(cache_bytes // 4)
+        self._outputs: LruCache[Place, Output] = LruCache(cache_bytes // 2)
+        self._on_disk: LruCache[int, StepTrace] = LruCache(_STEPS_ON_DISK)
         """Steps whose outputs are on disk."""
 
     @property
@@ -92,14 +92,14 @@ class DisputeTrees:
         return self._roots[()]
 
     def at_hand(self, place: Place) -> Tree | None:
-        """The tree at a place if it is kept in memory; None otherwise."""
+        """Return the tree at a place if it is kept in memory; None otherwise."""
         if len(place) < 2:
             return self._roots.get(place)
         return (self._traces if len(place) == 2 else self._outputs).get(place)
 
     def tree(self, place: Place) -> Tree:
-        """The tree at a place of the dispute; executes again what it needs. Raises KeyError for a place without a
-        tree."""
+        """Return the tree at a place of the dispute; executes again what it needs. Raises KeyError for a place without
+        a tree."""
         if (found := self.at_hand(place)) is not None:
             return found
         if len(place) == 1:
@@ -117,11 +117,11 @@ class DisputeTrees:
         raise KeyError(place)
 
     def step_at(self, place: Place) -> int:
-        """The step of a place, counted from 0."""
+        """Return the step of a place, counted from 0."""
         return place[0] * self.job.spec.interval + place[1]
 
     def trace(self, step: int) -> StepTrace:
-        """The trace of a step, with all outputs if the disk has room for them."""
+        """Return the trace of a step, with all outputs if the disk has room for them."""
         if (kept := self._on_disk.get(step)) is not None:
             return kept
         try:
@@ -132,7 +132,7 @@ class DisputeTrees:
         return trace
 
     def output(self, step: int, q: int) -> DisputedOperator:
-        """The output of operator q of a step, with all that can be opened of it."""
+        """Return the output of operator q of a step, with all that can be opened of it."""
         wanted, trace = needed(self.job.program, q), self.trace(step)
         if self._on_disk.get(step) is None:
             trace = self._executed(step, SomeOutputs(wanted))
@@ -165,7 +165,7 @@ class DisputeTrees:
         return kept
 
     def _replayed(self, step: int) -> list[torch.Tensor]:
-        """The state before a step, computed from the nearest kept state at or after the last checkpoint."""
+        """Return the state before a step, computed from the nearest kept state at or after the last checkpoint."""
         checkpoint = step - step % self.job.spec.interval
         near = max((known for known in self._before if checkpoint <= known < step), default=None)
         if near is None or (states := self._before.get(near)) is None:
@@ -173,8 +173,8 @@ class DisputeTrees:
         return next(after for done, after in replay(self._run, near, states) if done + 1 == step)
 
 
-class Kept(Generic[K, V]):
-    """A cache of the values used last, with a limit on their bytes; one value is kept whatever its size."""
+class LruCache(Generic[K, V]):
+    """Cache of the values used last, with a limit on their bytes; one value is kept whatever its size."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
@@ -182,7 +182,7 @@ class Kept(Generic[K, V]):
         self._values: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
-        """The value of a key; None if it is not kept."""
+        """Return the value of a key; None if it is not kept."""
         value = self._values.get(key)
         if value is not None:
             with suppress(KeyError):  # another thread has just put it out
@@ -190,7 +190,7 @@ class Kept(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keeps a value of `size` bytes, and drops the values that were not used for the longest time."""
+        """Keep a value of `size` bytes, and drop the values that were not used for the longest time."""
         self._values[key], self._sizes[key] = value, size
         while sum(self._sizes.values()) > self._most and len(self._values) > 1:
             dropped, _ = self._values.popitem(last=False)
@@ -214,7 +214,7 @@ class Engine:
     warn: Callable[[str], None] = lambda text: None
 
     def train(self, job: Job, run_dir: Path, on_step: Callable[[StepEvent], None]) -> TrainingResult:
-        """Trains a job. Raises as `Trainer.run`."""
+        """Train a job. Raises as `Trainer.run`."""
         options = replace(self.options, micro_batches=1, on_step=on_step)
         return self._executed(job, options, lambda chosen: Trainer(job, run_dir, chosen).run())
 
@@ -229,7 +229,7 @@ class Engine:
         verify_log: float,
         on_distrust: Callable[[str], None],
     ) -> Verdict:
-        """Audits a claimed checkpoint root (None: one that is not known yet), and continues after a stop. Raises as
+        """Audit a claimed checkpoint root (None: one that is not known yet), and continue after a stop. Raises as
         `audit`."""
         options = replace(self._options(job), on_step=on_step, continue_after_stop=True)
         return self._executed(
@@ -247,7 +247,7 @@ class Engine:
         )
 
     def _executed(self, job: Job, options: RunOptions, run: Callable[[RunOptions], T]) -> T:
-        """The result of a run by these options; with the helpers, if there are some."""
+        """Return the result of a run by these options; with the helpers, if there are some."""
         if self.helpers is None:
             return run(options)
         return self.helpers.execute(
@@ -265,16 +265,16 @@ class Engine:
         challenged: bytes | None,
         reports: Reports,
     ) -> SegmentAudit:
-        """Audits a claim by many workers. Raises as `audit_by_segments`."""
+        """Audit a claim by many workers. Raises as `audit_by_segments`."""
         options = self._options(job)
         return audit_by_segments(job, look, source, run_dir, sharing, options, challenged=challenged, reports=reports)
 
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
-        """The dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""
+        """Return the dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""
         return DisputeTrees(job, run_dir, state_roots, self._options(job), cache_bytes=self.cache_bytes)
 
     def recall(self, job: Job, run_dir: Path) -> DisputeTrees | None:
-        """The dispute trees of a run that an earlier process has finished; None if there is none."""
+        """Return the dispute trees of a run that an earlier process has finished; None if there is none."""
         roots = Run(job, run_dir).recorded_roots()
         return self.trees(job, run_dir, roots) if len(roots) == job.spec.intervals else None
 
@@ -285,7 +285,7 @@ class Engine:
         return run_bytes(job.program, job.spec, count) + max(operators)
 
     def step_seconds(self, job: Job) -> float:
-        """Seconds of a step of a job as this process executes it for games, without the helpers."""
+        """Return seconds of a step of a job as this process executes it for games, without the helpers."""
         return step_seconds(job, self._options(job))
 
     def _options(self, job: Job) -> RunOptions:
@@ -293,8 +293,8 @@ class Engine:
 
 
 def step_seconds(job: Job, options: RunOptions = DEFAULT_OPTIONS) -> float:
-    """Seconds of the first step of a job, by this process alone, on the device and in the micro-batches of `options`:
-    the faster of two executions, because the first one compiles."""
+    """Return seconds of the first step of a job, by this process alone, on the device and in the micro-batches of
+    `options`: the faster of two executions, because the first one compiles."""
     seen: list[float] = []
     measured = RunOptions(
         device=options.device,

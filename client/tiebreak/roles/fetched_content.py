@@ -45,7 +45,7 @@ always refused."""
 
 
 def unanswerable_spec(spec: TrainingSpec) -> str | None:
-    """The reason, in one clause, why disputes under a spec could not be decided; None if they could."""
+    """Return the reason, in one clause, why disputes under a spec could not be decided; None if they could."""
     if spec.log_decides:
         return (
             f"the spec's rounding_policy is {spec.rounding_policy} ({spec.policy_name}), under which the trainer's log "
@@ -60,7 +60,8 @@ def unanswerable_spec(spec: TrainingSpec) -> str | None:
 
 
 def unanswerable_program(program: Program, spec: TrainingSpec) -> str | None:
-    """The reason, in one clause, why a party that is right about a program could not show it; None if it could."""
+    """Return the reason, in one clause, why a party that is right about a program could not show it; None if it
+    could."""
     size, operator = largest_proof(program, spec)
     if size > MOST_PROOF_BYTES:
         return (
@@ -79,7 +80,7 @@ class Damaged(Refused):
 
 
 def require_decidable(context: RoleContext, posted: JobView) -> None:
-    """Checks a job by its spec on the chain alone: whether disputes about it can be decided, and its number of steps.
+    """Check a job by its spec on the chain alone: whether disputes about it can be decided, and its number of steps.
 
     Raises Refused if this role will not work on it, NoCode if the node does not show its adjudicator now."""
     limits = context.limits
@@ -109,9 +110,9 @@ def fetch_job(
     bonded: bool = False,
     warn: Callable[[str], None] = lambda text: None,
 ) -> engine.Job:
-    """The posted job, read from `room` or else fetched. Asks the store, not the chain. Of files that are damaged on the
-    disk, the wrong parts are fetched again, once. warn: is told that, and what a directory has that is no job's. The
-    other files are fetched only if the program and the spec are those of the posted job, and acceptable, and if the
+    """Return the posted job, read from `room` or else fetched. Asks the store, not the chain. Of files that are damaged
+    on the disk, the wrong parts are fetched again, once. warn: is told that, and what a directory has that is no job's.
+    The other files are fetched only if the program and the spec are those of the posted job, and acceptable, and if the
     disk has room for them and for a run. bonded: whether a bond is at stake. Files that are refused are removed.
 
     Raises Refused if the files are of another job, exceed the context's limits, or allow disputes that cannot be
@@ -149,7 +150,7 @@ def fetch_job(
 
 
 def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
-    """The posted job, read from its files in a directory. Raises Damaged, and Refused as `fetch_job`."""
+    """Return the posted job, read from its files in a directory. Raises Damaged, and Refused as `fetch_job`."""
     try:
         job = engine.Job.read(directory, _job_limits(context))
     except engine.TooLargeJobError as error:
@@ -184,8 +185,8 @@ def _require_acceptable(context: RoleContext, program: Program, spec: TrainingSp
 def fetch_log(
     context: RoleContext, posted: JobView, room: Path, *, within: float, bonded: bool, warn: Callable[[str], None]
 ) -> Path | None:
-    """The directory of the trainer's logs; None if they cannot be had in `within` seconds. The job's files are in
-    `room`. bonded, warn: as of `fetch_job`. Raises StoreUnavailable if the store is away."""
+    """Return the directory of the trainer's logs; None if they cannot be had in `within` seconds. The job's files are
+    in `room`. bonded, warn: as of `fetch_job`. Raises StoreUnavailable if the store is away."""
     directory = room / "log"
     if directory.exists():
         return directory
@@ -236,9 +237,9 @@ def fetch_readable_log(
     bonded: bool,
     warn: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """The directory of the trainer's logs, with a readable log of every interval of this job in it; whether their
-    decisions are right is another question. Of logs that are damaged on the disk, the wrong parts are fetched again,
-    once. bonded, warn: as of `fetch_job`.
+    """Return the directory of the trainer's logs, with a readable log of every interval of this job in it; whether
+    their decisions are right is another question. Of logs that are damaged on the disk, the wrong parts are fetched
+    again, once. bonded, warn: as of `fetch_job`.
 
     Raises Refused if they are not readable, StoreError if they cannot be had at present, or not in `within` seconds."""
     directory, cid = room / "log", posted.claim.log_cid
@@ -276,7 +277,7 @@ def _require_readable(directory: Path, job: engine.Job, cid: str) -> None:
 def fetch_state(
     context: RoleContext, cid: str, program: Program, root: bytes, path: Path, *, within: float
 ) -> list[torch.Tensor]:
-    """The state with this state root, fetched from the store. The file is left at `path`.
+    """Return the state with this state root, fetched from the store. The file is left at `path`.
 
     Raises Refused if the file holds anything else, StoreError if it cannot be had at present, or not in `within`
     seconds."""

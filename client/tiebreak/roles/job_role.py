@@ -1,7 +1,7 @@
 """The base of all roles: repeated looks at the chain, in a loop that outlives outages.
 
-The base of roles in one job: looks at the job, carries out the decisions of its parts, and leaves in the end; and
-the follower of many jobs in one process, which looks for new ones and gives each a role. No job waits for another."""
+The base of roles in one job: looks at the job, and leaves it in the end; and the follower of many jobs in one process,
+which looks for new ones and gives each a role. No job waits for another."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from roundlog.arithmetic import MachineError
 
+from tiebreak.contract.enums import Phase
 from tiebreak.contract.structs import JobView
 from tiebreak.http_client import Pauses
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.background_jobs import Interrupted
 from tiebreak.roles.fetched_content import Refused
-from tiebreak.roles.job_on_chain import Action, Decisions, JobOnChain, Leave, Tell, WholeLook
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import OUTAGES, Look, Notice, Progress, Warnings, What, sentence, together
 from tiebreak.roles.transaction_queue import Order
-from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError
+from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError, NotConfirmed
+from tiebreak.transactions.spending import SpendingLimit
 
 if TYPE_CHECKING:
     from tiebreak.contract.contract_calls import ContractCall
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.contract.structs import AuditView, GameView
+    from tiebreak.game.moves import Row
     from tiebreak.roles.context import RoleContext
     from tiebreak.rpc.answers import TransactionReceipt
+    from tiebreak.transactions.signer import Funds
 
 
 LOOKS = 3
@@ -48,7 +53,7 @@ class Role(ABC):
 
     @abstractmethod
     def look(self) -> Progress:
-        """Decides what is due, on the newest view of the chain, and orders it. Waits for nothing.
+        """Decide what is due, on the newest view of the chain, and order it. Waits for nothing.
 
         Raises ChainError, StoreError and OSError when something cannot be reached now, Interrupted when told to
         stop."""
@@ -58,7 +63,7 @@ class Role(ABC):
         """Long work under way, one clause each."""
 
     def step(self) -> Progress:
-        """One look at the chain, and all calls that can be made now."""
+        """Return one look at the chain, and all calls that can be made now."""
         queue = self.context.queue
         queue.look()
         progress = self.look()
@@ -69,12 +74,12 @@ class Role(ABC):
         return replace(progress, acted=queue.flush() or progress.acted, working=progress.working or queue.is_busy)
 
     def run(self, *, poll: float = 1.0, heartbeat: float = 60.0) -> Progress:
-        """Steps until the role has finished or `stop` is set. Waits `poll` seconds when there is nothing to do, and
+        """Step until the role has finished or `stop` is set. Waits `poll` seconds when there is nothing to do, and
         longer and longer during an outage of the chain, the store or the disk, which it reports. Tells a heartbeat
         every `heartbeat` seconds."""
         progress = Progress(state="not started")
         pauses = Pauses(first=poll, most=max(poll, 30.0))
-        pulse = Pulse(self, heartbeat)
+        next_beat = float("-inf")
         try:
             while not self.stop.is_set() and not progress.finished:
                 try:
@@ -91,13 +96,28 @@ class Role(ABC):
                     pause = pauses.next()
                 except Interrupted:
                     progress, pause = Progress(state="interrupted"), poll
-                pulse.beat(progress)
+                if (now := self.context.clock()) >= next_beat and not progress.finished:
+                    next_beat = now + heartbeat
+                    self.tell(What.HEARTBEAT, self._state_line(progress))
                 if not progress.acted and not progress.finished:
                     self.stop.wait(pause)
         finally:
             # However the role ends: nobody waits for what its threads would come to.
             self.context.background_jobs.close()
         return progress
+
+    def _state_line(self, progress: Progress) -> str:
+        """Return the state of the role, in one sentence."""
+        parts = [*self.doing(), progress.state or "waits"]
+        parts.append(f"{in_ether(progress.stake)} at stake" if progress.stake else "nothing at stake")
+        if progress.deadline is not None:
+            left = progress.deadline - self.context.now()
+            parts.append(f"has to move within {in_time(left)}" if left >= 0 else "is out of time")
+        if progress.until is not None:
+            parts.append(f"nothing to do for {in_time(max(0, progress.until - self.context.now()))}")
+        if repeated := self.repeated_warnings():
+            parts.append(repeated)
+        return "; ".join(parts)
 
     def tell(
         self,
@@ -108,17 +128,17 @@ class Role(ABC):
         game: int | None = None,
         receipt: TransactionReceipt | None = None,
     ) -> None:
-        """Tells a notice; a warning only if it is new."""
+        """Tell a notice; a warning only if it is new."""
         notice = Notice(role=self.name, what=what, text=text, job=job, game=game, receipt=receipt)
         if what is not What.WARNING or self._warnings.is_new(notice):
             self.context.notify(notice)
 
     def repeated_warnings(self) -> str:
-        """Number of repeated warnings since the last call, in one clause; empty if there were none."""
+        """Return number of repeated warnings since the last call, in one clause; empty if there were none."""
         return self._warnings.summary()
 
     def order(self, text: str, call: ContractCall, *, job: int | None = None, game: int | None = None) -> bool:
-        """Orders a call of the contract, to be sent with this look. If the contract refuses it, mostly because another
+        """Order a call of the contract, to be sent with this look. If the contract refuses it, mostly because another
         account was faster, the next look sees that. False if the call is under way already, or held back."""
 
         def sent(receipt: TransactionReceipt) -> None:
@@ -133,40 +153,11 @@ class Role(ABC):
         return self.context.queue.put(Order(call=call, sent=sent, failed=failed))
 
     def withdraw(self) -> bool:
-        """Withdraws this account's credit from the contract. False if there is none."""
+        """Withdraw this account's credit from the contract. False if there is none."""
         credit = self.context.queue.credit()
         if credit:
             self.order(f"withdraw {in_ether(credit)}", self.context.contract.withdraw())
         return credit > 0
-
-
-class Pulse:
-    """A heartbeat at the first look, and then every `seconds` seconds."""
-
-    def __init__(self, role: Role, seconds: float) -> None:
-        self._role, self._seconds = role, seconds
-        self._next = float("-inf")
-
-    def beat(self, progress: Progress) -> None:
-        """Tells the heartbeat if it is due."""
-        now = self._role.context.clock()
-        if now < self._next or progress.finished:
-            return
-        self._next = now + self._seconds
-        self._role.tell(What.HEARTBEAT, self.line(progress))
-
-    def line(self, progress: Progress) -> str:
-        """The state of the role, in one sentence."""
-        parts = [*self._role.doing(), progress.state or "waits"]
-        parts.append(f"{in_ether(progress.stake)} at stake" if progress.stake else "nothing at stake")
-        if progress.deadline is not None:
-            left = progress.deadline - self._role.context.now()
-            parts.append(f"has to move within {in_time(left)}" if left >= 0 else "is out of time")
-        if progress.until is not None:
-            parts.append(f"nothing to do for {in_time(max(0, progress.until - self._role.context.now()))}")
-        if repeated := self._role.repeated_warnings():
-            parts.append(repeated)
-        return "; ".join(parts)
 
 
 class Ending:
@@ -179,7 +170,7 @@ class Ending:
         self._first_block = 0
 
     def seen(self, why: str, block: int) -> bool:
-        """Counts a sight of `why` (one clause; another clause starts the count anew) at the newest block `block`.
+        """Count a sight of `why` (one clause; another clause starts the count anew) at the newest block `block`.
         Returns whether the role may leave."""
         if why != self._why or block < self._first_block:
             self._why, self._looks, self._first_block = why, 0, block
@@ -187,11 +178,150 @@ class Ending:
         return self._looks >= LOOKS and block >= self._first_block + self._confirmations
 
     def clear(self) -> None:
-        """Forgets the reason, because there is something to do after all."""
+        """Forget the reason, because there is something to do after all."""
         self._why = ""
 
 
-T = TypeVar("T")
+class JobOnChain:
+    """One job as the chain shows it to an account, and what the parts of its role can do about it: tell a notice, order
+    a call of the contract, leave the job. All methods raise the errors of ChainNode.
+
+    A part keeps nothing that the chain could take back; after a kill, or a reorganisation, it decides anew. A call that
+    was ordered stays ordered, whatever fails later in the same look: a clock that has run out is claimed although the
+    trees of another game cannot be had."""
+
+    def __init__(self, role: JobRole) -> None:
+        context = role.context
+        self._role = role
+        self.job = role.job
+        self.chain_id = context.contract.node.chain_id
+        self.address = context.address
+        """The role's account."""
+        self.calls: VerificationGame = context.contract
+        """Maker of calls of the contract; it sends none."""
+        self.policy = context.policy
+        self._context = context
+
+    def tell(self, what: What, text: str, *, game: int | None = None) -> None:
+        """Tell a notice about the job, or about a game of it; a warning only if it is new. text: one sentence without
+        a full stop."""
+        self._role.notify_job(what, text, game=game)
+
+    def order(self, text: str, call: ContractCall, *, game: int | None = None) -> bool:
+        """Order a call of the contract, to be sent with this look. text: what the call does, in one clause. False if
+        it is under way already, or held back."""
+        return self._role.order(text, call, job=self.job, game=game)
+
+    def leave(self, why: str) -> Progress:
+        """Leave the job for a reason (a clause), once it was seen often and deep enough and nothing is owed."""
+        return self._role.leave(why)
+
+    def now(self) -> int:
+        """Return seconds since 1970 by the chain's clock: the timestamp of a block mined now."""
+        return self._context.now()
+
+    def newest_block(self) -> int:
+        """Return number of the newest block seen."""
+        head = self._context.queue.watch.head
+        assert head is not None, "look first"
+        return head.number
+
+    def block_seconds(self) -> float:
+        """Return seconds between two blocks; measured once."""
+        return self._context.queue.block_seconds()
+
+    def posted(self) -> JobView | None:
+        """Return the job as the chain shows it now; None if it shows none."""
+        try:
+            return self._context.queue.watch.job(self.job)
+        except ContractError as error:
+            if error.name == "WrongJobStatus":
+                return None
+            raise
+
+    def _confirmed_job(self) -> JobView | None:
+        """Return the job as blocks show it that lie deep enough; None if they do not show it yet."""
+        try:
+            return self._context.queue.watch.confirmed_job(self.job)
+        except NotConfirmed:
+            return None
+
+    def confirmed(self, posted: JobView) -> bool:
+        """Return whether the job and the claim on it are confirmed. Only then is a bond put on them."""
+        deep = self._confirmed_job()
+        if deep is None:
+            return False
+        return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
+
+    def confirmed_verdict(self, posted: JobView) -> bool:
+        """Return whether the verdict on the claim is confirmed. Only then is a bond put on an appeal."""
+        deep = self._confirmed_job()
+        return deep is not None and deep.status is posted.status and deep.audits.verdict == posted.audits.verdict
+
+    def is_confirmed_after(self, instant: int) -> bool:
+        """Return whether the newest block that lies deep enough is later than an instant (seconds since 1970), so that
+        no reorganisation lets anybody act as if before it."""
+        node = self._context.contract.node
+        if node.confirmations == 0:
+            return True
+        block = node.block(max(0, self.newest_block() - node.confirmations))
+        return block is not None and block.timestamp > instant
+
+    def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
+        """Return games of this job for which `wanted` is true, by their numbers."""
+        found = self._context.queue.games_of(self.job)
+        return {number: game for number, game in found.items() if wanted(game)}
+
+    def live_games(self) -> dict[int, GameView]:
+        """Return games of this job that are not over, including queued ones."""
+        return self.games(lambda game: game.phase is not Phase.OVER)
+
+    def audits(self) -> list[AuditView]:
+        """Return audits of this job with a bond, in the order of their places."""
+        return self._context.queue.watch.audits_of(self.job)
+
+    def audit(self) -> AuditView | None:
+        """This account's audit with a bond; None if it has none."""
+        return next((audit for audit in self.audits() if audit.auditor == self.address), None)
+
+    def shown_rows(self, game: int, *, everywhere: bool = False) -> tuple[Row, ...]:
+        """Return rows that the other side may have shown in a game (`ContractWatch.shown_rows`)."""
+        return self._context.queue.watch.shown_rows(game, everywhere=everywhere)
+
+    def posted_chunk(self, game: int) -> bytes | None:
+        """Return the chunk that the trainer has posted in a game; None if the node does not show it."""
+        return self._context.queue.watch.posted_chunk(game)
+
+    def intention(self, posted: JobView) -> str:
+        """Return the job's part in the name of a payment that is made once. A job's number alone is not unique: other
+        contracts use it, too, and a reorganisation may give it to another job."""
+        return f"job {self.job} of {self._context.contract.address} with spec 0x{posted.spec_hash.hex()}"
+
+    def missing_funds(self, bond: int) -> str | None:
+        """Return the funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending
+        that forbids the bond, in one sentence, which is told; None if there is neither. bond: wei."""
+        found = self._funds(bond)  # first: limits are reckoned at its price of gas
+        try:
+            self._context.queue.require_allowed(self.job, bond)
+        except SpendingLimit as error:
+            self.tell(What.WARNING, str(error))
+            return str(error)
+        return self._told(found)
+
+    def missing_reserve(self, wei: int) -> str | None:
+        """Return the funds that this account lacks for an amount that no limit on spending holds back, and the gas of a
+        whole dispute, in one sentence, which is told; None if none."""
+        return self._told(self._funds(wei))
+
+    def _funds(self, wei: int) -> Funds:
+        return self._context.queue.funds(wei, self._context.clock(), job=self.job)
+
+    def _told(self, found: Funds) -> str | None:
+        """Return the sentence about missing funds, told; None if none are missing."""
+        if not found.missing:
+            return None
+        self.tell(What.WARNING, found.sentence)
+        return found.sentence
 
 
 class JobRole(Role):
@@ -201,7 +331,7 @@ class JobRole(Role):
         super().__init__(context)
         self.job = job
         self._ending = Ending(context.contract.node.confirmations)
-        self.chain = JobOnChain(context, job)
+        self.chain = JobOnChain(self)
         self.long_work = LongWork(context, job, role=self.name, tell=self.notify_job, stops=lambda: self.stop.is_set())
         self._leaves = False
 
@@ -235,7 +365,7 @@ class JobRole(Role):
         return progress
 
     def _give_up_room(self, posted: JobView, *, refused: bool) -> None:
-        """Removes the fetched files of a job that was refused; all else of a job that was left goes when space is
+        """Remove the fetched files of a job that was refused; all else of a job that was left goes when space is
         short."""
         room = self.context.room(self.job, posted)
         if refused:
@@ -246,26 +376,26 @@ class JobRole(Role):
 
     @abstractmethod
     def consider(self, posted: JobView) -> Progress:
-        """Orders what is due for the job in its present state. Raises Refused if nothing can ever be done."""
+        """Order what is due for the job in its present state. Raises Refused if nothing can ever be done."""
 
     @abstractmethod
     def refusal(self, why: str) -> str:
-        """A sentence for leaving a job that the role cannot work on. why: a clause."""
+        """Return a sentence for leaving a job that the role cannot work on. why: a clause."""
 
     def bond_held(self, posted: JobView) -> int:
-        """Wei of this account that the job holds as a bond. A role with a bond at stake does not leave when it cannot
-        work at present."""
+        """Return the wei of this account that the job holds as a bond. A role with a bond at stake does not leave when
+        it cannot work at present."""
         return 0
 
     def _try_again(self, why: str, held: int) -> Progress:
-        """Schedules refused work for another attempt after a pause. Memory may be short at present, or a limit lower
+        """Schedule refused work for another attempt after a pause. Memory may be short at present, or a limit lower
         than when the bond was paid."""
         self.notify_job(What.WARNING, why)
         self.long_work.try_again()
         return Progress(state=why, stake=held)
 
     def leave(self, why: str) -> Progress:
-        """Ends the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
+        """End the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
         is owed."""
         self._leaves = True
         if self.context.contract.node.agreement.undecided:
@@ -278,7 +408,7 @@ class JobRole(Role):
         return Progress(finished=True, state=why)
 
     def _begin_anew(self, posted: JobView) -> None:
-        """Drops results of another job. Results belong to a spec, not to the number that the chain has given to it."""
+        """Drop results of another job. Results belong to a spec, not to the number that the chain has given to it."""
         if self.long_work.spec_hash is not None:
             self.notify_job(
                 What.WARNING, f"job {self.job} is another job than before: a reorganisation has given its number away"
@@ -289,36 +419,13 @@ class JobRole(Role):
     def doing(self) -> list[str]:
         return self.long_work.doing()
 
-    # Decisions of parts.
-
-    def carry_out(self, decisions: Decisions[T]) -> T:
-        """Takes each action of a part when the part has decided on it. Returns the part's result."""
-        taken: bool | None = None
-        while True:
-            try:
-                action = decisions.send(taken)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # the result of a generator is typed nowhere else
-            taken = self._take(action)
-
-    def _take(self, action: Action) -> bool:
-        if isinstance(action, Tell):
-            self.notify_job(action.what, action.text, game=action.game)
-            return True
-        return self.order(action.text, action.call, job=self.job, game=action.game)
-
-    def progress_of(self, look: WholeLook) -> Progress:
-        """Carries out the decisions of a part about a whole look, and leaves if that is what the part has come to."""
-        found = self.carry_out(look)
-        return self.leave(found.why) if isinstance(found, Leave) else found
-
     def close(self) -> None:
-        """Frees the memory of a finished role."""
+        """Free the memory of a finished role."""
         self.long_work.drop()
         self.context.queue.watch.unfollow(self.job)
 
     def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
-        """Tells a notice about this job; a warning only if it is new."""
+        """Tell a notice about this job; a warning only if it is new."""
         self.tell(what, text, job=self.job, game=game)
 
 

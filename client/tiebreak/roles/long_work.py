@@ -69,19 +69,19 @@ class LongWork:
         self._are_damaged = False
 
     def begin_anew(self, spec_hash: bytes) -> None:
-        """Drops results of another job. Results belong to a spec, not to the number that the chain has given to it."""
+        """Drop results of another job. Results belong to a spec, not to the number that the chain has given to it."""
         self.drop()
         self.spec_hash = spec_hash
 
     def try_again(self) -> None:
-        """Schedules refused work for another attempt after a pause."""
+        """Schedule refused work for another attempt after a pause."""
         for what, background_job in list(self._background_jobs.items()):
             if isinstance(background_job.error, Refused):
                 self.forget(what)
                 self._again[what] = self.context.clock() + _SECONDS_TO_ANOTHER_ATTEMPT
 
     def room(self, posted: JobView) -> Path:
-        """Directory of the job's files."""
+        """Return directory of the job's files."""
         return self.context.room(self.job, posted)
 
     def result(
@@ -94,9 +94,9 @@ class LongWork:
         *,
         about: Hashable = None,
     ) -> T | None:
-        """The result of `call`; None until it is done. `call` runs apart from the games. It runs again, after a pause,
-        if it fails with an error that may pass, and it runs anew if `about` changes. Raises its error if that is in
-        `FOR_GOOD`, and Interrupted."""
+        """Return the result of `call`; None until it is done. `call` runs apart from the games. It runs again, after a
+        pause, if it fails with an error that may pass, and it runs anew if `about` changes. Raises its error if that is
+        in `FOR_GOOD`, and Interrupted."""
         if self._again.get(what, 0.0) > self.context.clock():
             return None
         background_job = self.begin(lane, what, call, priority, doing, about=about)
@@ -129,7 +129,7 @@ class LongWork:
         *,
         about: Hashable = None,
     ) -> BackgroundJob[T]:
-        """The background job behind `result`."""
+        """Return the background job behind `result`."""
         key = (id(self), self.spec_hash, what, about)
         if what in self._background_jobs and self._background_jobs[what].key != key:
             self.forget(what)
@@ -138,29 +138,29 @@ class LongWork:
         return background_job
 
     def forget(self, what: str) -> None:
-        """Drops a piece of work, done or not."""
+        """Drop a piece of work, done or not."""
         background_job = self._background_jobs.pop(what, None)
         if background_job is not None:
             self.context.background_jobs.forget(background_job.key)
 
     def is_begun(self, what: str) -> bool:
-        """Whether a piece of work was asked for."""
+        """Return whether a piece of work was asked for."""
         return what in self._background_jobs
 
     def is_done(self, what: str) -> bool:
-        """Whether a piece of work has a result."""
+        """Return whether a piece of work has a result."""
         background_job = self._background_jobs.get(what)
         return background_job is not None and background_job.done and background_job.error is None
 
     def seconds_left(self, what: str) -> float | None:
-        """Seconds until a run is done here, with those before it without which a bond is lost; None if that is not
-        measured."""
+        """Return seconds until a run is done here, with those before it without which a bond is lost; None if that is
+        not measured."""
         if (background_job := self._background_jobs.get(what)) is None or not background_job.measured().seconds:
             return None
         return background_job.measured().seconds + self.context.background_jobs.promised(background_job.key)
 
     def drop(self) -> None:
-        """Drops all work for the job."""
+        """Drop all work for the job."""
         for what in list(self._background_jobs):
             self.forget(what)
         self._again.clear()
@@ -175,8 +175,8 @@ class LongWork:
         return found
 
     def files_are_here(self, posted: JobView, priority: Priority) -> bool:
-        """Whether the job's files are in its room and were checked. They are not kept in memory; `read_job` reads them
-        again. Raises Refused."""
+        """Return whether the job's files are in its room and were checked. They are not kept in memory; `read_job`
+        reads them again. Raises Refused."""
         self._block_seconds = self.context.queue.block_seconds()
 
         room = self.room(posted)
@@ -190,12 +190,13 @@ class LongWork:
         return self.result(Lane.FILES, "files", fetch, priority, "fetching the files") is not None
 
     def patience(self, what: str) -> float:
-        """Seconds for an attempt to fetch content of others; more with each attempt. What has come by then is kept. A
-        store or peer that lets every block drip must not hold what waits behind it, or what can be had elsewhere."""
+        """Return seconds for an attempt to fetch content of others; more with each attempt. What has come by then is
+        kept. A store or peer that lets every block drip must not hold what waits behind it, or what can be had
+        elsewhere."""
         return self._patience.setdefault(what, Pauses(first=60.0, most=3600.0)).next()
 
     def read_job(self, posted: JobView) -> engine.Job:
-        """The job, read from the files in its room; for work that runs apart from the games. Raises Refused, and
+        """Return the job, read from the files in its room; for work that runs apart from the games. Raises Refused, and
         FilesDamaged, after which they are mended before the work is done again."""
         self._files = self.room(posted) / "job"
         try:
@@ -204,14 +205,14 @@ class LongWork:
             raise FilesDamaged(str(error)) from error
 
     def _is_about_files(self, error: BaseException) -> bool:
-        """Whether an error is about the job's files, which stay on the disk while they are used."""
+        """Return whether an error is about the job's files, which stay on the disk while they are used."""
         return any(
             isinstance(cause, FilesDamaged) or (isinstance(cause, StorageError) and cause.path.parent == self._files)
             for cause in causes(error)
         )
 
     def mend_files(self) -> None:
-        """Drops what holds the job's files if they are damaged, so that they are read again, and mended. What is
+        """Drop what holds the job's files if they are damaged, so that they are read again, and mended. What is
         executed is on disk."""
         if not self._are_damaged:
             return
@@ -223,9 +224,9 @@ class LongWork:
     def recalled(
         self, posted: JobView, priority: Priority, runs: Sequence[str], doing: str, *, root: bytes | None = None
     ) -> list[DisputeTrees] | None:
-        """The dispute trees of a finished run, read without executing anything, as a list of one. The list is empty if
-        there is no such run, or it came to another checkpoint root than `root`; None until that is known. runs:
-        directories in the job's room, in the order in which they are tried."""
+        """Return the dispute trees of a finished run, read without executing anything, as a list of one. The list is
+        empty if there is no such run, or it came to another checkpoint root than `root`; None until that is known.
+        runs: directories in the job's room, in the order in which they are tried."""
 
         def recall(background_job: BackgroundJob[list[DisputeTrees]]) -> list[DisputeTrees]:
             job, room = self.read_job(posted), self.room(posted)
@@ -240,8 +241,8 @@ class LongWork:
     def on_step(
         self, background_job: BackgroundJob[T], posted: JobView, job: engine.Job, doing: str, *, bonded: bool
     ) -> Callable[[StepEvent], None]:
-        """A callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a bond
-        is paid it checks the clocks of games against the measured time of a step."""
+        """Return a callback for the engine: reports progress, gives way to more urgent work, and obeys `stop`. Before a
+        bond is paid it checks the clocks of games against the measured time of a step."""
         spec, seen = job.spec, [float("inf")]
 
         def measured() -> float:
@@ -277,7 +278,7 @@ class LongWork:
     def require_time(
         self, posted: JobView, job: engine.Job, step_seconds: float, *, intervals_apart: int | None = None
     ) -> None:
-        """Checks a job's clocks against the time that its games take here. intervals_apart: most intervals between two
+        """Check a job's clocks against the time that its games take here. intervals_apart: most intervals between two
         states that are kept; None: as the engine keeps them. Raises Refused if the clocks are too short."""
         pace, apart = MeasuredPace(block=self._block_seconds, step=step_seconds), intervals_apart
         if apart is None:
@@ -309,7 +310,7 @@ class Publishing:
         """Whether this process has published them."""
 
     def addresses(self, posted: JobView, priority: Priority) -> PublishedAddresses | None:
-        """The addresses that they will have, computed without publishing anything; None until that is done.
+        """Return the addresses that they will have, computed without publishing anything; None until that is done.
 
         With a bond at stake that is not kept waiting by stores, which are slow or away when this is asked for."""
 
@@ -323,7 +324,7 @@ class Publishing:
         return self._long_work.result(lane, "addresses", compute, priority, "computing the addresses of log and model")
 
     def published(self, posted: JobView, priority: Priority) -> PublishedAddresses | None:
-        """The addresses at which they are published; None until they are."""
+        """Return the addresses at which they are published; None until they are."""
 
         def publish(background_job: BackgroundJob[PublishedAddresses]) -> PublishedAddresses:
             log_dir, model = self._files(posted)
@@ -340,8 +341,8 @@ class Publishing:
         return found
 
     def publish_so_far(self, posted: JobView, priority: Priority) -> None:
-        """Has the checkpoints published that a run under way has made since the last time, beside the run: nobody waits
-        for it."""
+        """Have the checkpoints published that a run under way has made since the last time, beside the run: nobody
+        waits for it."""
         if not self._every or (self._long_work.is_begun("checkpoints") and not self._long_work.is_done("checkpoints")):
             return
         if self._listed is None or self._listed[0].spec_hash != posted.spec_hash:
@@ -356,7 +357,7 @@ class Publishing:
             self._long_work.result(Lane.FILES, "checkpoints", publish, priority, "publishing checkpoints", about=due)
 
     def _list(self, posted: JobView, add: Callable[[Path], str]) -> None:
-        """Lists the checkpoints in the log's directory, at the addresses that `add` gives them."""
+        """List the checkpoints in the log's directory, at the addresses that `add` gives them."""
         if self._every:
             count = len(self._publisher(posted, add).publish().states)
             if add == self._long_work.context.store.add_file:

@@ -58,12 +58,12 @@ class Notice:
 
 
 def time_of(notice: Notice) -> str:
-    """Time of a notice in UTC to the second, as in RFC 3339."""
+    """Return time of a notice in UTC to the second, as in RFC 3339."""
     return datetime.fromtimestamp(notice.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def plain(notice: Notice) -> dict[str, Any]:
-    """A notice as plain JSON values, for programs."""
+    """Return a notice as plain JSON values, for programs."""
     about: dict[str, Any] = {"time": time_of(notice)}
     about |= {"role": notice.role, "what": notice.what.value, "text": printable(notice.text)}
     about |= {name: value for name, value in (("job", notice.job), ("game", notice.game)) if value is not None}
@@ -86,11 +86,11 @@ Notify = Callable[[Notice], None]
 
 
 def ignore(notice: Notice) -> None:
-    """A `Notify` that drops all notices."""
+    """Drop all notices: a `Notify`."""
 
 
 def of_transfers(role: str, notify: Notify) -> OnTransfer:
-    """Tells the transfers of a role's content store as its notices."""
+    """Tell the transfers of a role's content store as its notices."""
 
     def told(transfer: Transfer) -> None:
         text = f"{transfer.doing} {transfer.what}"
@@ -100,7 +100,7 @@ def of_transfers(role: str, notify: Notify) -> OnTransfer:
 
 
 def of_warnings(role: str, notify: Notify) -> Callable[[str], None]:
-    """Tells the warnings of a role's content store as its notices, each once."""
+    """Tell the warnings of a role's content store as its notices, each once."""
     known = Warnings()
 
     def told(text: str) -> None:
@@ -144,11 +144,11 @@ OnLook = Callable[[Look], None]
 
 
 def unseen(look: Look) -> None:
-    """An `OnLook` that drops all looks."""
+    """Drop all looks: an `OnLook`."""
 
 
 def together(found: Sequence[Progress], state: str) -> Progress:
-    """Progress of several jobs together: the sum of their stakes, and their nearest deadlines."""
+    """Return progress of several jobs together: the sum of their stakes, and their nearest deadlines."""
     waiting = [progress for progress in found if not progress.finished]
     return Progress(
         acted=any(progress.acted for progress in found),
@@ -170,7 +170,7 @@ class Warnings:
         self._repeated = 0
 
     def is_new(self, notice: Notice) -> bool:
-        """Whether a warning was not told before."""
+        """Return whether a warning was not told before."""
         key = (notice.job, notice.game, notice.text)
         if key in self._told:
             self._told[key] += 1
@@ -182,12 +182,12 @@ class Warnings:
         return True
 
     def forget(self, job: int | None) -> None:
-        """Forgets the warnings about a job that is well again, so that the next warning is told."""
+        """Forget the warnings about a job that is well again, so that the next warning is told."""
         for key in [key for key in self._told if key[0] == job]:
             del self._told[key]
 
     def summary(self) -> str:
-        """Number of repeated warnings since the last call, in one clause; empty if there were none."""
+        """Return number of repeated warnings since the last call, in one clause; empty if there were none."""
         count, self._repeated = self._repeated, 0
         return f"{count} {'warning' if count == 1 else 'warnings'} came again" if count else ""
 
@@ -201,7 +201,7 @@ read-only."""
 
 
 def sentence(error: BaseException) -> str:
-    """An error in one sentence."""
+    """Return an error in one sentence."""
     if isinstance(error, OSError) and error.strerror:
         where = f" {error.filename}" if error.filename else ""
         return f"the disk cannot be used now ({error.strerror}{where}): make room, or make it writable"

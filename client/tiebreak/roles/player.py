@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, get_args
 
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.game.moves import (
-    Bisect,
     ClaimTimeout,
     Decision,
-    DisputeSum,
     ForcedMove,
     Helpless,
     InTurn,
@@ -22,28 +22,20 @@ from tiebreak.game.moves import (
     Need,
     NeedChunk,
     NeedRow,
-    OpenLevel,
-    OpenOperator,
-    OpenPartials,
     Over,
-    PostChunk,
-    ProveElement,
-    ProveSegment,
-    ProveStore,
-    ReleaseBond,
     Row,
     Wait,
     describe_move,
 )
 from tiebreak.game.strategy import RUNNING, Known, forced_move, next_move, place_of, timeout_is_due
 from tiebreak.roles.background_jobs import Lane, Priority
-from tiebreak.roles.job_on_chain import Decisions, JobOnChain, MakeCall, Tell
 from tiebreak.roles.notices import Progress, What
 
 if TYPE_CHECKING:
-    from tiebreak.contract.contract_calls import ContractCall, GameCalls
+    from tiebreak.contract.game import VerificationGame
     from tiebreak.contract.structs import GameView, JobView
     from tiebreak.roles.engine import DisputeTrees
+    from tiebreak.roles.job_role import JobOnChain
     from tiebreak.roles.long_work import LongWork
 
 
@@ -56,8 +48,8 @@ class Games:
         self._side = side
         self._told: dict[int, str] = {}
 
-    def play(self, games: Mapping[int, GameView], trees: DisputeTrees) -> Decisions[Progress]:
-        """Makes every move that can be made now, and starts the work that other moves need."""
+    def play(self, games: Mapping[int, GameView], trees: DisputeTrees) -> Progress:
+        """Make every move that can be made now, and start the work that other moves need."""
         waits: list[Wait] = []
         deadlines: list[int] = []
         working = False
@@ -66,17 +58,17 @@ class Games:
                 continue
             if game.deadlines[self._side]:
                 deadlines.append(game.deadlines[self._side])
-            decision = yield from self._decide(game_id, game, trees)
+            decision = self._decide(game_id, game, trees)
             if decision is None:
                 working = True
             elif isinstance(decision, Helpless):
-                yield from self._tell(
+                self._tell(
                     What.WARNING, f"cannot move in game {game_id}: {decision.why}; {self._advice(game)}", game_id
                 )
             elif isinstance(decision, Wait):
                 waits.append(decision)
             elif not isinstance(decision, Need | NeedChunk | NeedRow | Over):
-                yield self._call(game_id, game, decision)
+                self._order(game_id, game, decision)
         deadline = min(deadlines, default=None)
         if not waits:
             return Progress(working=working, state=f"plays {len(deadlines)} games", deadline=deadline)
@@ -84,7 +76,7 @@ class Games:
         return Progress(working=working, state=f"waits for {first.what}", until=first.until, deadline=deadline)
 
     def _advice(self, game: GameView) -> str:
-        """Advice to the person who runs this role, about a game in which it cannot move."""
+        """Return advice to the person who runs this role, about a game in which it cannot move."""
         if self._chain.now() > game.deadlines[self._side]:
             return "that game is lost: keep this role running, so that no other is"
         return (
@@ -92,14 +84,14 @@ class Games:
             "before its clock runs out"
         )
 
-    def tell_ended(self, games: Mapping[int, GameView]) -> Decisions[None]:
-        """Tells the outcome of each game that is over; once, unless it changes."""
+    def tell_ended(self, games: Mapping[int, GameView]) -> None:
+        """Tell the outcome of each game that is over; once, unless it changes."""
         for game_id, game in games.items():
             if game.phase is Phase.OVER:
-                yield from self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
+                self._tell(What.COMPUTED, f"game {game_id} ended: {game.outcome.name}", game_id)
 
-    def help_along(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decisions[None]:
-        """Makes forced moves for a silent party that holds the same trees. Only the party itself can open a level or
+    def help_along(self, game_id: int, game: GameView, trees: DisputeTrees) -> None:
+        """Make forced moves for a silent party that holds the same trees. Only the party itself can open a level or
         name an element, so this helps with the moves between."""
         if game.phase not in RUNNING or not game.deadlines[self._side]:
             return
@@ -107,17 +99,17 @@ class Games:
         # The first half of its time is left to the party: of two equal moves one fails.
         if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
             return
-        decision = yield from self._decide(game_id, game, trees)
+        decision = self._decide(game_id, game, trees)
         moves = decision.moves if isinstance(decision, InTurn) else (decision,)
         if all(isinstance(move, get_args(ForcedMove)) for move in moves):
-            yield self._call(game_id, game, decision)  # type: ignore[arg-type]
+            self._order(game_id, game, decision)  # type: ignore[arg-type]
 
-    def _call(self, game_id: int, game: GameView, move: Move) -> MakeCall:
-        """The call that makes a move."""
-        return MakeCall(describe_move(game, move), call_of(self._chain.calls, game_id, move), game=game_id)
+    def _order(self, game_id: int, game: GameView, move: Move) -> None:
+        """Order the call that makes a move."""
+        self._chain.order(describe_move(game, move), call_of(self._chain.calls, game_id, move), game=game_id)
 
-    def _decide(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decisions[Decision | None]:
-        """The decision in a game; None while it is computed, or what the other side has shown cannot be had."""
+    def _decide(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decision | None:
+        """Return the decision in a game; None while it is computed, or what the other side has shown cannot be had."""
         now = self._chain.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
         if not moves:
@@ -127,21 +119,17 @@ class Games:
         opened = game.phase is Phase.OPENING and not game.deadlines[self._side.other]
         if not _is_quick(game) and (opened or game.phase is Phase.BISECTION):
             rows = self._chain.shown_rows(game_id)
-        decision = yield from self._decided(game_id, game, trees, rows)
+        decision = self._decided(game_id, game, trees, rows)
         for everywhere in (False, True):
             if isinstance(decision, NeedRow):
                 rows = self._chain.shown_rows(game_id, everywhere=everywhere)
-                decision = yield from self._decided(game_id, game, trees, rows)
+                decision = self._decided(game_id, game, trees, rows)
         if isinstance(decision, NeedRow):
-            yield from self._tell(
-                What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id
-            )
+            self._tell(What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id)
             return None
         return decision
 
-    def _decided(
-        self, game_id: int, game: GameView, trees: DisputeTrees, rows: tuple[Row, ...]
-    ) -> Decisions[Decision | None]:
+    def _decided(self, game_id: int, game: GameView, trees: DisputeTrees, rows: tuple[Row, ...]) -> Decision | None:
         if _is_quick(game):
             place = place_of(game)
             at_hand = {place[:n]: tree for n in range(len(place) + 1) if (tree := trees.at_hand(place[:n])) is not None}
@@ -150,7 +138,7 @@ class Games:
                 return decision
         chunk = None
         if game.phase is Phase.PROVING and game.current.level is Level.CHUNK:
-            chunk = yield from self._chunk(game_id)
+            chunk = self._chunk(game_id)
             if chunk is None:
                 return None
         what = f"a move in game {game_id}"
@@ -163,128 +151,109 @@ class Games:
             about=(game, rows),
         )
 
-    def _chunk(self, game_id: int) -> Decisions[bytes | None]:
-        """The posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show it."""
+    def _chunk(self, game_id: int) -> bytes | None:
+        """Return the posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show
+        it."""
         found = self._chain.posted_chunk(game_id)
         if found is None:
-            yield from self._tell(
-                What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id
-            )
+            self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
         return found
 
-    def _tell(self, what: What, text: str, game_id: int) -> Decisions[None]:
+    def _tell(self, what: What, text: str, game_id: int) -> None:
         if self._told.get(game_id) != text:
             self._told[game_id] = text
-            yield Tell(what, text, game=game_id)
+            self._chain.tell(what, text, game=game_id)
 
 
 def earliest_deadline(games: Iterable[GameView], side: Side) -> int | None:
-    """The earliest instant at which a clock of this side runs out; None while it waits for others in all games, where a
-    view shows a deadline of zero."""
+    """Return the earliest instant at which a clock of this side runs out; None while it waits for others in all games,
+    where a view shows a deadline of zero."""
     return min((game.deadlines[side] for game in games if game.deadlines[side]), default=None)
 
 
 def _is_quick(game: GameView) -> bool:
-    """Whether the move takes no computation but reads trees in memory; all other moves hash or compute."""
+    """Return whether the move takes no computation but reads trees in memory; all other moves hash or compute."""
     return game.phase is Phase.BISECTION and game.current.level is not Level.PARTIAL
 
 
 def computed_move(
     game: GameView, side: Side, trees: DisputeTrees, chunk: bytes | None, rows: tuple[Row, ...]
 ) -> Decision:
-    """The move that is due from a side; executes all that it needs."""
+    """Return the move that is due from a side; executes all that it needs."""
     known = Known({(): trees.claim}, chunk, rows)
     while isinstance(decision := forced_move(game, side, known), Need):
         known.trees[decision.place] = trees.tree(decision.place)
     return decision
 
 
-def call_of(contract: GameCalls, game: int, move: Move) -> ContractCall:
-    """The contract's call that makes a move."""
-    match move:
-        case InTurn(moves):
-            return contract.in_turn([call_of(contract, game, one) for one in moves])
-        case Bisect(descent):
-            return contract.bisect(game, descent)
-        case OpenLevel(side, leaf, root):
-            return contract.open_level(game, side, leaf, root)
-        case OpenOperator(side, opening):
-            return contract.open_operator(game, side, opening)
-        case ProveStore(payload, proof):
-            return contract.prove_store(game, payload, proof)
-        case PostChunk(chunk):
-            return contract.post_chunk(game, chunk)
-        case ProveElement(proof):
-            return contract.prove_element(game, proof)
-        case DisputeSum(descriptor, chunk, position):
-            return contract.dispute_sum(game, descriptor, chunk, position)
-        case OpenPartials(side, opening):
-            return contract.open_partials(game, side, opening)
-        case ProveSegment(proof):
-            return contract.prove_segment(game, proof)
-        case ClaimTimeout():
-            return contract.claim_timeout(game)
-        case ReleaseBond():
-            return contract.release_bond(game)
+def call_of(contract: VerificationGame, game: int, move: Move) -> ContractCall:
+    """Return the contract's call that makes a move: a move has the name of its function and, after the game's number,
+    its arguments."""
+    if isinstance(move, InTurn):
+        return contract.in_turn([call_of(contract, game, one) for one in move.moves])
+    name = type(move).__name__
+    arguments = (getattr(move, field.name) for field in fields(move))
+    return ContractCall(name[0].lower() + name[1:], (game, *arguments))
 
 
 HEAD_START = 2
 """Blocks in which only the parties of a game claim its timeout, so that not all roles pay for the same call."""
 
 
-def start_waiting(chain: JobOnChain, posted: JobView) -> Decisions[None]:
-    """Starts the next game of a job with blind audits. There no game starts by itself before all audits are open."""
+def start_waiting(chain: JobOnChain, posted: JobView) -> None:
+    """Start the next game of a job with blind audits. There no game starts by itself before all audits are open."""
     opened = posted.audits.audit_opening_deadline
     free = posted.live_games < posted.terms.concurrent_games
     if opened and posted.queued_games and free and chain.now() > opened:
-        yield MakeCall("start the next game", chain.calls.start_game(chain.job))
+        chain.order("start the next game", chain.calls.start_game(chain.job))
 
 
-def end_appeals(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
-    """Has a verdict paid once nobody can appeal any more; for jobs in status APPEALABLE, in which no appeal is live."""
+def end_appeals(chain: JobOnChain, posted: JobView) -> Progress:
+    """Have a verdict paid once nobody can appeal any more; for jobs in status APPEALABLE, in which no appeal is
+    live."""
     deadline = posted.audits.appeal_deadline
     if chain.now() <= deadline:
         return Progress(state="waits for appeals", until=deadline + 1)
-    yield MakeCall("finalize", chain.calls.finalize(chain.job))
+    chain.order("finalize", chain.calls.finalize(chain.job))
     return Progress(state="finalizes")
 
 
-def await_appeals(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
-    """Waits for the appeals of others in a job in status APPEALABLE, and ends what holds them up; then as
+def await_appeals(chain: JobOnChain, posted: JobView) -> Progress:
+    """Wait for the appeals of others in a job in status APPEALABLE, and end what holds them up; then as
     `end_appeals`."""
     if appeals := posted.live_games + posted.queued_games:
-        yield from end_overdue(chain, chain.live_games())
+        end_overdue(chain, chain.live_games())
         return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-    return (yield from end_appeals(chain, posted))
+    return end_appeals(chain, posted)
 
 
-def end_claim(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
-    """Finalizes a claim that this account has attested to, once its window is closed and no game is left; after a head
+def end_claim(chain: JobOnChain, posted: JobView) -> Progress:
+    """Finalize a claim that this account has attested to, once its window is closed and no game is left; after a head
     start for trainer and customer, who mostly do it."""
     ready = posted.claim.challenge_deadline + _head_start(chain)
     if chain.now() <= ready:
         return Progress(state="waits for the end of the claim", until=ready + 1)
-    yield MakeCall("finalize", chain.calls.finalize(chain.job))
+    chain.order("finalize", chain.calls.finalize(chain.job))
     return Progress(state="finalizes")
 
 
-def end_unopened(chain: JobOnChain, posted: JobView) -> Decisions[Progress]:
-    """Ends a job whose sealed claim was not opened in time, so that sealed audits get their bonds back; after a head
+def end_unopened(chain: JobOnChain, posted: JobView) -> Progress:
+    """End a job whose sealed claim was not opened in time, so that sealed audits get their bonds back; after a head
     start for the customer."""
     ready = posted.audits.opening_deadline + _head_start(chain)
     if chain.now() <= ready:
         return Progress(state="waits until the claim is opened", until=ready + 1)
-    yield MakeCall("end the job, whose claim was not opened", chain.calls.reclaim(chain.job))
+    chain.order("end the job, whose claim was not opened", chain.calls.reclaim(chain.job))
     return Progress(state="ends a job whose claim was not opened")
 
 
 def _head_start(chain: JobOnChain) -> int:
-    """Seconds of `HEAD_START`."""
+    """Return seconds of `HEAD_START`."""
     return math.ceil(HEAD_START * chain.block_seconds())
 
 
-def end_overdue(chain: JobOnChain, games: Mapping[int, GameView]) -> Decisions[None]:
-    """Ends games in which every running clock, or the referee's, is out; games of others after a head start.
+def end_overdue(chain: JobOnChain, games: Mapping[int, GameView]) -> None:
+    """End games in which every running clock, or the referee's, is out; games of others after a head start.
 
     Colluding parties would never end their games, and other games are queued behind them. This needs no trees, and
     only games that are at hand."""
@@ -299,4 +268,4 @@ def end_overdue(chain: JobOnChain, games: Mapping[int, GameView]) -> Decisions[N
         else:
             late, text = 0, describe_move(game, ClaimTimeout())
         if timeout_is_due(game, now - late):
-            yield MakeCall(text, chain.calls.claim_timeout(number), game=number)
+            chain.order(text, chain.calls.claim_timeout(number), game=number)

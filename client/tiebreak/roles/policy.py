@@ -38,8 +38,8 @@ class MeasuredPace:
 
 
 def most_moves(spec: TrainingSpec, chunks: int, segments: int) -> int:
-    """Most moves of one side in a game under a spec: half of every search, rounded up, and its openings, posts and
-    proofs. chunks: of the largest output. segments: of the longest sum."""
+    """Return most moves of one side in a game under a spec: half of every search, rounded up, and its openings, posts
+    and proofs. chunks: of the largest output. segments: of the longest sum."""
     trace = depth_of(2 * half_of(spec.operator_count, spec.state_count))
     depths = (depth_of(spec.intervals), depth_of(spec.interval), trace, depth_of(chunks), depth_of(segments))
     # A leaf is opened below each level but the last; then a chunk is posted, an element named, a segment proven.
@@ -47,7 +47,7 @@ def most_moves(spec: TrainingSpec, chunks: int, segments: int) -> int:
 
 
 def largest_trees(program: Program) -> tuple[int, int]:
-    """(chunks of the largest output, segments of the longest sum)."""
+    """Return (chunks of the largest output, segments of the longest sum)."""
     chunks, longest = 1, 1
     for q, node in enumerate(program.nodes):
         descriptor = describe(program, q)
@@ -60,8 +60,8 @@ def largest_trees(program: Program) -> tuple[int, int]:
 def least_clock(
     program: Program, spec: TrainingSpec, pace: MeasuredPace, games: int = 1, intervals_apart: int = 1
 ) -> int:
-    """Least seconds of thinking time with which a party that is right cannot lose by the clock. intervals_apart: most
-    intervals between two states that the party keeps.
+    """Return least seconds of thinking time with which a party that is right cannot lose by the clock. intervals_apart:
+    most intervals between two states that the party keeps.
 
     Each move waits for blocks. Each of `games` games that run at once needs executions from the state that is kept
     before it: up to the end of an interval for its roots, up to the disputed step for the state there, and the step
@@ -92,7 +92,7 @@ class Policy:
     """Whether attestations are given, with a bond, where others have the places that have a share of the audit fee."""
 
     def objection(self, posted: JobView, bond: int) -> str | None:
-        """The objection, in one clause, to a bond of `bond` wei on this job; None if there is none."""
+        """Return the objection, in one clause, to a bond of `bond` wei on this job; None if there is none."""
         if self.referees is not None and posted.spec.referee not in self.referees:
             return f"its referee {posted.spec.referee} is not among the trusted ones"
         if self.least_clock is not None and (why := too_short(posted, self.least_clock)) is not None:
@@ -102,7 +102,7 @@ class Policy:
         return self.not_worth_it(posted)
 
     def not_worth_it(self, posted: JobView) -> str | None:
-        """The objection, in one clause, to any work for this job; None if there is none."""
+        """Return the objection, in one clause, to any work for this job; None if there is none."""
         if posted.terms.reward < self.least_reward:
             reward = in_ether(posted.terms.reward)
             return f"its reward of {reward} is less than the {in_ether(self.least_reward)} asked"
@@ -112,8 +112,8 @@ class Policy:
         return None
 
     def attesting_objection(self, posted: JobView) -> str | None:
-        """The objection, in one clause, to a bonded attestation to the claim on this job, or to the seal of one, at the
-        next place; None if there is none. It may take a challenger's bond besides, for an appeal."""
+        """Return the objection, in one clause, to a bonded attestation to the claim on this job, or to the seal of one,
+        at the next place; None if there is none. It may take a challenger's bond besides, for an appeal."""
         terms, others = posted.terms, posted.audits.count
         if (why := self.objection(posted, max(terms.attestation_bond, terms.challenger_bond))) is not None:
             return why
@@ -125,24 +125,24 @@ class Policy:
         return None
 
     def last_place(self, terms: Terms) -> int:
-        """The last place, counted from 0, that a bond is put on."""
+        """Return the last place, counted from 0, that a bond is put on."""
         return ANY_PLACE if self.without_fee and not self.least_fee else terms.attestations_needed - 1
 
     def clock_objection(self, posted: JobView, needed: int) -> str | None:
-        """The objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough, or this
-        policy sets a `least_clock` itself."""
+        """Return the objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough,
+        or this policy sets a `least_clock` itself."""
         return too_short(posted, needed) if self.least_clock is None else None
 
 
 def too_short(posted: JobView, needed: int) -> str | None:
-    """The objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough."""
+    """Return the objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough."""
     if posted.terms.clock_allowance >= needed:
         return None
     return f"its clocks run {in_time(posted.terms.clock_allowance)}, less than the {in_time(needed)} needed"
 
 
 def stakes(posted: JobView, bond: int) -> str:
-    """A clause for a party about to pay a bond of `bond` wei: who decides over it."""
+    """Return a clause for a party about to pay a bond of `bond` wei: who decides over it."""
     referee = posted.spec.referee
     sides = {"the customer": posted.customer, "the trainer": posted.claim.trainer}
     same = [name for name, address in sides.items() if address == referee]

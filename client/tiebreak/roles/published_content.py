@@ -102,12 +102,12 @@ class PublishedContent(Store):
         self._store.tidy()
 
     def held(self) -> frozenset[str]:
-        """All content that is recorded as published."""
+        """Return all content that is recorded as published."""
         with self._lock:
             return frozenset(cid for room in self._rooms.values() for cid in room.cids)
 
     def release(self, retention: int, now: int, block: int, confirmations: int, look: Look) -> list[tuple[int, str]]:
-        """Unpins what belongs only to jobs that were over `retention` seconds ago; returns job and CID of each.
+        """Unpin what belongs only to jobs that were over `retention` seconds ago; returns job and CID of each.
 
         now, block: time and number of the chain's newest block. look: shows a job as it is now, None if the chain has
         none of that number. A job counts as over once `confirmations` blocks have passed since it was first seen so,
@@ -130,7 +130,7 @@ class PublishedContent(Store):
         return gone
 
     def _note_ends(self, now: int, block: int, look: Look) -> list[str]:
-        """Records which jobs are over; returns the rooms of those."""
+        """Record which jobs are over; returns the rooms of those."""
         with self._lock:
             names = list(self._rooms)
         over = []
@@ -176,7 +176,7 @@ class PublishedContent(Store):
         return cid
 
     def _room_of(self, path: Path) -> str | None:
-        """The room of a job that a path lies in; None if it lies elsewhere."""
+        """Return the room of a job that a path lies in; None if it lies elsewhere."""
         try:
             first = path.absolute().relative_to(self._directory.absolute()).parts[0]
         except (ValueError, IndexError):
@@ -184,7 +184,7 @@ class PublishedContent(Store):
         return first if _ROOM.fullmatch(first) else None
 
     def _write(self) -> None:
-        """Writes the record. Called with the lock held."""
+        """Write the record. Called with the lock held."""
         rooms = {
             name: {"cids": room.cids, "over_at": room.over_at, "over_in": room.over_in}
             for name, room in self._rooms.items()
@@ -220,11 +220,11 @@ class Keeper:
         self._one_at_a_time = threading.Lock()
 
     def start(self, stop: threading.Event) -> None:
-        """Makes rounds until `stop` is set, in a thread of its own: stores may be slow, and no move waits for them."""
+        """Make rounds until `stop` is set, in a thread of its own: stores may be slow, and no move waits for them."""
         threading.Thread(target=self._repeat, args=(stop,), name="keeper", daemon=True).start()
 
     def round(self) -> None:
-        """One round. What fails is told, and tried again at the next."""
+        """Make one round. What fails is told, and tried again at the next."""
         with self._one_at_a_time:
             try:
                 self._published.mend(frozenset() if self._begun else self._published.held())
@@ -265,7 +265,7 @@ class Keeper:
 
 
 def _parsed(name: str, room: Any) -> Published:
-    """One entry of the record. Raises ValueError, KeyError, TypeError, InvalidCid."""
+    """Return one entry of the record. Raises ValueError, KeyError, TypeError, InvalidCid."""
     over_at, over_in = room["over_at"], room["over_in"]
     if not _ROOM.fullmatch(name) or any(type(at) is not int and at is not None for at in (over_at, over_in)):
         raise ValueError(name)
@@ -281,5 +281,5 @@ def _number(name: str) -> int:
 
 
 def _is_of(name: str, posted: JobView) -> bool:
-    """Whether a room is of this job, whose number may have been of another one before a reorganisation."""
+    """Return whether a room is of this job, whose number may have been of another one before a reorganisation."""
     return name.endswith(f"-{posted.spec_hash.hex()[:16]}")

@@ -121,8 +121,8 @@ class RefereesJob(JobRole):
         self.order(f"decide about {what}", call, job=self.job, game=game_id)
 
     def _argument(self, game_id: int, game: GameView) -> int | None:
-        """Bits of the function's argument, as the contract has read them from the agreed operand; None if the node does
-        not show them."""
+        """Return bits of the function's argument, as the contract has read them from the agreed operand; None if the
+        node does not show them."""
         if game_id not in self._arguments:
             contract, newest = self.context.contract, self.chain.newest_block()
             oldest = max(contract.first_block, last_block_before(contract.node, game.started_at, newest))
@@ -134,8 +134,8 @@ class RefereesJob(JobRole):
 
 
 def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> Descriptor:
-    """The descriptor of the disputed operator. Raises Refused if its hash is not the game's, or if it is no operator
-    that a contract asks about."""
+    """Return the descriptor of the disputed operator. Raises Refused if its hash is not the game's, or if it is no
+    operator that a contract asks about."""
     descriptor = describe(program, operator)
     known = bytes(keccak(encode_descriptor(descriptor))) == descriptor_hash
     if not known or descriptor.family is not Family.FUNCTION:
@@ -144,7 +144,7 @@ def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> D
 
 
 def verdict(descriptor: Descriptor, argument: int, f32_format: Format, claimed: int) -> int:
-    """The bits to answer with: of the function of a descriptor at an element of its operand. An infinity or
+    """Return the bits to answer with: of the function of a descriptor at an element of its operand. An infinity or
     NaN is decided by the contract itself, so that nobody asks about one; the answer is then any bits but the claimed
     ones."""
     name = code_name(descriptor.family, descriptor.code)

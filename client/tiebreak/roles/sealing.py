@@ -7,23 +7,24 @@ case everything that a seal hides is on disk, readable by this account's user on
 
 from __future__ import annotations
 
-import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from eth_abi.abi import encode
 from eth_typing import ChecksumAddress
 from eth_utils.crypto import keccak
-from roundlog.storage import StorageError, read_record, replace_file
+from pydantic import Field, TypeAdapter
+from roundlog.storage import StorageError, reading, replace_file
 
 from tiebreak.contract.structs import JobView, NextRoot
 from tiebreak.roles.notices import What
+from tiebreak.transactions.journal import HEX
 
 if TYPE_CHECKING:
-    from tiebreak.game.moves import Leaves, Row
-    from tiebreak.roles.job_on_chain import JobOnChain
+    from tiebreak.game.moves import Leaves
+    from tiebreak.roles.job_role import JobOnChain
     from tiebreak.roles.long_work import LongWork, PublishedAddresses
 
 _MOST_BYTES = 1 << 16
@@ -31,8 +32,8 @@ SALT_BYTES = 32
 
 
 def new_salt() -> bytes:
-    """A salt of 32 random bytes. Without it anybody who guesses the root could find it in the seal. An owner who loses
-    it cannot open the seal any more."""
+    """Return a salt of 32 random bytes. Without it anybody who guesses the root could find it in the seal. An owner who
+    loses it cannot open the seal any more."""
     return secrets.token_bytes(SALT_BYTES)
 
 
@@ -48,7 +49,7 @@ def claim_seal(
     model_cid: str,
     salt: bytes,
 ) -> bytes:
-    """The seal of a trainer's claim, 32 bytes. It counts for this chain, contract, job and account only."""
+    """Return the seal of a trainer's claim, 32 bytes. It counts for this chain, contract, job and account only."""
     types = ["uint256", "address", "uint64", "address", "bytes32", "bytes32", "string", "string", "bytes32"]
     values = [chain_id, contract, job, trainer, checkpoint_root, final_state_root, log_cid, model_cid, salt]
     return keccak(encode(types, values))
@@ -63,9 +64,13 @@ def audit_seal(
     checkpoint_root: bytes,
     salt: bytes,
 ) -> bytes:
-    """The seal of an auditor's root, 32 bytes. It counts for this chain, contract, job and account only."""
+    """Return the seal of an auditor's root, 32 bytes. It counts for this chain, contract, job and account only."""
     types = ["uint256", "address", "uint64", "address", "bytes32", "bytes32"]
     return keccak(encode(types, [chain_id, contract, job, auditor, checkpoint_root, salt]))
+
+
+Hash = Annotated[bytes, Field(min_length=32, max_length=32)]
+"""32 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +78,12 @@ class Secret:
     """The content of a seal; of an audit's, the root and the salt alone. `proof`: of the final state in the claim;
     `row`: of the claim's root."""
 
-    checkpoint_root: bytes
-    salt: bytes
+    __pydantic_config__: ClassVar = HEX
+    checkpoint_root: Hash
+    salt: Hash
     final_state_root: bytes = b""
-    proof: tuple[bytes, ...] = ()
-    row: Row = ()
+    proof: tuple[Hash, ...] = ()
+    row: tuple[Hash, ...] = ()
     log_cid: str = ""
     model_cid: str = ""
 
@@ -85,6 +91,10 @@ class Secret:
     def claimed(self) -> NextRoot:
         """The claim's root, as the contract takes it."""
         return NextRoot(root=self.checkpoint_root, last_leaf_proof=self.proof, row=self.row)
+
+
+_SECRETS = TypeAdapter(Secret)
+"""Reads and writes secrets as JSON."""
 
 
 class Sealing:
@@ -98,7 +108,7 @@ class Sealing:
         self._kind = kind
 
     def of_claim(self, posted: JobView, claim: Leaves, addresses: PublishedAddresses) -> Secret:
-        """The content of the seal of a claim."""
+        """Return the content of the seal of a claim."""
         return Secret(
             checkpoint_root=claim.root,
             salt=self._salt(posted),
@@ -110,11 +120,11 @@ class Sealing:
         )
 
     def of_audit(self, posted: JobView, root: bytes) -> Secret:
-        """The content of the seal of an audit; of a place's, the root is zero, which is nobody's."""
+        """Return the content of the seal of an audit; of a place's, the root is zero, which is nobody's."""
         return Secret(checkpoint_root=root, salt=self._salt(posted))
 
     def seal(self, secret: Secret) -> bytes:
-        """The seal itself, 32 bytes."""
+        """Return the seal itself, 32 bytes."""
         chain = self._chain
         about = chain.chain_id, chain.calls.address, chain.job, chain.address
         if self._kind != "claim":
@@ -129,44 +139,26 @@ class Sealing:
         )
 
     def keep(self, posted: JobView, secret: Secret) -> Secret:
-        """Writes the content of a seal to disk, before the seal is sent. What is there already stays and is returned:
+        """Write the content of a seal to disk, before the seal is sent. What is there already stays and is returned:
         its seal may be on its way. Raises OSError."""
         if (known := self.kept(posted)) is not None:
             return known
-        record = {
-            "checkpoint_root": secret.checkpoint_root.hex(),
-            "salt": secret.salt.hex(),
-            "final_state_root": secret.final_state_root.hex(),
-            "proof": [item.hex() for item in secret.proof],
-            "row": [item.hex() for item in secret.row],
-            "log_cid": secret.log_cid,
-            "model_cid": secret.model_cid,
-        }
         path = self._path(posted)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path, private=True) as file:
-            file.write(json.dumps(record, indent=1).encode() + b"\n")
+            file.write(_SECRETS.dump_json(secret, indent=1) + b"\n")
         return secret
 
     def kept(self, posted: JobView) -> Secret | None:
-        """The content of the seal as it is on disk; None if it is not there, or damaged, which is told."""
+        """Return the content of the seal as it is on disk; None if it is not there, or damaged, which is told."""
         path = self._path(posted)
         if not path.exists():
             return None
         try:
-            record = read_record(path, _MOST_BYTES)
-            return Secret(
-                checkpoint_root=_bytes(record["checkpoint_root"]),
-                salt=_bytes(record["salt"]),
-                final_state_root=bytes.fromhex(record["final_state_root"]),
-                proof=tuple(_bytes(item) for item in record["proof"]),
-                row=tuple(_bytes(item) for item in record["row"]),
-                log_cid=str(record["log_cid"]),
-                model_cid=str(record["model_cid"]),
-            )
-        except (StorageError, KeyError, TypeError, ValueError) as error:
-            why = f"{path} is damaged ({error}): what it sealed is computed again"
-            self._long_work.tell(What.WARNING, why)
+            with reading(path) as file:
+                return _SECRETS.validate_json(file.read(_MOST_BYTES))
+        except (StorageError, ValueError):
+            self._long_work.tell(What.WARNING, f"{path} is damaged: what it sealed is computed again")
             return None
 
     def _salt(self, posted: JobView) -> bytes:
@@ -175,11 +167,3 @@ class Sealing:
 
     def _path(self, posted: JobView) -> Path:
         return self._long_work.room(posted) / f"sealed-{self._kind}.json"
-
-
-def _bytes(text: str) -> bytes:
-    """32 bytes in hex. Raises ValueError, TypeError."""
-    found = bytes.fromhex(text)
-    if len(found) != SALT_BYTES:
-        raise ValueError(f"{len(found)} bytes where 32 were due")
-    return found

@@ -71,7 +71,8 @@ class SharedAudit:
         *,
         challenged: bytes | None,
     ) -> DisputeTrees | None:
-        """The dispute trees of the audit; None if it cannot be made by many workers, and has to be made as a whole.
+        """Return the dispute trees of the audit; None if it cannot be made by many workers, and has to be made as a
+        whole.
 
         log: directory of the trainer's logs, if they can be had. challenged: the root that this account has challenged
         with; None if it has not. Raises Interrupted, Refused."""
@@ -129,7 +130,7 @@ class SharedAudit:
         return engine.trees(job, room / SHARED, found.state_roots)
 
     def _listing(self, posted: JobView, job: Job, log: Path | None) -> Listing | None:
-        """The published listing, if its roots are the committed ones and it has states to start from."""
+        """Return the published listing, if its roots are the committed ones and it has states to start from."""
         claim = posted.claim
         why = f"the log {claim.log_cid} cannot be had" if log is None else None
         if log is not None:

@@ -17,8 +17,7 @@ from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused, require_decidable
-from tiebreak.roles.job_on_chain import Decisions, JobOnChain, Leave, MakeCall, Tell, WholeLook
-from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.job_role import JobOnChain, JobRole
 from tiebreak.roles.long_work import LongWork, PublishedAddresses, Publishing
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games, earliest_deadline, end_overdue, start_waiting
@@ -36,13 +35,13 @@ class TrainedRun:
         self._work = long_work
 
     def trained(self, posted: JobView, priority: Priority) -> DisputeTrees | None:
-        """The dispute trees of the finished training; None until it is done."""
+        """Return the dispute trees of the finished training; None until it is done."""
         return self._work.result(
             Lane.RUNS, "training", lambda background_job: self._train(posted, background_job), priority, "the training"
         )
 
     def _train(self, posted: JobView, background_job: BackgroundJob[DisputeTrees]) -> DisputeTrees:
-        """Trains. Raises Refused for a run that stops, or for clocks that are too short for this machine."""
+        """Train. Raises Refused for a run that stops, or for clocks that are too short for this machine."""
         room, job = self._work.room(posted), self._work.read_job(posted)
         bonded = posted.status is not JobStatus.OPEN
         on_step = self._work.on_step(background_job, posted, job, "training", bonded=bonded)
@@ -54,7 +53,7 @@ class TrainedRun:
         return self._work.context.engine.trees(job, room / RUN, result.state_roots)
 
     def trees(self, posted: JobView, priority: Priority) -> DisputeTrees | None:
-        """The trees that games are played with; None until they are ready."""
+        """Return the trees that games are played with; None until they are ready."""
         if not self._work.files_are_here(posted, priority):
             return None
         recalled = self._work.recalled(posted, priority, (RUN,), "reading the run again")
@@ -67,7 +66,7 @@ class TrainedRun:
         return self.trained(posted, priority)
 
     def rest(self) -> None:
-        """Frees the memory of a run that nothing needs at present: what games need is on disk, and a role with many
+        """Free the memory of a run that nothing needs at present: what games need is on disk, and a role with many
         claims keeps none in memory."""
         self._work.forget("training")
         self._work.forget("recalling")
@@ -85,8 +84,8 @@ class SealedClaim:
         self._publishing = publishing
         self._sealing = Sealing(chain, long_work, "claim")
 
-    def seal(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Decisions[Progress]:
-        """Seals the claim, of a job in status OPEN."""
+    def seal(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
+        """Seal the claim, of a job in status OPEN."""
         addresses = self._publishing.addresses(posted, priority)
         if addresses is None:
             return Progress(working=True, state="computes the addresses of log and model")
@@ -96,7 +95,7 @@ class SealedClaim:
         if secret.checkpoint_root != trees.claim.root:
             # Never on a sound machine: the same job always comes to the same root.
             why = "this run came to another root than an earlier one, which may be sealed already: check this machine"
-            yield Tell(What.WARNING, why)
+            self._chain.tell(What.WARNING, why)
             return Progress(state=why)
         call = self._chain.calls.seal_claim(
             self._chain.job,
@@ -104,16 +103,16 @@ class SealedClaim:
             seal=self._sealing.seal(secret),
             bond=posted.terms.trainer_bond,
         )
-        yield MakeCall("seal the claim", call)
+        self._chain.order("seal the claim", call)
         return Progress(state="seals its claim")
 
-    def open(self, posted: JobView) -> WholeLook:
-        """Opens the claim in its window, of a job in status SEALED; never earlier."""
+    def open(self, posted: JobView) -> Progress:
+        """Open the claim in its window, of a job in status SEALED; never earlier."""
         audits, now, stake = posted.audits, self._chain.now(), posted.terms.trainer_bond
         if now <= audits.audit_deadline:
             return Progress(state="waits for auditors to seal", until=audits.audit_deadline + 1, stake=stake)
         if now > audits.opening_deadline:
-            return Leave(f"the claim on job {self._chain.job} was not opened in time, so its bond is lost")
+            return self._chain.leave(f"the claim on job {self._chain.job} was not opened in time, so its bond is lost")
         # In the second half of the window nothing is waited for: the bond is lost at its end.
         late = now > audits.audit_deadline + posted.terms.opening_window // 2
         deadline = audits.opening_deadline
@@ -134,7 +133,7 @@ class SealedClaim:
                 return Progress(working=True, state="computes its seal again", stake=stake, deadline=deadline)
             if published is not None and published != PublishedAddresses(secret.log_cid, secret.model_cid):
                 why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
-                yield Tell(What.WARNING, f"{why}: publish them with the release that sealed them")
+                self._chain.tell(What.WARNING, f"{why}: publish them with the release that sealed them")
         call = self._chain.calls.open_claim(
             self._chain.job,
             claimed=secret.claimed,
@@ -144,18 +143,18 @@ class SealedClaim:
             salt=secret.salt,
         )
         text = f"open the claim of checkpoint root 0x{secret.checkpoint_root.hex()}"
-        yield MakeCall(text, call)
+        self._chain.order(text, call)
         return Progress(state="opens its claim", stake=stake, deadline=deadline)
 
     def finish_publishing(self, posted: JobView) -> None:
-        """Publishes log and model of an open claim, if this process has not done so: the claim may have been opened at
+        """Publish log and model of an open claim, if this process has not done so: the claim may have been opened at
         the last moment without a store, or by a process that was killed."""
         priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond, bonded=True)
         if self._run.trees(posted, priority) is not None:
             self._publishing.published(posted, priority)
 
     def _again(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Secret | None:
-        """The content of the seal, computed again because its file is lost; None until that is done."""
+        """Return the content of the seal, computed again because its file is lost; None until that is done."""
         addresses = self._publishing.addresses(posted, priority)
         if addresses is None:
             return None
@@ -199,7 +198,7 @@ class TrainerRole(JobRole):
         if self.context.now() > posted.commit_deadline:
             return self.leave(f"nobody has committed to job {self.job} in time")
         require_decidable(self.context, posted)
-        if (missing := self.carry_out(self.chain.missing_funds(posted.terms.trainer_bond))) is not None:
+        if (missing := self.chain.missing_funds(posted.terms.trainer_bond)) is not None:
             return Progress(state=missing)
         if not self._told_stakes:
             # Told before the work, so that a user can object in time.
@@ -213,7 +212,7 @@ class TrainerRole(JobRole):
             self._publishing.publish_so_far(posted, priority)
             return Progress(working=True, state="trains", until=posted.commit_deadline)
         if posted.terms.opening_window:
-            return self.progress_of(self._sealed.seal(posted, trees, priority))
+            return self._sealed.seal(posted, trees, priority)
         addresses = self._publishing.published(posted, priority)
         if addresses is None:
             return Progress(working=True, state="publishes log and model", until=posted.commit_deadline)
@@ -223,7 +222,7 @@ class TrainerRole(JobRole):
         if posted.claim.trainer != self.context.address:
             return self.leave(f"job {self.job} was not claimed by this trainer")
         if posted.status is JobStatus.SEALED:
-            return self.progress_of(self._sealed.open(posted))
+            return self._sealed.open(posted)
         if posted.status is not JobStatus.CLAIMED:
             return self.leave(f"job {self.job} is {posted.status.name}")
         return self._defend(posted)
@@ -247,8 +246,8 @@ class TrainerRole(JobRole):
     def _defend(self, posted: JobView) -> Progress:
         stake = posted.terms.trainer_bond
         if posted.game_count:
-            self.carry_out(self._games.tell_ended(self.chain.games(lambda game: True)))
-        self.carry_out(start_waiting(self.chain, posted))
+            self._games.tell_ended(self.chain.games(lambda game: True))
+        start_waiting(self.chain, posted)
         if posted.live_games or posted.queued_games:
             return self._play(posted, stake)
         if posted.terms.opening_window and not self._publishing.is_done:
@@ -265,11 +264,11 @@ class TrainerRole(JobRole):
     def _play(self, posted: JobView, stake: int) -> Progress:
         games = self.chain.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
         # Every game delays the claim. A silent challenger loses by the clock, for which nothing has to be computed.
-        self.carry_out(end_overdue(self.chain, games))
+        end_overdue(self.chain, games)
         due = earliest_deadline(games.values(), Side.TRAINER)
         later = self.context.now() + posted.terms.clock_allowance
         priority = Priority(deadline=due or later, stake=stake, bonded=True)
         trees = self._run.trees(posted, priority)
         if trees is None:
             return Progress(working=True, state="gets its run ready for a game", stake=stake, deadline=due)
-        return replace(self.carry_out(self._games.play(games, trees)), stake=stake)
+        return replace(self._games.play(games, trees), stake=stake)

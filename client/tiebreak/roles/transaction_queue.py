@@ -20,8 +20,7 @@ from tiebreak.contract.events import JobPosted
 from tiebreak.rpc.chain_errors import ChainError, ContractError, NodesDisagree, RpcRefused
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS, block_time
 from tiebreak.rpc.transport import UNDERTAKINGS
-from tiebreak.transactions.pending_transactions import Sent, purpose_of
-from tiebreak.transactions.signer import GAS_MARGIN, Funds, funds
+from tiebreak.transactions.signer import GAS_MARGIN, Funds, Sent, funds, purpose_of
 from tiebreak.transactions.spending import UNDERTAKING_GAS, Spending, SpendingLimit
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class MoveBatches:
         self._cost: dict[str, int] = {}
 
     def submit(self, moves: Sequence[ContractCall]) -> list[Submitted]:
-        """Sends all moves, calls without value, that would succeed now, in as few transactions as possible, and waits
+        """Send all moves, calls without value, that would succeed now, in as few transactions as possible, and wait
         for no block.
 
         Requests: one call for each transaction, one estimate for each kind of move that was never made (and for each
@@ -77,7 +76,7 @@ class MoveBatches:
     def _packs(
         self, moves: Sequence[ContractCall], refused: list[Submitted]
     ) -> Iterator[list[tuple[ContractCall, int]]]:
-        """Groups within the bounds, each move with its gas limit; what fails by itself goes to `refused`."""
+        """Return groups within the bounds, each move with its gas limit; what fails by itself goes to `refused`."""
         pack: list[tuple[ContractCall, int]] = []
         gas, size = _OVERHEAD, 0
         for move in moves:
@@ -96,7 +95,7 @@ class MoveBatches:
             yield pack
 
     def _gas(self, call: ContractCall) -> int:
-        """Gas limit within which the move succeeds. Raises ContractError if it would fail now."""
+        """Return gas limit within which the move succeeds. Raises ContractError if it would fail now."""
         known = self._cost.get(call.function)
         if known is not None and call.function not in _ALWAYS_ESTIMATED:
             return known
@@ -202,7 +201,7 @@ class TransactionQueue:
         return bool(self._orders or self._under_way)
 
     def look(self) -> News | None:
-        """Reads results of transactions and news of the chain, once."""
+        """Read results of transactions and news of the chain, once."""
         if self._sender.reserve.missing:
             self._sender.reserve.fill()
         self._read_results()
@@ -215,7 +214,7 @@ class TransactionQueue:
         return news
 
     def job_count(self) -> int:
-        """Number of jobs ever posted."""
+        """Return number of jobs ever posted."""
         head = self.watch.head
         assert head is not None, "look first"
         if self._jobs_asked_at is None or not 0 <= head.number - self._jobs_asked_at < _ALL_JOBS_AFTER:
@@ -223,7 +222,7 @@ class TransactionQueue:
         return self._jobs
 
     def jobs_after(self, seen: int) -> Iterator[tuple[int, JobView]]:
-        """The next jobs with numbers above `seen`, read together; they are followed from now on."""
+        """Return the next jobs with numbers above `seen`, read together; they are followed from now on."""
         # A node may make their number up.
         new = range(seen + 1, min(self.job_count(), seen + MOST_NEW_JOBS) + 1)
         for number in new:
@@ -237,13 +236,13 @@ class TransactionQueue:
                 return  # taken back, or not shown yet: the next look asks again
 
     def games_of(self, job: int) -> dict[int, GameView]:
-        """All games of a job, read together."""
+        """Return all games of a job, read together."""
         numbers = self.watch.games_of(job)
         self.watch.read_games(numbers)
         return {number: self.watch.game(number) for number in numbers}
 
     def block_seconds(self) -> float:
-        """Seconds between two blocks; measured once.
+        """Return seconds between two blocks; measured once.
 
         It is the least average over several ranges, because a clock of a development chain that was moved makes one
         average too large."""
@@ -254,8 +253,8 @@ class TransactionQueue:
         return self._block_seconds
 
     def funds(self, bond: int, clock: float, *, job: int | None = None) -> Funds:
-        """Balance of the account without what is on its way to other jobs, and the amount needed for a bond and a
-        dispute. It is read twice a minute for all bonds, and anew once something was paid: many jobs in one look must
+        """Return balance of the account without what is on its way to other jobs, and the amount needed for a bond and
+        a dispute. It is read twice a minute for all bonds, and anew once something was paid: many jobs in one look must
         not all count on the same money."""
         if self._funds is None or self._has_paid or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
             self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
@@ -266,7 +265,8 @@ class TransactionQueue:
         return replace(self._funds, bond=bond, balance=max(0, self._funds.balance - promised))
 
     def credit(self) -> int:
-        """Wei that the contract owes to the account, asked once a block: of a thousand jobs that are over each asks."""
+        """Return the wei that the contract owes to the account, asked once a block: of a thousand jobs that are over
+        each asks."""
         head = self.watch.head
         assert head is not None, "look first"
         if self._credit is None or self._credit[0] != head.hash:
@@ -275,7 +275,7 @@ class TransactionQueue:
         return self._credit[1]
 
     def is_adjudicator(self, address: ChecksumAddress) -> bool:
-        """Whether the code at `address` is this version's adjudicator; read again until it is."""
+        """Return whether the code at `address` is this version's adjudicator; read again until it is."""
         if address not in self._adjudicators and is_adjudicator(self.contract.node, address):
             self._adjudicators.add(address)
         return address in self._adjudicators
@@ -283,7 +283,7 @@ class TransactionQueue:
     # Sending.
 
     def put(self, order: Order) -> bool:
-        """Takes an order for the next `flush`. False if an order with the same name is under way, or if it begins
+        """Take an order for the next `flush`. False if an order with the same name is under way, or if it begins
         something while the nodes contradict each other or a limit on spending is reached; `failed` is called then."""
         call = order.call
         name = call.purpose or purpose_of(self.contract.address, self.contract.encode(call), call.value)
@@ -298,7 +298,7 @@ class TransactionQueue:
         return True
 
     def _begin(self, name: str, order: Order) -> None:
-        """Puts a new undertaking on record. Raises NodesDisagree, SpendingLimit if it has to wait."""
+        """Put a new undertaking on record. Raises NodesDisagree, SpendingLimit if it has to wait."""
         if order.call.function not in UNDERTAKINGS:
             return
         self.contract.node.agreement.require(order.call.function)
@@ -308,7 +308,7 @@ class TransactionQueue:
             self.spending.enter(name, job, self._cost(order.call.value), self._now())
 
     def require_allowed(self, job: int, bond: int, *, name: str | None = None) -> None:
-        """Raises SpendingLimit if a limit does not allow a new undertaking in a job, with a bond of so many wei."""
+        """Raise SpendingLimit if a limit does not allow a new undertaking in a job, with a bond of so many wei."""
         if self.spending is None:
             return
         try:
@@ -318,12 +318,12 @@ class TransactionQueue:
             raise
 
     def held(self) -> SpendingLimit | None:
-        """The limit that has held something back since the last call; None if none has."""
+        """Return the limit that has held something back since the last call; None if none has."""
         held, self._held = self._held, None
         return held
 
     def _cost(self, value: int) -> int:
-        """Wei that an undertaking takes, reckoned high."""
+        """Return the wei that an undertaking takes, reckoned high."""
         return value + UNDERTAKING_GAS * (0 if self._funds is None else self._funds.price)
 
     def _now(self) -> int:
@@ -331,7 +331,7 @@ class TransactionQueue:
         return max(self.watch.now(), 0 if head is None else head.timestamp)
 
     def _settle(self, name: str, order: Order, receipt: TransactionReceipt | None) -> None:
-        """Takes in what an undertaking has come to; None: it was not sent."""
+        """Take in what an undertaking has come to; None: it was not sent."""
         if order.call.function not in UNDERTAKINGS or self.spending is None:
             return
         with contextlib.suppress(SpendingLimit):  # the disk is full: the higher amount stays
@@ -342,7 +342,7 @@ class TransactionQueue:
                 self.spending.settle(name, receipt.fee + value, failed=not receipt.succeeded)
 
     def flush(self) -> bool:
-        """Sends all orders. True if one of them is mined already, so that another look is worth it."""
+        """Send all orders. True if one of them is mined already, so that another look is worth it."""
         if not self._orders or len(self._sender.pending) >= MOST_UNDER_WAY:
             return False
         orders, self._orders = self._orders, {}
@@ -357,39 +357,40 @@ class TransactionQueue:
         return bool(submissions) and self._read_results()
 
     def _submitted(self, name: str, order: Order) -> Sent | None:
-        """A payment, sent in a transaction of its own; None if it is refused."""
+        """Return a payment, sent in a transaction of its own; None if it is refused."""
         data = self.contract.encode(order.call)
         try:
             return self._sender.submit(self.contract.address, data, value=order.call.value, purpose=name)
         except RpcRefused as error:
-            self._settle(name, order, None)
-            order.failed(error if error.data is None else self.contract.explain(error.data))
+            self._refuse(name, order, error if error.data is None else self.contract.explain(error.data))
         except ChainError as error:
-            self._settle(name, order, None)
-            order.failed(error)
+            self._refuse(name, order, error)
         return None
 
+    def _refuse(self, name: str, order: Order, error: ChainError) -> None:
+        """Tell that an order was not sent."""
+        self._settle(name, order, None)
+        order.failed(error)
+
     def _submitted_together(self, moves: dict[str, Order]) -> Iterable[tuple[str, Sent]]:
-        """(name, transaction) of every order that is sent now. `failed` of all others is called."""
+        """Return (name, transaction) of every order that is sent now. `failed` of all others is called."""
         if not moves:
             return
         try:
             answers = self._batches.submit([replace(order.call, purpose=name) for name, order in moves.items()])
         except ChainError as error:
             for name, order in moves.items():
-                self._settle(name, order, None)
-                order.failed(error)
+                self._refuse(name, order, error)
             return
         for answer in answers:
             purpose = str(answer.move.purpose)
             if answer.error is not None:
-                self._settle(purpose, moves[purpose], None)
-                moves[purpose].failed(answer.error)
+                self._refuse(purpose, moves[purpose], answer.error)
             elif answer.sent is not None:
                 yield purpose, answer.sent
 
     def _read_results(self) -> bool:
-        """Reads the results of transactions. Returns whether any order was mined since the last call."""
+        """Read the results of transactions. Returns whether any order was mined since the last call."""
         if not self._under_way:
             return False
         self._sender.poll()

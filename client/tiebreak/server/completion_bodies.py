@@ -32,7 +32,7 @@ class AnswerWriter:
     tokenizer: Any
 
     def body(self, text: str, choices: Sequence[Choice], reason: str, usage: dict[str, int]) -> bytes:
-        """The whole answer."""
+        """Return the whole answer."""
         choice: dict[str, object] = {"index": 0}
         if self.is_chat:
             choice["message"] = {"role": "assistant", "content": text, "refusal": None}
@@ -43,15 +43,15 @@ class AnswerWriter:
         return _json(self._head(kind) | {"choices": [choice], "usage": usage})
 
     def first_event(self) -> bytes:
-        """The event before all text; messages alone have one."""
+        """Return the event before all text; messages alone have one."""
         return self._event({"role": "assistant", "content": "", "refusal": None}, None, None) if self.is_chat else b""
 
     def event(self, text: str, choices: Sequence[Choice], offset: int) -> bytes:
-        """The event of new text, of these tokens. offset: characters before it."""
+        """Return the event of new text, of these tokens. offset: characters before it."""
         return self._event({"content": text}, text, self._logprobs(choices, offset))
 
     def last_events(self, reason: str, usage: dict[str, int] | None) -> bytes:
-        """The events behind all text; the last is `DONE`. usage: to be told."""
+        """Return the events behind all text; the last is `DONE`. usage: to be told."""
         found = self._event({}, "", None, reason)
         if usage is not None:
             found += _event(self._head(self._chunk) | {"choices": [], "usage": usage})
@@ -76,7 +76,7 @@ class AnswerWriter:
         }
 
     def _logprobs(self, choices: Sequence[Choice], offset: int) -> dict[str, object] | None:
-        """The logarithms of the tokens' probabilities: FP32 numbers, exactly."""
+        """Return the logarithms of the tokens' probabilities: FP32 numbers, exactly."""
         if not self.logprobs:
             return None
         texts = [token_text(self.tokenizer, [choice.token]) for choice in choices]
@@ -103,14 +103,14 @@ class AnswerWriter:
 
 
 def fingerprint_of(receipt: GenerationReceipt) -> str:
-    """Name of weights, arithmetic and versions, as a receipt has them: 16 hex digits behind `fp_`."""
+    """Return name of weights, arithmetic and versions, as a receipt has them: 16 hex digits behind `fp_`."""
     plain = receipt.plain()
     named = canonical_json({name: plain[name] for name in ("model", "arithmetic", "versions")})
     return "fp_" + sha256(named.encode()).hexdigest()[:16]
 
 
 def error_event(error: dict[str, object]) -> bytes:
-    """The event of an error in the middle of a stream, behind which nothing comes."""
+    """Return the event of an error in the middle of a stream, behind which nothing comes."""
     return _event(error)
 
 

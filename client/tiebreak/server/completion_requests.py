@@ -42,7 +42,7 @@ class RequestError(Exception):
         self.param, self.code, self.status, self.headers = param, code, status, dict(headers or {})
 
     def body(self) -> dict[str, object]:
-        """The error object."""
+        """Return the error object."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
@@ -66,7 +66,7 @@ class CompletionRequest:
 
 
 def parse_request(data: bytes, model: str, *, is_chat: bool) -> CompletionRequest:
-    """The request in the body of `/v1/chat/completions`, or of `/v1/completions`, to the server of a model.
+    """Return the request in the body of `/v1/chat/completions`, or of `/v1/completions`, to the server of a model.
 
     Raises RequestError."""
     try:
@@ -116,7 +116,7 @@ _KINDS = {dict: "an object", str: "a text", bool: "true or false"}
 
 
 def shown(value: object) -> str:
-    """The beginning of a value's JSON, in characters that can be printed."""
+    """Return the beginning of a value's JSON, in characters that can be printed."""
     text = "".join(islice(json.JSONEncoder().iterencode(value), 61)).replace("\x7f", "\\u007f")
     return text if len(text) <= 60 else f"{text[:60]}..."
 

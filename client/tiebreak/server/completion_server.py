@@ -8,10 +8,10 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -32,6 +32,8 @@ RECEIPT_HEADER = "Tiebreak-Receipt"
 
 _LOG = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _BODY_SECONDS = 10.0
 """Time in which the body of a request has to be there."""
 _HEALTH = "/health"
@@ -44,7 +46,7 @@ class ServingError(Exception):
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """A socket at an address of this machine; port 0: any free one. Raises ServingError."""
+    """Return a socket at an address of this machine; port 0: any free one. Raises ServingError."""
     try:
         where = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
@@ -59,7 +61,7 @@ def listen_at(host: str, port: int) -> socket.socket:
 
 
 def make_completion_app(service: TextService) -> Starlette:
-    """The application of a service that is prepared."""
+    """Return the application of a service that is prepared."""
     handlers = _Handlers(service)
     routes = [
         Route(_HEALTH, handlers.health, methods=["GET"]),
@@ -122,7 +124,7 @@ class _Handlers:
         self._service = service
 
     def guarded(self, handler: _Handler) -> _Handler:
-        """A handler whose errors become answers."""
+        """Return a handler whose errors become answers."""
 
         async def answered(request: Request) -> Response:
             try:
@@ -138,7 +140,7 @@ class _Handlers:
         return answered
 
     async def no_route(self, request: Request, error: Exception) -> Response:
-        """The answer to a request for something that is not here."""
+        """Return the answer to a request for something that is not here."""
         assert isinstance(error, HTTPException)
         said = {404: "There is nothing at this address: see GET /v1/models.", 405: "This address has another method."}
         message = said.get(error.status_code, "The request cannot be answered.")
@@ -204,14 +206,10 @@ class _Answered(Response):
         self._service, self._answer = service, answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = asyncio.ensure_future(self._give(scope, receive, send))
-        gone = asyncio.ensure_future(_until_gone(receive))
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            with suppress(Exception):  # the client is gone, or cannot be told anything
+                await _unless_gone(receive, self._give(scope, receive, send))
         finally:
-            work.cancel()
-            gone.cancel()
-            await asyncio.gather(work, gone, return_exceptions=True)
             self._service.leave()
 
     async def _give(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -244,8 +242,8 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, PendingAnswer]) -> PendingAnswer:
-    """The result of work, which is given up once its client is gone. Raises ClientDisconnect then."""
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of work, which is given up once its client is gone. Raises ClientDisconnect then."""
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_until_gone(receive))
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -327,7 +325,7 @@ class CompletionServer:
         return url_of(self._socket)
 
     def run(self) -> None:
-        """Serves until SIGINT or SIGTERM."""
+        """Serve until SIGINT or SIGTERM."""
         try:
             self._server.run(sockets=[self._socket])
         finally:

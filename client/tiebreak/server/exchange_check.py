@@ -29,8 +29,8 @@ class _Damaged(Exception):
 
 
 def wrong_request(receipt: GenerationReceipt, loaded: LoadedModel, data: bytes) -> list[str]:
-    """Differences between the bytes of a request and a receipt, a clause for each; none if the request asks for the
-    receipt's text. loaded: the receipt's model."""
+    """Return differences between the bytes of a request and a receipt, a clause for each; none if the request asks for
+    the receipt's text. loaded: the receipt's model."""
     found = list[str]()
     if receipt.request_sha256 != sha256(data).digest():
         found.append("the request's bytes have another SHA-256 than request_sha256")
@@ -68,9 +68,9 @@ def wrong_response(
     request: bytes | None = None,
     choices: Sequence[Choice] | None = None,
 ) -> list[str]:
-    """Differences between the bytes of a response, whole or a stream of events, and the answer of a receipt, a clause
-    for each. request: the bytes that asked for it, if they are there. choices: all tokens with their probabilities, by
-    a repetition; without them those of the response are not looked at."""
+    """Return differences between the bytes of a response, whole or a stream of events, and the answer of a receipt, a
+    clause for each. request: the bytes that asked for it, if they are there. choices: all tokens with their
+    probabilities, by a repetition; without them those of the response are not looked at."""
     found = list[str]()
     if receipt.response_sha256 != sha256(data).digest():
         found.append("the response's bytes have another SHA-256 than response_sha256")
@@ -102,7 +102,7 @@ def wrong_response(
 
 
 def _request(receipt: GenerationReceipt, data: bytes) -> CompletionRequest:
-    """Raises RequestError."""
+    """Raise RequestError."""
     try:
         plain = parse_json(data)
     except ValueError:
@@ -111,7 +111,7 @@ def _request(receipt: GenerationReceipt, data: bytes) -> CompletionRequest:
 
 
 def _prompt(request: CompletionRequest, loaded: LoadedModel) -> list[int]:
-    """Raises FolderError."""
+    """Raise FolderError."""
     prompt = request.prompt
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
         return [int(token) for token in prompt]
@@ -127,7 +127,7 @@ def _wanted(
     is_chat: bool,
     logprobs: bool,
 ) -> dict[str, Any]:
-    """The body that the server writes of a receipt, with the name and the second of an answer."""
+    """Return the body that the server writes of a receipt, with the name and the second of an answer."""
     name, created = answer["id"], answer["created"]
     if not (isinstance(name, str) and _NAME.fullmatch(name) and name.startswith("chat") is is_chat):
         name = f"{'chatcmpl' if is_chat else 'cmpl'}-<32 hex digits>"
@@ -151,12 +151,12 @@ def _wanted(
 
 
 def _whole(data: bytes) -> dict[str, Any]:
-    """The answer in a body. Raises _Damaged."""
+    """Return the answer in a body. Raises _Damaged."""
     return _object("", data, one_choice=True)
 
 
 def _joined(data: bytes) -> dict[str, Any]:
-    """The answer that the events of a stream come to, as one body. Raises _Damaged."""
+    """Return the answer that the events of a stream come to, as one body. Raises _Damaged."""
     if not data.endswith(_END + DONE):
         raise _Damaged("is a stream that does not end with data: [DONE]")
     parts = data.removesuffix(_END + DONE).split(_END)
@@ -186,7 +186,7 @@ def _joined(data: bytes) -> dict[str, Any]:
 
 
 def _said(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The text of choices of events, as the choice of a body has it. Raises _Damaged."""
+    """Return the text of choices of events, as the choice of a body has it. Raises _Damaged."""
     deltas = [one.get("delta") for one in parts]
     if deltas and deltas[0] is not None:
         first = {"role": "assistant", "content": "", "refusal": None}
@@ -202,7 +202,7 @@ def _said(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _chained(parts: Sequence[Any]) -> dict[str, Any] | None:
-    """Log-probabilities of events, as a body has them. Raises _Damaged."""
+    """Return log-probabilities of events, as a body has them. Raises _Damaged."""
     if not parts:
         return None
     found = dict(parts[0]) if isinstance(parts[0], dict) else {}
@@ -214,7 +214,7 @@ def _chained(parts: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def _object(what: str, data: bytes, *, one_choice: bool) -> dict[str, Any]:
-    """An object with a head and at most one choice. Raises _Damaged."""
+    """Return an object with a head and at most one choice. Raises _Damaged."""
     try:
         plain = parse_json(data)
     except ValueError as error:
@@ -231,7 +231,7 @@ def _object(what: str, data: bytes, *, one_choice: bool) -> dict[str, Any]:
 
 
 def _differences(where: str, found: Any, wanted: Any) -> Iterator[str]:
-    """Clauses on what a body has, and what the server would have written."""
+    """Return clauses on what a body has, and what the server would have written."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         for name in sorted(found.keys() | wanted.keys()):
             place = f"{where}.{name}".lstrip(".")
@@ -252,7 +252,7 @@ def _differences(where: str, found: Any, wanted: Any) -> Iterator[str]:
 
 
 def _shown(value: Any, other: Any) -> str:
-    """A value; of a long text the place where it differs."""
+    """Return a value; of a long text the place where it differs."""
     if isinstance(value, str) and isinstance(other, str):
         pairs = zip(value, other, strict=False)
         at = next((at for at, (one, two) in enumerate(pairs) if one != two), min(len(value), len(other)))

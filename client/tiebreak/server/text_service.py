@@ -1,17 +1,21 @@
 """Texts for those who ask over HTTP: a line in which they wait, a batch that generates, and a receipt for each answer,
-which is on the disk before the answer's end is given."""
+which is on the disk before the answer's end is given. The folder of receipts survives a kill: it has each by its
+digest, and, by the name of the answer, which receipt is its own and what was signed of it."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import re
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import Sampling
@@ -28,13 +32,88 @@ from roundlog.generation import (
     make_receipt,
     prompt_tokens,
 )
+from roundlog.json_text import canonical_json, parse_json
+from roundlog.storage import replace_file
 
 from tiebreak.generated_text import TextDecoder, text_behind
 from tiebreak.server.completion_bodies import AnswerWriter, fingerprint_of
 from tiebreak.server.completion_requests import CompletionRequest, RequestError
-from tiebreak.server.issued_receipts import IssuedReceipts
 
 _RETRY_SECONDS = 5
+_DIGEST = re.compile("(?:0x)?([0-9a-f]{64})")
+_ANSWER = re.compile("(?:chat)?cmpl-[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class TextSigner:
+    """An account that signs texts. address: 20 bytes. shown: as EIP-55 writes it. sign: the EIP-191 signature of a
+    text, 65 bytes."""
+
+    address: bytes
+    shown: str
+    sign: Callable[[str], bytes]
+
+
+class IssuedReceipts:
+    """A folder with receipts. Nothing of them is kept in memory."""
+
+    def __init__(self, folder: Path, signer: TextSigner | None = None) -> None:
+        """Makes the folder, if it is not there. Raises OSError."""
+        self._receipts, self._answers = folder / "receipts", folder / "answers"
+        for one in (self._receipts, self._answers):
+            one.mkdir(parents=True, exist_ok=True)
+        self.signer = signer
+
+    def issue(self, answer: str, receipt: GenerationReceipt) -> bytes:
+        """Write the receipt of an answer, signed if there is a signer, and return its digest. It is on the disk when
+        this returns. receipt: unsigned, with the hashes of request and response. Raises OSError."""
+        signature: dict[str, str] | None = None
+        if self.signer is not None:
+            named = receipt.by(self.signer.address)
+            receipt = named.signed(self.signer.address, self.signer.sign(named.signed_text()))
+            signature = self._signature(receipt, self.signer)
+        digest = receipt.digest
+        with replace_file(self._receipts / f"{digest.hex()}.json") as file:
+            file.write(receipt.to_json().encode())
+        # The receipt is there first: a name is never told of one that is not.
+        with replace_file(self._answers / f"{answer}.json") as file:
+            file.write(canonical_json({"receipt": digest.hex(), "signature": signature}).encode())
+        return digest
+
+    def receipt(self, name: str) -> bytes | None:
+        """Return canonical JSON of a receipt, by its digest (64 hex digits, 0x before them or not) or its answer's
+        name; None if there is none."""
+        found = _DIGEST.fullmatch(name)
+        answer = None if found else self._answer(name)
+        digest = found[1] if found else answer["receipt"] if answer else None
+        return _read(self._receipts / f"{digest}.json") if digest is not None else None
+
+    def signature(self, answer: str) -> dict[str, str] | None:
+        """Return the signature over an answer's model, request and response; None if there is none."""
+        found = self._answer(answer)
+        return found["signature"] if found else None
+
+    def _answer(self, name: str) -> dict[str, Any] | None:
+        data = _read(self._answers / f"{name}.json") if _ANSWER.fullmatch(name) else None
+        return None if data is None else parse_json(data)
+
+    def _signature(self, receipt: GenerationReceipt, signer: TextSigner) -> dict[str, str]:
+        """Return the object that NEAR AI's and Phala's servers give, over the same text."""
+        assert receipt.request_sha256 is not None and receipt.response_sha256 is not None
+        text = f"{receipt.model.name}:{receipt.request_sha256.hex()}:{receipt.response_sha256.hex()}"
+        return {
+            "text": text,
+            "signature": "0x" + signer.sign(text).hex(),
+            "signing_address": signer.shown,
+            "signing_algo": "ecdsa",
+        }
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +183,7 @@ class TextService:
         return self._loaded.identity.name
 
     def prepare(self) -> None:
-        """Captures the model's programs and tries them, which takes its time once. Raises CaptureError, StoppedError,
+        """Capture the model's programs and try them, which takes its time once. Raises CaptureError, StoppedError,
         MachineError for a model that cannot be served."""
         prompt, how = [self._loaded.stop[0] if self._loaded.stop else 0], Sampling(temperature=1.0)
         asked = TextRequest(prompt, new_tokens=min(2, self._generator.positions - 1), sampling=how)
@@ -112,24 +191,24 @@ class TextService:
         self.fingerprint = fingerprint_of(made)
 
     def close(self) -> None:
-        """Gives up all texts, and ends the threads."""
+        """Give up all texts, and end the threads."""
         self._batch.close()
         self._encoding.shutdown()
         self._writing.shutdown()
 
     def enter(self) -> None:
-        """Takes a place in the line. Raises RequestError if too many wait."""
+        """Take a place in the line. Raises RequestError if too many wait."""
         if self._answering >= self.most_answers:
             raise too_many()
         self._answering += 1
 
     def leave(self) -> None:
-        """Gives the place in the line back."""
+        """Give the place in the line back."""
         self._answering -= 1
 
     async def begin(self, request: CompletionRequest, request_sha256: bytes) -> PendingAnswer:
-        """The answer to a request, before its first token. Raises RequestError for a prompt that the model cannot
-        take."""
+        """Return the answer to a request, before its first token. Raises RequestError for a prompt that the model
+        cannot take."""
         loop = asyncio.get_running_loop()
         self._check_length(request)
         try:
@@ -157,8 +236,8 @@ class TextService:
         )
 
     async def whole(self, answer: PendingAnswer) -> tuple[bytes, bytes]:
-        """The body of an answer, and its receipt's digest. Raises StoppedError, MachineError, RequestDroppedError,
-        OSError."""
+        """Return the body of an answer, and its receipt's digest. Raises StoppedError, MachineError,
+        RequestDroppedError, OSError."""
         async with aclosing(self._choices(answer)) as choices:
             async for _ in choices:
                 pass
@@ -167,7 +246,7 @@ class TextService:
         return body, await self._issue(answer, body)
 
     async def events(self, answer: PendingAnswer) -> AsyncGenerator[bytes]:
-        """The events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`,
+        """Return the events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`,
         and TextChangedError."""
         decoder, writer, sent = TextDecoder(self._loaded.tokenizer, answer.tokens), answer.writer, sha256()
         request = answer.request
@@ -195,7 +274,7 @@ class TextService:
         yield last
 
     def _check_length(self, request: CompletionRequest) -> None:
-        """Raises RequestError for a text that no tokens have room for, before time is spent on encoding it."""
+        """Raise RequestError for a text that no tokens have room for, before time is spent on encoding it."""
         prompt = request.prompt
         texts = [prompt] if isinstance(prompt, str) else [one["content"] for one in prompt if isinstance(one, dict)]
         size = sum(len(text.encode()) for text in texts)
@@ -218,7 +297,7 @@ class TextService:
         return prompt_tokens(self._encoder, prompt)  # type: ignore[arg-type]
 
     async def _choices(self, answer: PendingAnswer) -> AsyncGenerator[Choice]:
-        """The tokens of an answer, as they are chosen. Whoever stops reading them gives the text up."""
+        """Return the tokens of an answer, as they are chosen. Whoever stops reading them gives the text up."""
         await self._free.acquire()
         loop, told = asyncio.get_running_loop(), asyncio.Queue[Choice | None]()
 
@@ -281,7 +360,7 @@ class TextService:
 
 
 def too_many() -> RequestError:
-    """The refusal of a request for which there is no place."""
+    """Return the refusal of a request for which there is no place."""
     return RequestError(
         "Too many requests wait already: ask again later.",
         code="overloaded",

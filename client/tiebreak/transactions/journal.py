@@ -14,7 +14,6 @@ cannot pay for an appeal or a challenge loses what it defends. So those records,
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import threading
@@ -22,15 +21,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, ClassVar, TypeVar
 
 from eth_typing import ChecksumAddress
-from eth_utils.address import to_checksum_address
+from pydantic import ConfigDict, TypeAdapter
 from roundlog.storage import lock_file, open_regular, replace_file, sync_directory
 
 from tiebreak.rpc.chain_errors import JournalError, JournalInUse
 
 T = TypeVar("T")
+
+HEX = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex")
+"""Settings of records in which bytes stand as hex digits."""
 
 SIZE = 1 << 20
 """Bytes of the reserve, or a quarter of a smaller disk: enough for some two hundred payments."""
@@ -53,7 +55,7 @@ class Reserve:
         """Bytes that it has less than it should: the disk is, or was a moment ago, full."""
 
     def fill(self) -> None:
-        """Fills the reserve as far as the disk has room for it. Never raises: a role works without it, too."""
+        """Fill the reserve as far as the disk has room for it. Never raises: a role works without it, too."""
         if self._path is None:
             return
         with self._lock:
@@ -63,7 +65,8 @@ class Reserve:
                 self.missing = max(1, self.missing)
 
     def write(self, write: Callable[[], T]) -> T:
-        """The result of `write`, which is called again after some of the reserve was given up if the disk is full.
+        """Return the result of `write`, which is called again after some of the reserve was given up if the disk is
+        full.
 
         Raises what it raises, and so the error of a full disk if nothing of the reserve is left."""
         while True:
@@ -74,7 +77,7 @@ class Reserve:
                     raise
 
     def _give_up(self) -> bool:
-        """Whether a part of the reserve could be given up."""
+        """Return whether a part of the reserve could be given up."""
         if self._path is None:
             return False
         with self._lock:
@@ -109,6 +112,7 @@ class Reserve:
 class Signed:
     """One signed transaction; fees in wei per gas."""
 
+    __pydantic_config__: ClassVar = HEX
     hash: bytes
     raw: bytes
     max_fee: int
@@ -119,6 +123,7 @@ class Signed:
 class Entry:
     """One intention. `since`: the newest block when it was signed first; `heard`: its end was told to the caller."""
 
+    __pydantic_config__: ClassVar = HEX
     purpose: str
     nonce: int
     to: ChecksumAddress | None
@@ -129,37 +134,9 @@ class Entry:
     signed: list[Signed] = field(default_factory=list)
     heard: bool = False
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "purpose": self.purpose,
-            "nonce": self.nonce,
-            "to": self.to,
-            "data": self.data.hex(),
-            "value": str(self.value),
-            "gas": self.gas,
-            "since": self.since,
-            "heard": self.heard,
-            "signed": [[one.hash.hex(), one.raw.hex(), one.max_fee, one.priority_fee] for one in self.signed],
-        }
 
-    @staticmethod
-    def from_json(content: dict[str, Any]) -> Entry:
-        """Raises KeyError, TypeError, ValueError for what `to_json` did not write."""
-        to = content["to"]
-        return Entry(
-            purpose=str(content["purpose"]),
-            nonce=int(content["nonce"]),
-            to=None if to is None else to_checksum_address(to),
-            data=bytes.fromhex(content["data"]),
-            value=int(content["value"]),
-            gas=int(content["gas"]),
-            since=int(content["since"]),
-            heard=bool(content["heard"]),
-            signed=[
-                Signed(bytes.fromhex(name), bytes.fromhex(raw), int(most), int(tip))
-                for name, raw, most, tip in content["signed"]
-            ],
-        )
+_ENTRIES = TypeAdapter(Entry)
+"""Reads and writes entries as JSON."""
 
 
 class Journal:
@@ -179,26 +156,26 @@ class Journal:
             reserve.fill()
 
     def load(self) -> list[Entry]:
-        """All entries in the order of their nonces. A file that is damaged is set aside under another name."""
+        """Return all entries in the order of their nonces. A file that is damaged is set aside under another name."""
         if self._place is None:
             return []
         found: list[Entry] = []
         for path in sorted(self._place.glob("*.json")):
             try:
                 with open_regular(path) as file:
-                    entry = Entry.from_json(json.loads(file.read()))
+                    entry = _ENTRIES.validate_json(file.read())
                 if path != self._path(entry.nonce):
                     raise ValueError(path.name)
             except OSError as error:
                 raise JournalError(f"{path} cannot be read ({error.strerror}): check the disk.") from error
-            except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            except ValueError:
                 path.replace(path.with_suffix(".damaged"))
             else:
                 found.append(entry)
         return sorted(found, key=lambda entry: entry.nonce)
 
     def write(self, entry: Entry) -> None:
-        """Remembers an entry as it is now. Raises JournalError."""
+        """Remember an entry as it is now. Raises JournalError."""
         if self._place is None:
             return
         try:
@@ -215,10 +192,10 @@ class Journal:
 
     def _put(self, entry: Entry) -> None:
         with replace_file(self._path(entry.nonce), private=True) as file:
-            file.write(json.dumps(entry.to_json()).encode())
+            file.write(_ENTRIES.dump_json(entry))
 
     def remove(self, entry: Entry) -> None:
-        """Forgets an entry that has ended for good. An entry that cannot be removed is looked at again by the next
+        """Forget an entry that has ended for good. An entry that cannot be removed is looked at again by the next
         process, which does no harm."""
         if self._place is not None:
             try:
@@ -227,7 +204,7 @@ class Journal:
                 return
 
     def close(self) -> None:
-        """Lets another process send."""
+        """Let another process send."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -51,7 +51,7 @@ Prompt = Callable[[str], str]
 def load_account(
     keystore: Path | None, *, environment: Mapping[str, str] = os.environ, prompt: Prompt | None = None
 ) -> LocalAccount:
-    """The account of `keystore`, or without one that of the private key in the variable `KEY_VARIABLE`.
+    """Return the account of `keystore`, or without one that of the private key in the variable `KEY_VARIABLE`.
 
     The keystore's password comes from the variable `PASSWORD_VARIABLE`, else from `prompt`. Raises AccountError.
     """
@@ -72,7 +72,8 @@ def load_account(
 
 
 def account_from_key(key: str, source: str) -> LocalAccount:
-    """The account of a private key of 64 hex digits, with or without 0x. The key never shows in the AccountError."""
+    """Return the account of a private key of 64 hex digits, with or without 0x. The key never shows in the
+    AccountError."""
     digits = key.strip().removeprefix("0x")
     try:
         if len(digits) == 64:
@@ -84,14 +85,15 @@ def account_from_key(key: str, source: str) -> LocalAccount:
 
 
 def devnet_account(index: int) -> LocalAccount:
-    """The `index`-th of the funded accounts of every development chain. Its key is public: never fund it elsewhere."""
+    """Return the `index`-th of the funded accounts of every development chain. Its key is public: never fund it
+    elsewhere."""
     Account.enable_unaudited_hdwallet_features()
     account: LocalAccount = Account.from_mnemonic(MNEMONIC, account_path=f"m/44'/60'/0'/0/{index}")
     return account
 
 
 def create_keystore(path: Path, password: str, account: LocalAccount | None = None) -> LocalAccount:
-    """Writes a keystore for `account`, or for a fresh one, which it returns; the file is for its owner's eyes only.
+    """Write a keystore for `account`, or for a fresh one, which it returns; the file is for its owner's eyes only.
 
     An existing file is never replaced. Raises AccountError.
     """
@@ -109,13 +111,8 @@ def create_keystore(path: Path, password: str, account: LocalAccount | None = No
     return chosen
 
 
-def read_keystore(path: Path, password: str) -> LocalAccount:
-    """Decrypts a keystore. Raises AccountError: no such file, readable by others, malformed, or a wrong password."""
-    return _unlock(path, _read(path), password)
-
-
 def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.environ) -> LocalAccount:
-    """The account of a file with a private key of 64 hex digits, or of a keystore, whose password comes from the
+    """Return the account of a file with a private key of 64 hex digits, or of a keystore, whose password comes from the
     variable `IMPORT_PASSWORD_VARIABLE`, else from `prompt`. Raises AccountError, in which no key ever shows: no such
     file, readable by others, neither of both, or a wrong password."""
     raw = read_secret(path, "key file")
@@ -127,7 +124,7 @@ def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.
 
 
 def read_secret(path: Path, what: str) -> bytes:
-    """A secret file's bytes. Raises AccountError for one that cannot be read, or that others may read."""
+    """Return a secret file's bytes. Raises AccountError for one that cannot be read, or that others may read."""
     try:
         with open_regular(path) as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -140,7 +137,8 @@ def read_secret(path: Path, what: str) -> bytes:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A keystore, still encrypted, its names in lower case. Raises AccountError for whatever no password can cure."""
+    """Return a keystore, still encrypted, its names in lower case. Raises AccountError for whatever no password can
+    cure."""
     raw = read_secret(path, "keystore")
     if len(raw) > _MAX_KEYSTORE:
         raise _malformed(path)
@@ -154,7 +152,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check(path: Path, content: dict[str, Any], crypto: dict[str, Any], parameters: dict[str, Any]) -> None:
-    """Raises AccountError for a keystore that eth-keyfile would open as another account, since it looks neither at the
+    """Raise AccountError for a keystore that eth-keyfile would open as another account, since it looks neither at the
     cipher nor at the derived key's length, or at any cost; ValueError and the like for one that lacks something."""
     is_scrypt = crypto["kdf"] == "scrypt"
     forms: dict[str, list[Any]] = {"version": [3], "kdf": ["scrypt", "pbkdf2"], "cipher": ["aes-128-ctr"]}
@@ -205,13 +203,13 @@ def _unlock(path: Path, content: dict[str, Any], password: str) -> LocalAccount:
 
 
 def sign_text(account: LocalAccount, text: str) -> bytes:
-    """The account's signature over a text: 65 bytes."""
+    """Return the account's signature over a text: 65 bytes."""
     return bytes(account.sign_message(encode_defunct(text=text)).signature)
 
 
 def signer_of(text: str, signature: bytes) -> bytes | None:
-    """The 20-byte address that has made a signature over a text; None if the bytes are no signature in its one form,
-    r, s and v: 65 bytes, an s of at most half the group's order (EIP-2), a v of 27 or 28."""
+    """Return the 20-byte address that has made a signature over a text; None if the bytes are no signature in its one
+    form, r, s and v: 65 bytes, an s of at most half the group's order (EIP-2), a v of 27 or 28."""
     # The account's key would give others for each: with n - s and the other v, and with the v of a chain.
     if len(signature) != 65 or signature[64] not in (27, 28) or int.from_bytes(signature[32:64]) > SECPK1_N // 2:
         return None

@@ -83,7 +83,7 @@ class RemoteSigner:
         """Instant until which it is not asked, and the reason."""
 
     def sign_transaction(self, transaction: Mapping[str, Any], /) -> SignedBytes:
-        """The signed transaction. `transaction`: as eth-account takes it, of type 2.
+        """Return the signed transaction. `transaction`: as eth-account takes it, of type 2.
 
         Raises SignerUnavailable, SignerRefused (both at once for a while after a failure), and WrongSignature for
         anything but a signature under this transaction."""
@@ -160,7 +160,7 @@ class RemoteSigner:
 def connect_signer(
     location: str, account: ChecksumAddress | None = None, *, stop: threading.Event | None = None
 ) -> RemoteSigner:
-    """The signer at a location (as of `tiebreak.rpc.node.connect`), with that account, or its only one.
+    """Return the signer at a location (as of `tiebreak.rpc.node.connect`), with that account, or its only one.
 
     Raises SignerUnavailable if nobody answers there, and AccountError if it has no such account."""
     try:
@@ -191,7 +191,7 @@ def _chosen(name: str, shown: Sequence[ChecksumAddress], account: ChecksumAddres
 
 
 def _asked(account: ChecksumAddress, transaction: Mapping[str, Any]) -> dict[str, object]:
-    """The transaction as signers take it."""
+    """Return the transaction as signers take it."""
     asked: dict[str, object] = {"from": account, "type": "0x2", "data": "0x" + bytes(transaction["data"]).hex()}
     if "to" in transaction:
         asked["to"] = transaction["to"]
@@ -201,7 +201,7 @@ def _asked(account: ChecksumAddress, transaction: Mapping[str, Any]) -> dict[str
 
 
 def _fields(transaction: Mapping[str, Any]) -> list[bytes | list[bytes]]:
-    """The transaction's fields in the order of EIP-1559, as they are encoded."""
+    """Return the transaction's fields in the order of EIP-1559, as they are encoded."""
     receiver = to_canonical_address(transaction["to"]) if "to" in transaction else b""
     return [
         *(_number(transaction[name]) for name in ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas")),
@@ -213,7 +213,7 @@ def _fields(transaction: Mapping[str, Any]) -> list[bytes | list[bytes]]:
 
 
 def _is_half(value: object) -> bool:
-    """Whether these bytes can be r or s of a signature: a number of at most 32 bytes, without zeros in front."""
+    """Return whether these bytes can be r or s of a signature: a number of at most 32 bytes, without zeros in front."""
     return isinstance(value, bytes) and 0 < len(value) <= 32 and value[0] != 0
 
 

@@ -1,13 +1,19 @@
 """Sends the transactions of one account, so that every intention is carried out once, whatever happens on the way.
 
-`signer` signs and hands over one transaction, `outbox` follows all of them, and `Sender` waits.
+Every transaction is written into a journal before it is sent. All transactions for one intention have the same nonce,
+so a block takes one of them at most. So an answer that is lost, a receipt that is late, a restart and a repeated call
+all lead back to the same nonce. When a block proves that a foreign transaction (another process with the same key) has
+used this one, a call without value takes another nonce, and a payment ends: the other process may have paid the same,
+so that its caller has to look at the chain first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from eth_typing import ChecksumAddress
@@ -15,24 +21,30 @@ from eth_typing import ChecksumAddress
 from tiebreak.http_client import Halted, Pauses, pause
 from tiebreak.rpc.answers import Block, TransactionReceipt
 from tiebreak.rpc.chain_errors import (
+    REVERTED,
     ChainError,
     ChainUnavailable,
+    InsufficientFunds,
     InvalidAnswer,
+    NonceTaken,
+    RpcRefused,
     SignerError,
     Stopped,
     TransactionFailed,
     TransactionPending,
 )
-from tiebreak.rpc.node import ChainNode
-from tiebreak.transactions.journal import Entry
-from tiebreak.transactions.outbox import Outbox
-from tiebreak.transactions.pending_transactions import Sent, purpose_of
-from tiebreak.transactions.signer import MAX_FEE, Key
+from tiebreak.rpc.node import MAX_REORGANISATION, BlockPace, ChainNode
+from tiebreak.transactions.journal import Entry, Journal, Reserve
+from tiebreak.transactions.signer import MAX_FEE, Key, Sent, Signer, Use, purpose_of, receipt_of, who_used
 
 _LEAST_PAUSE, _PAUSE = 0.01, 1.0  # seconds between questions, a fraction of a block's time on public chains
+_KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
+_GAP_SECONDS = 30.0
+_SECOND_LOOK = 5.0  # seconds
+_GAP_BLOCKS = 6
 
 
-class Sender(Outbox):
+class Sender(Signer):
     """Signs and sends for `account`. Methods may be called from several threads.
 
     `directory`: where the journal lies (the role's own directory); None: in memory only, for commands that end at once.
@@ -56,7 +68,21 @@ class Sender(Outbox):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
-        super().__init__(node, account, directory=directory, max_fee=max_fee, replace_after=replace_after, clock=clock)
+        super().__init__(node, account, max_fee)
+        self._directory = directory
+        self.reserve = Reserve(directory)
+        """Bytes of the directory's disk that are kept for records of payments."""
+        self._replace_after = replace_after
+        self._clock = clock
+        self._lock = threading.RLock()
+        """Guards everything below."""
+        self._pending: dict[int, Sent] = {}
+        self._next = 0
+        self._pace = BlockPace(clock)
+        self._view = node.view
+        self._head_at = 0.0
+        self._gap: tuple[int, int, float] | None = None
+        """A nonce below ours that no block takes, with the block and time since it was seen."""
         self._most_pending = most_pending
         self._patience = patience
         self._stop = stop if stop is not None else node.stop
@@ -73,7 +99,7 @@ class Sender(Outbox):
         purpose: str | None = None,
         confirmations: int | None = None,
     ) -> TransactionReceipt:
-        """Sends a call (or with `to` None a contract's creation code) and waits for its receipt.
+        """Send a call (or with `to` None a contract's creation code) and wait for its receipt.
 
         `value` in wei; `purpose` as in `submit`; `confirmations`: blocks that have to lie on it (None: the node's).
         Raises RpcRefused when the call would revert (its `data` says why), InsufficientFunds, JournalError,
@@ -90,7 +116,7 @@ class Sender(Outbox):
         purpose: str | None = None,
         gas: int | None = None,
     ) -> Sent:
-        """Sends a call and does not wait for a block.
+        """Send a call and do not wait for a block.
 
         `purpose`: the name of the intention, which is carried out once: while the journal remembers a transaction for
         it that has not failed, also one of a former life of this process, that is given back and nothing is sent.
@@ -122,7 +148,8 @@ class Sender(Outbox):
             return sent
 
     def wait(self, sent: Sent, *, confirmations: int | None = None) -> TransactionReceipt:
-        """The receipt, once it lies `confirmations` blocks deep (None: the node's), or the error that ended it."""
+        """Return the receipt, once it lies `confirmations` blocks deep (None: the node's), or the error that ended
+        it."""
         depth = self._node.confirmations if confirmations is None else confirmations
         deadline = self._clock() + self._patience
         with self._lock:
@@ -131,7 +158,7 @@ class Sender(Outbox):
             self._wait_for_block(sent, deadline)
             while not self._settled(sent, depth):
                 self._rest(min(_PAUSE, max(0.05, self._pace.due())))
-                self._poll()
+                self.poll()
                 if sent.receipt is None:
                     self._wait_for_block(sent, self._clock() + self._patience)
         finally:
@@ -139,17 +166,8 @@ class Sender(Outbox):
                 sent.awaited -= 1
         return self._heard(sent)
 
-    def poll(self, head: Block | None = None) -> list[Sent]:
-        """One look at all that is on its way; replaces what is stuck. Returns what a block has taken, or what ended in
-        another way, since the last call and for nobody who waits.
-
-        `head`: the newest block, if the caller has just asked for it. Two requests, and one for each transaction that
-        was taken.
-        """
-        return self._poll(head)
-
     def settle(self) -> None:
-        """Waits until blocks have taken everything that this account has sent, for as long as patience lasts, so that
+        """Wait until blocks have taken everything that this account has sent, for as long as patience lasts, so that
         the newest state shows what a former life of this process has done."""
         deadline = self._clock() + self._patience
         with self._lock:
@@ -157,8 +175,32 @@ class Sender(Outbox):
         while self.pending or self._node.nonce(self.address, pending=True) > self._node.nonce(self.address):
             if self._clock() > deadline:
                 return
-            self._poll()
+            self.poll()
             self._rest(_PAUSE)
+
+    @property
+    def pending(self) -> tuple[Sent, ...]:
+        """Transactions that no block has taken yet, in the order of their nonces."""
+        with self._lock:
+            return tuple(sent for _, sent in sorted(self._pending.items()) if not sent.done)
+
+    def open(self) -> None:
+        """Take the directory for this process, before the first transaction does. Raises JournalInUse if another
+        process has it, JournalError, and the errors of ChainNode; the directory is free again then."""
+        with self._lock:
+            try:
+                self._open()
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Let another process send from this directory."""
+        with self._lock:
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
+                self._pending = {}
 
     # Waiting.
 
@@ -171,7 +213,7 @@ class Sender(Outbox):
                 raise TransactionPending(
                     f"{len(waiting)} transactions of {self.address} wait for a block: look again when it has come."
                 )
-            self._poll()
+            self.poll()
             self._rest(min(_PAUSE, max(0.05, self._pace.due())))
 
     def _wait_for_block(self, sent: Sent, deadline: float) -> None:
@@ -187,16 +229,16 @@ class Sender(Outbox):
             self._rest(max(pauses.next(), self._pace.due()))
 
     def _is_taken(self, sent: Sent) -> bool:
-        """One look at one transaction: mostly it is there, and costs one request."""
+        """Return one look at one transaction: mostly it is there, and costs one request."""
         with self._lock:
             if not sent.done and sent.offered_at is not None:
                 self._find_receipt(sent)
             if not sent.done:
-                self._poll()
+                self.poll()
             return sent.done
 
     def _settled(self, sent: Sent, depth: int) -> bool:
-        """True if the end of an intention lies deep enough in the chain that the node has now."""
+        """Return whether the end of an intention lies deep enough in the chain that the node has now."""
         if sent.error is not None or depth == 0:
             return True
         with self._lock:
@@ -233,3 +275,248 @@ class Sender(Outbox):
                 "stopped while a transaction waited for its block (the journal has it): run the same command again to "
                 "carry on."
             ) from error
+
+    # Knowledge of the chain.
+
+    def _open(self) -> None:
+        """Open the journal and ask for the account's nonce, at the first use."""
+        if self._journal is not None:
+            return
+        name = ""
+        if self._directory is not None:
+            first = self._node.block(0)
+            if first is None:
+                raise InvalidAnswer(f"{self._node.name} does not have block 0: use another node.")
+            # Development chains share a chain id, and a new one begins with other blocks.
+            name = f"{self._node.chain_id}-{first.hash.hex()[:8]}-{self.address}"
+        journal = Journal(self._directory, name, self.reserve)
+        try:
+            entries = journal.load()
+            waiting = self._node.nonce(self.address, pending=True)
+        except BaseException:
+            journal.close()
+            raise
+        self._pending = {}
+        for entry in entries:
+            twin = next((one for one in self._pending.values() if one.purpose == entry.purpose), None)
+            if twin is not None and (twin.named or not (entry.heard or twin.entry.heard)):
+                # A foreign transaction had taken the first nonce; the process died before it could forget it.
+                del self._pending[twin.nonce]
+                journal.remove(twin.entry)
+            self._pending[entry.nonce] = Sent(entry, former=True)
+        self._journal = journal
+        self._next = max([waiting, *(nonce + 1 for nonce in self._pending)])
+        if self._pending:
+            self.poll()
+
+    def _known(self, purpose: str) -> Sent | None:
+        """Return the transaction that carries out this purpose; None if there is none, or if it is to be repeated."""
+        for nonce, sent in sorted(self._pending.items(), reverse=True):
+            if sent.purpose != purpose or sent.error is not None:
+                continue
+            if sent.receipt is not None and not sent.receipt.succeeded:
+                if sent.entry.heard or sent.former:
+                    # The caller has looked again since, and wants another attempt.
+                    self._forget(nonce)
+                    return None
+                return sent
+            if sent.receipt is not None and sent.entry.heard:
+                shown = receipt_of(self._node, self.address, sent.entry, sent.receipt.transaction)
+                if shown is None:
+                    # A reorganisation has dropped it, and the node may have forgotten it as well.
+                    sent.receipt = sent.taken = sent.offered_at = None
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused):
+                        self._offer_again(sent)
+                elif not sent.named:
+                    return None  # a repetition on purpose
+                else:
+                    sent.receipt = shown
+            return sent
+        return None
+
+    def _recent_head(self) -> Block:
+        age = self._clock() - self._head_at
+        if self._head is None or age > max(0.5, 0.5 * (self._pace.interval or 0.0)):
+            self._see(self._node.head())
+        assert self._head is not None
+        return self._head
+
+    def _see(self, head: Block) -> None:
+        if self._node.view != self._view:
+            # Another node is believed now, and its newest block counts, higher or lower.
+            self._view, self._head, self._pace = self._node.view, None, BlockPace(self._clock)
+        # A node that lags behind shows nothing new.
+        if self._head is None or head.number >= self._head.number - MAX_REORGANISATION:
+            self._head, self._head_at = head, self._clock()
+            self._pace.observe(head)
+
+    def _withdraw(self, sent: Sent) -> None:
+        """Free the nonce of a new transaction that the node has refused for good."""
+        self._forget(sent.nonce)
+        if self._next == sent.nonce + 1:
+            self._next = sent.nonce
+
+    def _forget(self, nonce: int) -> None:
+        sent = self._pending.pop(nonce, None)
+        if sent is not None and self._journal is not None:
+            self._journal.remove(sent.entry)
+
+    # All of them.
+
+    def poll(self, head: Block | None = None) -> list[Sent]:
+        """Return one look at all that is on its way; replaces what is stuck. Returns what a block has taken, or what
+        ended in another way, since the last call and for nobody who waits.
+
+        `head`: the newest block, if the caller has just asked for it. Two requests, and one for each transaction that
+        was taken.
+        """
+        with self._lock:
+            self._open()
+            self._see(head if head is not None else self._node.head())
+            if not self._pending:
+                return []
+            count = self._node.nonce(self.address)
+            for nonce, sent in sorted(self._pending.items()):
+                if sent.error is None:
+                    # A fault of the node about one keeps no other waiting; the next look comes soon.
+                    with contextlib.suppress(ChainUnavailable, InvalidAnswer, RpcRefused, SignerError):
+                        self._look_at(sent, nonce < count)
+            lowest = next((sent for _, sent in sorted(self._pending.items()) if not sent.done), None)
+            with contextlib.suppress(SignerError):  # what was signed before is out, and can be heard of
+                if lowest is not None and lowest.nonce == count:
+                    self._push(lowest)
+                self._watch_gap(count, lowest)
+            ended = [sent for sent in self._pending.values() if sent.done and not sent.entry.heard and not sent.awaited]
+            ended = [sent for sent in ended if not sent.former]
+            for sent in ended:
+                sent.entry.heard = True
+                self._remember_end(sent)
+            self._clear()
+            return ended
+
+    def _look_at(self, sent: Sent, used: bool) -> None:
+        """Bring one intention up to date. used: whether the chain counts its nonce as used."""
+        assert self._head is not None
+        if used and sent.receipt is None:
+            self._find_receipt(sent)
+            if sent.receipt is None and self._is_foreign(sent):
+                self._evade(sent)
+        elif not used:
+            if sent.receipt is not None and self._head.number >= sent.receipt.block:
+                sent.receipt = sent.taken = (
+                    None  # a reorganisation has dropped it; the node may have forgotten it as well
+                )
+                sent.offered_at = None
+            if sent.receipt is None and sent.offered_at is None:
+                self._offer_again(sent)
+
+    def _is_foreign(self, sent: Sent) -> bool:
+        """Return whether a foreign transaction has used the nonce, seen by two looks at different times.
+
+        In the middle of a reorganisation the servers behind one address may show two chains at once."""
+        assert self._head is not None
+        depth = self._node.confirmations if sent.entry.value else 0
+        use = who_used(self._node, self.address, sent, self._head.number, depth)
+        if use is Use.OURS:
+            sent.suspected = None
+            self._find_receipt(sent)
+        if use is not Use.FOREIGN:
+            return False
+        if sent.suspected is None:
+            sent.suspected = self._head.number, self._clock()
+            return False
+        block, since = sent.suspected
+        return self._head.number > block or self._clock() - since >= _SECOND_LOOK
+
+    def _find_receipt(self, sent: Sent) -> None:
+        # The newest are the likeliest; which of many it was is told by the block that has it.
+        for name in sent.hashes[:2] if sent.taken is None else (sent.taken,):
+            receipt = receipt_of(self._node, self.address, sent.entry, name)
+            if receipt is not None:
+                sent.receipt = receipt
+                sent.offered_at = receipt.block if sent.offered_at is None else sent.offered_at
+                return
+
+    def _offer_again(self, sent: Sent) -> None:
+        try:
+            self._offer(sent)
+        except RpcRefused:
+            return  # it was taken once, and may be again: its nonce stays its own
+        except InsufficientFunds:
+            return
+
+    def _push(self, sent: Sent) -> None:
+        """Replace a transaction that is stuck, counted in blocks: while no block comes, no fee helps."""
+        assert self._head is not None
+        if sent.offered_at is not None and self._head.number - sent.offered_at >= self._replace_after:
+            self._raise_offer(sent)
+            self._offer_again(sent)
+
+    def _watch_gap(self, count: int, lowest: Sent | None) -> None:
+        """Fill a nonce that nobody uses, so that what comes after it can go on.
+
+        A former life without a journal, or another process, has sent something there that no block takes; or the node
+        had counted a transaction that it then lost. It is another intention's nonce, so an empty transaction takes it.
+        """
+        assert self._head is not None
+        if lowest is None or lowest.nonce <= count:
+            self._gap = None
+            return
+        if self._gap is None or self._gap[0] != count:
+            self._gap = count, self._head.number, self._clock()
+        _, block, since = self._gap
+        if self._head.number - block < _GAP_BLOCKS and self._clock() - since < _GAP_SECONDS:
+            return
+        entry = Entry(
+            purpose=f"fill the gap at nonce {count}", nonce=count, to=self.address, data=b"", value=0, gas=21_000,
+            since=self._head.number, heard=True,
+        )  # fmt: skip
+        filler = Sent(entry)
+        self._sign(filler, self._offers.first(self._head))
+        self._pending[count] = filler
+        self._offer_again(filler)
+
+    def _evade(self, sent: Sent) -> None:
+        """Send a call again with a new nonce, after a foreign transaction has used its own."""
+        old = sent.entry
+        if old.value:
+            sent.error = NonceTaken(
+                f"another process has sent from account {self.address} in place of this payment, and may have paid the "
+                "same: look at the chain again, and stop one of the two."
+            )
+            return
+        assert self._head is not None and self._journal is not None
+        try:
+            gas = self._gas(old.to, old.data, old.value)
+        except RpcRefused as error:
+            if error.data is None and error.code != REVERTED:
+                raise
+            sent.error = error
+            return
+        except InsufficientFunds as error:
+            sent.error = error
+            return
+        nonce = max(self._next, self._node.nonce(self.address, pending=True))
+        fees = self._offers.first(self._head)
+        new = replace(old, nonce=nonce, gas=gas, since=self._head.number, signed=[])
+        sent.entry = new
+        self._sign(sent, fees)
+        sent.suspected = sent.between = sent.taken = sent.offered_at = None
+        del self._pending[old.nonce]
+        self._pending[nonce] = sent
+        self._next = nonce + 1
+        self._journal.remove(old)
+        self._offer_again(sent)
+
+    def _clear(self) -> None:
+        """Forget what has ended and what no reorganisation can bring back."""
+        assert self._head is not None
+        for nonce, sent in list(self._pending.items()):
+            if sent.error is not None and (sent.entry.heard or sent.former):
+                self._forget(nonce)
+            elif sent.receipt is not None:
+                deep = self._head.number - sent.receipt.block
+                remembered = sent.entry.value and (sent.named or not sent.entry.heard)
+                kept = _KEPT_VALUE if remembered else MAX_REORGANISATION
+                if deep > max(kept, self._node.confirmations) and not sent.awaited:
+                    self._forget(nonce)

@@ -7,9 +7,10 @@ game, the opening of a seal or an appeal that is not made costs more than it sav
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from roundlog.storage import StorageError, read_record, write_record
 
 from tiebreak.quantities import in_ether, in_utc
@@ -35,16 +36,27 @@ class SpendingLimit(ChainError):
         super().__init__(text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Payment:
     """One undertaking. `at`: chain time; `by_us`: this machine's time; `wei`: value and fee; `settled`: whether that is
     what it came to."""
 
     job: str
     at: int
-    wei: int
-    settled: bool
     by_us: int
+    wei: int
+    settled: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Record:
+    """The payments by their names. `earlier`: wei by job, of payments that were settled more than a day ago."""
+
+    payments: dict[str, _Payment] = field(default_factory=dict)
+    earlier: dict[str, int] = field(default_factory=dict)
+
+
+_RECORD = TypeAdapter(_Record)
 
 
 class Spending:
@@ -68,21 +80,20 @@ class Spending:
         self._path = directory / "spending.json"
         self._place = place
         self._per_day, self._per_job, self._today = per_day, per_job, today
-        self._payments: dict[str, _Payment] | None = None
-        self._earlier: dict[str, int] = {}
-        """Wei by job, of payments that were settled more than a day ago."""
+        self._record: _Record | None = None
         self._seen: tuple[int, int, int] | None = None
         """Identity of the record's file when it was read or written last; None: it was not there."""
 
     def require(self, name: str | None, job: int, wei: int, now: int) -> None:
-        """Raises SpendingLimit if a payment of `wei` for a job is more than a limit allows now; never for one that was
+        """Raise SpendingLimit if a payment of `wei` for a job is more than a limit allows now; never for one that was
         entered under that name before. name: None for one that is only thought of."""
         if self._per_day is None and self._per_job is None:
             return
-        payments, place = self._read(), self._job(job)
+        record, place = self._read(), self._job(job)
+        payments = record.payments
         if name in payments or (name is None and any(not one.settled for one in payments.values() if one.job == place)):
             return
-        spent = self._earlier.get(place, 0) + sum(one.wei for one in payments.values() if one.job == place)
+        spent = record.earlier.get(place, 0) + sum(one.wei for one in payments.values() if one.job == place)
         if self._per_job is not None and spent + wei > self._per_job:
             raise SpendingLimit(
                 f"--spend-per-job {in_ether(self._per_job)} does not allow another undertaking in job {job} (spent: "
@@ -92,19 +103,22 @@ class Spending:
             self._require_day(self._per_day, list(payments.values()), wei, now)
 
     def enter(self, name: str, job: int, wei: int, now: int) -> None:
-        """Remembers a payment before it is signed. Raises SpendingLimit if that cannot be put on record."""
-        payments = self._read()
-        if name not in payments:
-            payments[name] = _Payment(
-                self._job(job), now, wei, False, now if self._today is None else int(self._today())
-            )
-            self._forget_old(now)
-            self._write()
+        """Remember a payment before it is signed. Raises SpendingLimit if that cannot be put on record."""
+        record = self._read()
+        if name not in record.payments:
+            by_us = now if self._today is None else int(self._today())
+            record.payments[name] = _Payment(job=self._job(job), at=now, by_us=by_us, wei=wei)
+            for old, one in list(record.payments.items()):
+                if one.settled and not self._left(one, now):
+                    record.earlier[one.job] = record.earlier.get(one.job, 0) + one.wei
+                    del record.payments[old]
+            self._write(record)
 
     def settle(self, name: str, wei: int, *, failed: bool = False) -> None:
-        """Takes in what a payment has come to. failed: whether its transaction failed in its block, so that it took gas
+        """Take in what a payment has come to. failed: whether its transaction failed in its block, so that it took gas
         only, and the next attempt under this name is another payment."""
-        payments = self._read()
+        record = self._read()
+        payments = record.payments
         if (known := payments.get(name)) is None or known.settled:
             return
         if failed:
@@ -113,21 +127,22 @@ class Spending:
             before = payments.get(name)
             wei += before.wei if before is not None else 0
         payments[name] = replace(known, wei=wei, settled=True)
-        self._write()
+        self._write(record)
 
     def cancel(self, name: str) -> None:
-        """Forgets a payment that was not sent."""
-        payments = self._read()
-        if (known := payments.get(name)) is not None and not known.settled:
-            del payments[name]
-            self._write()
+        """Forget a payment that was not sent."""
+        record = self._read()
+        if (known := record.payments.get(name)) is not None and not known.settled:
+            del record.payments[name]
+            self._write(record)
 
     def last_day(self, now: int) -> int:
-        """Wei of the last 24 hours."""
-        return sum(one.wei for one in self._read().values() if self._left(one, now))
+        """Return the wei of the last 24 hours."""
+        return sum(one.wei for one in self._read().payments.values() if self._left(one, now))
 
     def _left(self, payment: _Payment, now: int) -> int:
-        """Seconds for which a payment counts still. A clock that has gone back since it was entered says nothing."""
+        """Return seconds for which a payment counts still. A clock that has gone back since it was entered says
+        nothing."""
         passed = [now - payment.at] + ([] if self._today is None else [int(self._today()) - payment.by_us])
         known = [one for one in passed if one >= 0]
         return max(0, DAY - min(known)) if known else DAY
@@ -156,34 +171,19 @@ class Spending:
     def _job(self, job: int) -> str:
         return f"{self._place} {job}"
 
-    def _forget_old(self, now: int) -> None:
-        assert self._payments is not None
-        for name, one in list(self._payments.items()):
-            if one.settled and not self._left(one, now):
-                self._earlier[one.job] = self._earlier.get(one.job, 0) + one.wei
-                del self._payments[name]
-
-    def _read(self) -> dict[str, _Payment]:
-        """The payments. They are read again if another process has written: it is refused the journal, but may have
+    def _read(self) -> _Record:
+        """Return the record. It is read again if another process has written: it is refused the journal, but may have
         come this far."""
-        payments: dict[str, _Payment] = {}
         try:
             seen = self._look()
-            if self._payments is not None and seen == self._seen:
-                return self._payments
-            self._earlier = {}
-            if seen is not None:
-                record = read_record(self._path, _MOST_BYTES)
-                for name, (job, at, wei, settled, *by_us) in record["payments"].items():
-                    # Earlier versions knew the chain's time only.
-                    payments[name] = _Payment(str(job), int(at), int(wei), bool(settled), int((*by_us, at)[0]))
-                self._earlier = {str(job): int(wei) for job, wei in record["earlier"].items()}
+            if self._record is None or seen != self._seen:
+                found = None if seen is None else _RECORD.validate_python(read_record(self._path, _MOST_BYTES))
+                self._record, self._seen = found or _Record(), seen
         except (StorageError, OSError) as error:
             raise self._unusable(str(error)) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except ValueError as error:
             raise self._unusable("it is not what was written there") from error
-        self._payments, self._seen = payments, seen
-        return payments
+        return self._record
 
     def _look(self) -> tuple[int, int, int] | None:
         try:
@@ -192,18 +192,12 @@ class Spending:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _write(self) -> None:
-        assert self._payments is not None
-        payments = {
-            name: [one.job, one.at, str(one.wei), one.settled, one.by_us] for name, one in self._payments.items()
-        }
-        earlier = {job: str(wei) for job, wei in self._earlier.items()}
+    def _write(self, record: _Record) -> None:
         try:
-            record = {"payments": payments, "earlier": earlier}
-            self._reserve.write(lambda: write_record(self._path, record))
+            self._reserve.write(lambda: write_record(self._path, asdict(record)))
             self._seen = self._look()
         except (StorageError, OSError) as error:
-            self._payments = None  # read again: what is not on disk would be forgotten by the next process
+            self._record = None  # read again: what is not on disk would be forgotten by the next process
             raise self._unusable(str(error)) from error
 
     def _unusable(self, why: str) -> SpendingLimit:

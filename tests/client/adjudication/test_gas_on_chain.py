@@ -42,16 +42,6 @@ def described(name: str, inputs: list[torch.Tensor], **attributes: Any) -> tuple
     return describe(program, len(inputs)), memory
 
 
-def in_format(descriptor: Descriptor, memory: Memory, dtype: DType) -> tuple[Descriptor, Memory]:
-    """The same operator on the same numbers, rounded to a dtype instead of FP32."""
-    values = dict(memory.values)
-    for item in descriptor.inputs:
-        if item.dtype == DType.F32:
-            numbers = torch.frombuffer(bytearray(memory.values[item.value]), dtype=torch.float32)
-            values[item.value] = bytes(tensor_bytes(numbers.to(dtype.torch_dtype)))
-    return of_numbers(descriptor, dtype), Memory(values=values)
-
-
 def in_subnormals(descriptor: Descriptor, memory: Memory) -> tuple[Descriptor, Memory]:
     """The same operator on F16 as the engine cuts it, and on the numbers that cost the most to read: the first 1023
     subnormal ones, in the order of the FP32 ones."""
@@ -160,40 +150,9 @@ def test_a_read_of_f16_takes_no_more_than_estimated(adjudicator: Any, name: str)
     assert 0 < used[0] - used[1] <= GAS_PER_F16_READ * reads, (used, reads)
 
 
-OTHERS: dict[str, Callable[[], tuple[Descriptor, Memory]]] = {
-    # Zeros cost less in call data, and small integers have more of them in FP32.
-    "a rising maximum": lambda: described("amax", [normal(8192).sort().values], dims=(0,)),
-    "the place of a rising maximum": lambda: described("argmax", [normal(8192).sort().values], dim=0),
-    "a sum of two": lambda: described("add", [normal(100, 77), normal(77)]),
-    "a quotient": lambda: described("div", [normal(5000), normal(5000)]),
-    "a comparison": lambda: described("lt", [normal(100, 77), normal(77)]),
-    "a function": lambda: described("exp", [normal(3000)]),
-    "a copy": lambda: described("flip", [normal(100, 77)], dim=0),
-    "a choice": lambda: described("where", [normal(4000) > 0, normal(4000), normal(4000)]),
-}
-
-
-@pytest.mark.slow_but("a dot product", "a rising maximum", "a sum of two", "a function")
-@pytest.mark.parametrize("name", {**REDUCED, **OTHERS})
-def test_bf16_takes_no_more_gas_than_fp32(adjudicator: Any, name: str) -> None:
-    descriptor, memory = {**REDUCED, **OTHERS}[name]()
-    element = descriptor.elements // 2
-    used = spent(adjudicator, descriptor, element, memory)
-    descriptor, memory = in_format(descriptor, memory, DType.BF16)
-    short = spent(adjudicator, descriptor, element, memory)
-    assert short <= used, (short, used)
-
-
 def test_one_of_64_operands_fits_a_transaction(adjudicator: Any) -> None:
     descriptor, memory = described("cat", [normal(3, 50) + i for i in range(64)], dim=1)
     assert spent(adjudicator, descriptor, descriptor.elements - 1, memory) < LIMIT - GAME
-
-
-def test_a_number_of_a_row_of_4_megabytes_is_proven_with_a_million_gas(adjudicator: Any) -> None:
-    items, rows = 1 << 20, 5
-    descriptor = Descriptor(family=Family.DATA, dtype=DType.F32, iteration=(items,), parameters=(1, 2, items, items))
-    memory = Memory(fields=[b"", bytes(tensor_bytes(normal(rows, items)))])
-    assert 21_000 < spent(adjudicator, descriptor, items - 7, memory, rows) <= 1_000_000 - GAME
 
 
 def test_a_number_of_the_largest_field_fits_a_transaction(adjudicator: Any) -> None:

@@ -13,7 +13,7 @@ from roundlog.training.trainer import Trainer
 from tiebreak.cli.app import app
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.launcher import start_devnet
-from tiebreak.roles.background_jobs import Threads
+from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.rpc.node import connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
@@ -34,14 +34,14 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_background_job_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Threads of a role that gave up go on until their process ends, and would print into the next test's output."""
-    begun: list[Threads] = []
-    make = Threads.__init__
+    begun: list[BackgroundJobs] = []
+    make = BackgroundJobs.__init__
 
-    def remembered(self: Threads, *arguments: Any, **options: Any) -> None:
+    def remembered(self: BackgroundJobs, *arguments: Any, **options: Any) -> None:
         make(self, *arguments, **options)
         begun.append(self)
 
-    monkeypatch.setattr(Threads, "__init__", remembered)
+    monkeypatch.setattr(BackgroundJobs, "__init__", remembered)
     yield
     for background_jobs in begun:
         assert background_jobs.close(60), "a background job goes on for a minute after it was told to stop"

@@ -92,17 +92,6 @@ def test_whoever_lies_about_one_number_loses(liar: Side, tmp_path: Path, short_s
     assert expected | {"level OPERATOR", "level PARTIAL"} <= set(made), made
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
-@pytest.mark.parametrize("segments", ["long", "short"])
-def test_many_more_lies_lose(liar: Side, segments: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if segments == "short":
-        request.getfixturevalue("short_segments")
-    for seed in range(22, 240):
-        job, rng = random_job(seed), Random(seed)
-        dispute(job, tmp_path / str(seed), [lies_of(job, rng) for _ in range(rng.choice((1, 1, 3)))], liar)
-
-
 def hostile_jobs(count: int) -> list[tuple[int, Job]]:
     return [(seed, job_of(*hostile(seed))) for seed in range(count)]
 
@@ -275,39 +264,6 @@ def test_a_function_that_the_contract_does_not_decide_is_the_referees(liar: Side
         assert (model.outcome, model.reason) == (won(liar.other), Reason.VERDICT)
         asked += 1
     assert asked >= 4
-
-
-def job_of_a_product(terms: int) -> Job:
-    """Stores the product of a row and a column of BF16 numbers, as a GPU's tensor cores compute it."""
-    row, column = TensorType((1, terms), DType.F32), TensorType((terms, 1), DType.BF16)
-    short, one = TensorType((1, terms), DType.BF16), TensorType((1, 1), DType.BF16)
-    nodes = (
-        Node("data", (), {"slot": 0}, row),
-        Node("to_bf16", (0,), {}, short),
-        Node("reshape", (1,), {"shape": (terms, 1)}, column),
-        Node("tensor_core_matmul", (1, 2), {"arithmetic": "hopper"}, one),
-        Node("to_f32", (3,), {}, TensorType((1, 1), DType.F32)),
-        Node("constant", (), {"bits": (0,)}, TensorType((), DType.F32)),
-        Node("loss", (5,), {}, TensorType((), DType.F32)),
-        Node("store", (4,), {"slot": 0}, TensorType((1, 1), DType.F32)),
-    )
-    program = Program(nodes=nodes, state_names=("s",), data_names=("x",), schedule_names=(), batch_size=1)
-    data = [torch.randn(1, terms, generator=torch.Generator().manual_seed(terms))]
-    inputs = StepInputs(states=[], data=data, schedule=torch.zeros(0), seed=0, step=0, device=torch.device("cpu"))
-    return job_of(program, inputs)
-
-
-@pytest.mark.slow_cases("65536-challenger")
-@pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
-@pytest.mark.parametrize("terms", [2_049, 65_536])
-def test_a_long_product_of_tensor_cores_takes_few_moves(terms: int, liar: Side, tmp_path: Path) -> None:
-    """All moves of both sides, down to one segment, which the contract computes group by group."""
-    found = dispute(job_of_a_product(terms), tmp_path, [Lie(step=0, operator=3)], liar)
-    assert found is not None
-    model, moves = found
-    assert (model.outcome, model.reason) == (won(liar.other), Reason.PROOF)
-    assert isinstance(moves[-1], ProveSegment) and model.level is Level.PARTIAL
-    assert 10 <= len(moves) <= 30, moves
 
 
 def test_a_silent_party_loses_at_every_level(tmp_path: Path, short_segments: None) -> None:

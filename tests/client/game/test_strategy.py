@@ -26,15 +26,15 @@ from tiebreak.game.moves import (
     OpenLevel,
     Over,
     ProveStore,
-    ReleaseBond,
     Trace,
     Wait,
     row,
 )
 from tiebreak.game.strategy import Known, descent, forced_move, next_move, timeout_is_due
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_on_chain import JobOnChain
+from tiebreak.roles.job_role import JobOnChain
 from tiebreak.roles.long_work import LongWork
+from tiebreak.roles.notices import What
 from tiebreak.roles.player import Games
 
 from tests.client.game.contract_model import ContractModel
@@ -199,18 +199,6 @@ def test_a_side_that_falls_silent_after_any_move_loses_by_the_clock_and_not_one_
         assert moves >= 2  # at least both openings were tried
 
 
-def test_two_silent_sides_are_left_to_others() -> None:
-    shape = (1, 4)
-    parties = {Side.TRAINER: Party(shape, 2), Side.CHALLENGER: Party(shape, None)}
-    model = start(shape, parties[Side.TRAINER], parties[Side.CHALLENGER])
-    assert model.phase is Phase.OPENING
-    model.now = max(model.view().deadlines) + 1
-    assert all(isinstance(parties[side].decide(model, side), Helpless) for side in Side)
-    assert timeout_is_due(model.view(), model.now)
-    model.claim_timeout()
-    assert model.outcome is Outcome.BOTH_LOST
-
-
 def test_a_side_in_time_moves_even_though_the_other_one_is_out() -> None:
     shape = (1, 4)
     parties = {Side.TRAINER: Party(shape, 2), Side.CHALLENGER: Party(shape, None)}
@@ -276,15 +264,19 @@ def test_whoever_has_no_tree_under_its_root_is_helpless_and_says_why() -> None:
 
 def test_a_player_that_cannot_move_says_what_to_do() -> None:
     shape, told = (3, 2), list[str]()
+
+    def tell(what: What, text: str, *, game: int | None = None) -> None:
+        told.append(text)
+
     honest, stranger = Party(shape, None), Party(shape, 3)
     model = start(shape, honest, stranger)
-    chain = cast(JobOnChain, SimpleNamespace(now=lambda: model.now))
+    chain = cast(JobOnChain, SimpleNamespace(now=lambda: model.now, tell=tell))
     player = Games(chain, cast(LongWork, None), Side.CHALLENGER)
     trees = cast(DisputeTrees, SimpleNamespace(at_hand=honest.known.trees.get))
     game = model.view()
-    told += [action.text for action in player.play({7: game}, trees)]
+    player.play({7: game}, trees)
     model.now = game.deadlines[Side.CHALLENGER] + 1
-    told += [action.text for action in player.play({7: game}, trees)]
+    player.play({7: game}, trees)
     assert "not over the states at hand; let this role run in the directory that the claim" in told[0]
     assert "clock ran out" in told[1] and "keep this role running" in told[1] and len(told) == 2
 
@@ -338,23 +330,6 @@ def test_rows_that_nobody_has_shown_are_never_taken() -> None:
     assert isinstance(both, InTurn) and isinstance(both.moves[0], OpenLevel) and not both.moves[0].next.row
     alone = next_move(model.view(), Side.CHALLENGER, replace(known, rows=(shown,)), model.now)
     assert alone == both.moves[0]
-
-
-def test_a_void_game_is_over_for_the_trainer_and_a_bond_to_fetch_for_the_challenger() -> None:
-    game = start((2, 2), Party((2, 2), 1), Party((2, 2), None)).view()
-    void = replace(game, phase=Phase.OVER, outcome=Outcome.VOID, reason=Reason.CLAIM_REJECTED, bond_held=True)
-    assert next_move(void, Side.TRAINER, Known(), 0) == Over(Outcome.VOID)
-    assert next_move(void, Side.CHALLENGER, Known(), 0) == ReleaseBond()
-    assert next_move(replace(void, bond_held=False), Side.CHALLENGER, Known(), 0) == Over(Outcome.VOID)
-
-
-@pytest.mark.parametrize("side", Side)
-def test_in_a_game_that_waits_for_its_turn_nobody_does_anything(side: Side) -> None:
-    game = start((2, 2), Party((2, 2), 1), Party((2, 2), None)).view()
-    waiting = replace(game, phase=Phase.QUEUED, ahead=7, deadlines=(0, 0), started_at=0)
-    for now in (0, game.started_at, 2**40):
-        assert next_move(waiting, side, Known(), now) == Wait("the game's turn: 7 others start before it", None)
-        assert not timeout_is_due(waiting, now)
 
 
 def test_the_trees_of_the_strategy_are_those_of_the_model() -> None:

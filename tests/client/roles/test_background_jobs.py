@@ -10,12 +10,10 @@ from typing import cast
 
 import pytest
 from roundlog.arithmetic import MachineError
-from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority, Threads
+from tiebreak.roles.background_jobs import BackgroundJob, BackgroundJobs, Interrupted, Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Progress, ignore
-
-from tests.client.inline_jobs import Inline
 
 ETHER = 10**18
 SOON, LATER = Priority(deadline=100, stake=ETHER), Priority(deadline=1000, stake=ETHER)
@@ -23,8 +21,8 @@ PATIENCE = 10.0
 
 
 @pytest.fixture
-def background_jobs() -> Iterator[Threads]:
-    found = Threads(now=lambda: 0.0)
+def background_jobs() -> Iterator[BackgroundJobs]:
+    found = BackgroundJobs(now=lambda: 0.0)
     yield found
     assert found.close(PATIENCE)
 
@@ -47,16 +45,7 @@ def steps(
     return work
 
 
-def test_a_look_never_waits_for_work(background_jobs: Threads) -> None:
-    gate = threading.Event()
-    background_job = background_jobs.ask(Lane.RUNS, "run", steps(3, gate=gate), SOON)
-    assert not background_job.done
-    assert background_jobs.ask(Lane.RUNS, "run", steps(9), SOON) is background_job
-    gate.set()
-    assert background_job.wait(PATIENCE) and background_job.result() == 3
-
-
-def test_what_fails_says_so_when_it_is_asked(background_jobs: Threads) -> None:
+def test_what_fails_says_so_when_it_is_asked(background_jobs: BackgroundJobs) -> None:
     def fails(background_job: BackgroundJob[int]) -> int:
         raise OSError("the disk is full")
 
@@ -69,7 +58,7 @@ def test_what_fails_says_so_when_it_is_asked(background_jobs: Threads) -> None:
     assert again is not background_job and again.wait(PATIENCE) and again.result() == 1
 
 
-def test_a_junk_run_gives_way_and_is_continued(background_jobs: Threads) -> None:
+def test_a_junk_run_gives_way_and_is_continued(background_jobs: BackgroundJobs) -> None:
     gate = threading.Event()
     junk = background_jobs.ask(Lane.RUNS, "junk", steps(400, 1.0, gate), Priority(deadline=500, stake=1))
     gate.set()
@@ -82,7 +71,7 @@ def test_a_junk_run_gives_way_and_is_continued(background_jobs: Threads) -> None
     assert junk.wait(PATIENCE) and junk.result() == 400
 
 
-def test_a_run_stands_while_a_game_needs_the_machine(background_jobs: Threads) -> None:
+def test_a_run_stands_while_a_game_needs_the_machine(background_jobs: BackgroundJobs) -> None:
     gate, running = threading.Event(), threading.Event()
 
     def replay(background_job: BackgroundJob[int]) -> int:
@@ -104,16 +93,7 @@ def test_a_run_stands_while_a_game_needs_the_machine(background_jobs: Threads) -
     background_jobs.forget("run")
 
 
-def test_slow_files_of_many_jobs_leave_room_for_games_and_runs(background_jobs: Threads) -> None:
-    gate = threading.Event()
-    slow = [background_jobs.ask(Lane.FILES, i, lambda background_job: gate.wait(PATIENCE), LATER) for i in range(30)]
-    assert background_jobs.ask(Lane.GAMES, "game", steps(1), SOON).wait(PATIENCE)
-    assert background_jobs.ask(Lane.RUNS, "run", steps(1), SOON).wait(PATIENCE)
-    assert not any(background_job.done for background_job in slow)
-    gate.set()
-
-
-def test_content_that_drips_holds_up_nothing_that_a_bond_is_lost_without(background_jobs: Threads) -> None:
+def test_content_that_drips_holds_up_nothing_that_a_bond_is_lost_without(background_jobs: BackgroundJobs) -> None:
     """Jobs whose content comes drop by drop would otherwise keep a sealed audit from being opened."""
     gate = threading.Event()
     drips = [background_jobs.ask(Lane.FILES, i, lambda background_job: gate.wait(PATIENCE), SOON) for i in range(30)]
@@ -127,7 +107,7 @@ def test_content_that_drips_holds_up_nothing_that_a_bond_is_lost_without(backgro
 
 
 def test_closing_stops_everything_within_a_moment() -> None:
-    background_jobs = Threads()
+    background_jobs = BackgroundJobs()
     run = background_jobs.ask(Lane.RUNS, "run", steps(10_000_000), LATER)
     waits = background_jobs.ask(Lane.RUNS, "another", steps(10_000_000), LATER)
     while not run.steps:
@@ -153,7 +133,7 @@ class Broken(Role):
         return Progress(state="trains")
 
 
-def test_a_role_that_ends_by_an_error_leaves_no_work_behind(background_jobs: Threads) -> None:
+def test_a_role_that_ends_by_an_error_leaves_no_work_behind(background_jobs: BackgroundJobs) -> None:
     """A longer process that runs a role would be left with a training that nobody waits for."""
     queue = SimpleNamespace(look=lambda: None, flush=lambda: False, held=lambda: None, is_busy=False)
     contract = SimpleNamespace(node=SimpleNamespace(stop=None))
@@ -168,11 +148,3 @@ def test_a_role_that_ends_by_an_error_leaves_no_work_behind(background_jobs: Thr
     with pytest.raises(MachineError):
         Broken(cast(RoleContext, context)).run(poll=0.001)
     assert background_jobs.close(0.0), "its run has ended"
-
-
-def test_inline_work_is_done_when_it_was_asked_for() -> None:
-    background_jobs = Inline()
-    background_job = background_jobs.ask(Lane.RUNS, "run", steps(3), SOON)
-    assert background_job.done and background_job.result() == 3
-    background_jobs.forget("run")
-    assert background_jobs.ask(Lane.RUNS, "run", steps(2), SOON).result() == 2

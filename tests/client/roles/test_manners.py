@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 import torch
 from roundlog.rounding import Rounding
-from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
-from tiebreak.http_client import Pauses
 from tiebreak.roles import engine
 from tiebreak.roles.engine import Engine
-from tiebreak.roles.job_role import LOOKS, Ending
-from tiebreak.roles.notices import Notice, Progress, Warnings, What, plain, together
-from tiebreak.roles.policy import MeasuredPace, least_clock, most_moves
+from tiebreak.roles.job_role import Ending
+from tiebreak.roles.notices import Notice, Progress, Warnings, What, together
+from tiebreak.roles.policy import MeasuredPace, least_clock
 
 
 def warning(text: str, job: int = 1) -> Notice:
     return Notice(role="trainer", what=What.WARNING, text=text, job=job)
-
-
-def test_one_answer_is_no_reason_to_leave() -> None:
-    ending = Ending(0)
-    assert [ending.seen("the job is over", 7) for _ in range(LOOKS)] == [False] * (LOOKS - 1) + [True]
 
 
 def test_another_reason_or_something_to_do_begins_anew() -> None:
@@ -46,31 +36,12 @@ def test_what_a_role_leaves_for_lies_as_deep_as_asked() -> None:
     assert ending.seen("the job is over", 112)
 
 
-def test_blocks_that_are_taken_back_are_counted_again() -> None:
-    ending = Ending(3)
-    assert not any(ending.seen("the job is over", block) for block in (10, 11, 12, 9, 10, 11))
-    assert ending.seen("the job is over", 12)
-
-
 def test_a_warning_is_told_once_until_it_changes() -> None:
     warnings = Warnings()
     told = [warnings.is_new(warning("block Qm1 is missing")) for _ in range(73)]
     assert told.count(True) == 1
     assert warnings.is_new(warning("block Qm2 is missing")) and warnings.is_new(warning("block Qm1 is missing", job=2))
     assert warnings.summary() == "72 warnings came again" and warnings.summary() == ""
-
-
-def test_pauses_grow_up_to_a_bound_and_begin_anew() -> None:
-    pauses = Pauses(first=1.0, most=5.0)
-    assert [pauses.next() for _ in range(4)] == [1.0, 2.0, 4.0, 5.0]
-    pauses.reset()
-    assert pauses.next() == 1.0
-
-
-def test_a_line_for_programs_has_the_time_it_was_told() -> None:
-    shown = json.loads(json.dumps(plain(replace(warning("the node is away"), at=0.0))))
-    assert shown["time"] == "1970-01-01T00:00:00Z" and shown["what"] == "warning"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", plain(warning("now"))["time"])
 
 
 def test_several_jobs_come_to_all_stakes_and_the_nearest_deadline() -> None:
@@ -90,15 +61,6 @@ def job() -> Job:
     from roundlog.examples.digits import digits
 
     return Job.from_task(lambda: digits(steps=8, interval=4, batch_size=16, width=4))
-
-
-def test_a_deeper_tree_has_more_moves(job: Job) -> None:
-    def moves(**changes: int) -> int:
-        spec: TrainingSpec = replace(job.spec, **changes)
-        return most_moves(spec, 1, 1)
-
-    assert moves(steps=8, interval=4) < moves(steps=800, interval=4) < moves(steps=80_000, interval=400)
-    assert most_moves(job.spec, 1, 1) < most_moves(job.spec, 1000, 1) < most_moves(job.spec, 1000, 1000)
 
 
 def test_the_least_clock_grows_with_blocks_steps_and_games(job: Job) -> None:

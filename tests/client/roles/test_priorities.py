@@ -21,30 +21,6 @@ def in_time(priorities: dict[str, Priority], done: list[str]) -> set[str]:
     return found
 
 
-def test_the_earliest_deadline_goes_first_where_all_can_be_in_time() -> None:
-    priorities = {
-        "late": Priority(deadline=1000, stake=9 * ETHER, seconds=100),
-        "soon": Priority(deadline=200, stake=1, seconds=100),
-        "now": Priority(deadline=100, stake=1, seconds=100),
-    }
-    assert order(priorities, 0) == ["now", "soon", "late"]
-
-
-def test_a_junk_job_that_was_taken_first_gives_way_to_the_real_one() -> None:
-    priorities = {
-        "junk": Priority(deadline=5_000, stake=1, seconds=4_000),
-        "real": Priority(deadline=6_000, stake=ETHER, seconds=3_000),
-    }
-    assert order(priorities, 0) == ["real", "junk"]
-
-
-def test_many_junk_jobs_do_not_crowd_the_real_one_out() -> None:
-    priorities = {f"junk {i}": Priority(deadline=100 + i, stake=10, seconds=50) for i in range(200)}
-    priorities["real"] = Priority(deadline=400, stake=ETHER, seconds=300)
-    found = in_time(priorities, order(priorities, 0))
-    assert "real" in found
-
-
 def test_what_a_bond_hangs_on_goes_before_what_only_brings_something() -> None:
     priorities = {
         "bonded": Priority(deadline=100, stake=1, seconds=80, bonded=True),

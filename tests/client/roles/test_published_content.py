@@ -15,9 +15,6 @@ from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.published_content import OVER, Keeper, PublishedContent
 from tiebreak.rpc.chain_errors import ChainUnavailable, ContractError
 from tiebreak.store import FolderStore
-from tiebreak.store.kubo import KuboStore
-from tiebreak.store.replicated_store import ReplicatedStore
-from tiebreak.store.store_errors import StoreUnavailable
 
 DAY = 86_400
 SPEC = bytes(range(32))
@@ -105,16 +102,6 @@ def test_content_is_unpinned_when_its_time_is_up_and_that_is_told(world: World, 
     assert len(world.notices) == 1
 
 
-def test_nothing_is_unpinned_without_a_retention(tmp_path: Path) -> None:
-    world = World(tmp_path, retention=None)
-    cid = world.publish(3, b"model")
-    world.chain.set(3, JobStatus.FINAL)
-    for _ in range(3):
-        world.keeper.round()
-        world.chain.later(1000 * DAY)
-    assert world.store.pins() == [cid]
-
-
 def test_a_new_process_knows_what_the_last_one_has_published_and_when_it_was_over(world: World) -> None:
     cid = world.publish(3, b"model")
     world.begin()
@@ -179,45 +166,6 @@ def test_a_number_that_belongs_to_another_job_now_ends_nothing(world: World) -> 
     assert world.store.pins() == [cid] and world.notices == []
 
 
-def test_what_lies_outside_of_the_rooms_is_not_touched(world: World, tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    (tmp_path / "job" / "data").write_bytes(b"data")
-    (world.directory / "job-3-x").mkdir()
-    (world.directory / "job-3-x" / "data").write_bytes(b"other")
-    cids = [
-        world.published.add_directory(tmp_path / "job"),
-        world.published.add_directory(world.directory / "job-3-x"),
-        world.published.add_bytes(b"bytes"),
-    ]
-    assert world.published.held() == frozenset()
-    world.chain.set(3, JobStatus.FINAL)
-    world.keeper.round()
-    world.chain.later(100 * DAY)
-    world.keeper.round()
-    assert world.store.pins() == sorted(cids)
-
-
-def test_outages_are_told_once_and_outlived(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.publish(3, b"model")
-    world.chain.set(3, JobStatus.FINAL)
-    world.keeper.round()
-    world.chain.later(30 * DAY)
-    world.chain.away = True
-    world.keeper.round()
-    world.keeper.round()
-    world.chain.away = False
-
-    def away(cid: str) -> None:
-        raise StoreUnavailable("the store is away: wait.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(world.store, "unpin", away)
-        world.keeper.round()
-    assert [notice.text for notice in world.notices] == ["the chain is away: wait.", "the store is away: wait."]
-    world.keeper.round()
-    assert world.store.pins() == [] and world.notices[-1].what is What.UNPINNED
-
-
 def test_content_that_is_added_again_while_it_is_unpinned_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     cid = world.publish(3, b"model")
     world.chain.set(3, JobStatus.FINAL)
@@ -264,14 +212,3 @@ def test_a_damaged_record_is_refused_before_anything_is_unpinned(tmp_path: Path,
     (tmp_path / "published.json").write_bytes(record)
     with pytest.raises(StorageError, match=r"published\.json"):
         PublishedContent(FolderStore(tmp_path / "store"), tmp_path)
-
-
-def test_a_new_process_fills_what_a_store_has_missed(tmp_path: Path) -> None:
-    a, b, warnings = FolderStore(tmp_path / "a"), FolderStore(tmp_path / "b"), list[str]()
-    role = tmp_path / "role"
-    away = ReplicatedStore([a, KuboStore("http://127.0.0.1:1", attempts=1)], warn=warnings.append)
-    cid = publish(PublishedContent(away, role), role, 3, b"model")
-    assert len(warnings) == 1
-    published = PublishedContent(ReplicatedStore([a, b], warn=warnings.append), role)
-    Keeper("trainer", published, cast(Any, Chain()), pytest.fail, None).round()
-    assert b.pins() == [cid] and len(warnings) == 1

@@ -58,17 +58,6 @@ def test_no_limit_holds_up_a_job_with_a_bond_at_stake(tmp_path: Path) -> None:
     assert busy.exists() and not left.exists() and len(told) == 1
 
 
-def test_no_room_goes_if_all_that_were_left_would_not_suffice(tmp_path: Path) -> None:
-    rooms, told = Rooms(tmp_path, 4 * UNIT), list[str]()
-    left, busy, new = room(tmp_path, 1), room(tmp_path, 2, 3), tmp_path / "job-3-0000000000000003"
-    leave(rooms, left, 1)
-    with pytest.raises(NoSpace, match=f"{UNIT} bytes more than the {4 * UNIT} allowed"):
-        rooms.claim(new, 2 * UNIT, bonded=False, told=told.append)
-    assert left.exists() and busy.exists() and not told
-    rooms.claim(new, UNIT, bonded=False, told=told.append)
-    assert not left.exists() and len(told) == 1
-
-
 @pytest.mark.parametrize("own", ["run/state-00000003.safetensors", "alone/run.json", "sealed-claim.json"])
 def test_of_a_refused_job_all_that_was_fetched_goes_and_what_is_own_stays_as_of_one_that_was_left(
     tmp_path: Path, own: str
@@ -86,19 +75,6 @@ def test_of_a_refused_job_all_that_was_fetched_goes_and_what_is_own_stays_as_of_
     assert not refused.exists() and len(told) == 1
 
 
-def test_a_job_of_which_no_byte_is_served_holds_up_no_other(tmp_path: Path) -> None:
-    rooms = Rooms(tmp_path, 10 * UNIT)
-    first, second = (tmp_path / f"job-{number}-{number:016x}" for number in (1, 2))
-    rooms.claim(first, 9 * UNIT, bonded=False, told=print)
-    rooms.claim(second, 9 * UNIT, bonded=False, told=print)
-    room(tmp_path, 1, 9)
-    rooms.claim(first, 9 * UNIT, bonded=False, told=print)  # another attempt: what has come counts once
-    with pytest.raises(NoSpace):
-        rooms.claim(second, 9 * UNIT, bonded=False, told=print)
-    rooms.remove_fetched(first)
-    rooms.claim(second, 9 * UNIT, bonded=False, told=print)
-
-
 def test_links_and_other_files_of_the_role_are_no_rooms(tmp_path: Path) -> None:
     rooms = Rooms(tmp_path / "role", UNIT)
     (tmp_path / "role").mkdir()
@@ -107,14 +83,3 @@ def test_links_and_other_files_of_the_role_are_no_rooms(tmp_path: Path) -> None:
     (tmp_path / "role" / "job-notes.txt").write_bytes(bytes(5 * UNIT))
     rooms.claim(tmp_path / "role" / "job-2-0000000000000002", UNIT, bonded=False, told=print)
     assert size_of(elsewhere) >= 5 * UNIT
-
-
-def test_without_a_number_the_limit_is_half_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rooms, new = Rooms(tmp_path), tmp_path / "job-2-0000000000000002"
-    import shutil
-
-    real = shutil.disk_usage
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(total=4 * UNIT))
-    rooms.claim(new, 2 * UNIT, bonded=False, told=print)
-    with pytest.raises(NoSpace):
-        rooms.claim(new, 2 * UNIT + 1, bonded=False, told=print)

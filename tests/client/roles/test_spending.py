@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,22 +31,6 @@ def pay(book: Spending, name: str, job: int, wei: int, now: int, came_to: int | 
     book.require(name, job, wei, now)
     book.enter(name, job, wei, now)
     book.settle(name, wei if came_to is None else came_to)
-
-
-def test_a_day_is_the_last_24_hours(tmp_path: Path) -> None:
-    book = spending(tmp_path)
-    pay(book, "one", 1, 60, START)
-    pay(book, "two", 2, 40, START + 3600)
-    with pytest.raises(SpendingLimit, match="until 2023-11-15 22:13:20 UTC") as caught:
-        book.require("three", 3, 50, START + 7200)
-    assert caught.value.until == START + DAY
-    with pytest.raises(SpendingLimit) as caught:
-        book.require("three", 3, 70, START + 7200)
-    assert caught.value.until == START + 3600 + DAY
-    with pytest.raises(SpendingLimit):
-        book.require("three", 3, 50, START + DAY - 1)
-    pay(book, "three", 3, 50, START + DAY)
-    assert book.last_day(START + DAY) == 90
 
 
 def test_a_node_that_makes_its_time_up_ends_no_role(tmp_path: Path) -> None:
@@ -98,20 +81,6 @@ def test_a_clock_that_goes_back_holds_nothing_back_for_good(tmp_path: Path) -> N
     book.require("four", 4, 90, START + 52 * DAY)
 
 
-def test_a_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    (tmp_path / "spending.json").write_text(
-        f'{{"payments": {{"one": ["1-0xcc 1", {START}, "90", true]}}, "earlier": {{}}}}'
-    )
-    book = Spending(tmp_path, "1-0xcc", per_day=100, today=lambda: START + DAY - 1.0)
-    assert (book.last_day(START + DAY - 1), book.last_day(START + 2 * DAY)) == (90, 90)
-
-
-def test_what_no_day_allows_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(SpendingLimit, match=r"costs more than --spend-per-day 100 wei allows") as caught:
-        spending(tmp_path).require("one", 1, 101, START)
-    assert caught.value.until is None
-
-
 def test_a_job_has_its_own_limit_for_good(tmp_path: Path) -> None:
     book = spending(tmp_path, None, 100)
     pay(book, "one", 1, 60, START)
@@ -121,13 +90,6 @@ def test_a_job_has_its_own_limit_for_good(tmp_path: Path) -> None:
         spending(tmp_path, None, 100).require("two", 2, 50, now)
         pay(book, f"another {now}", 3, 1, now)
     Spending(tmp_path, "31337-0xdd", per_job=100).require("two", 1, 50, START + 1)
-
-
-def test_a_restart_knows_what_was_spent_also_without_a_limit(tmp_path: Path) -> None:
-    pay(spending(tmp_path, None), "one", 1, 90, START, came_to=80)
-    with pytest.raises(SpendingLimit):
-        spending(tmp_path).require("two", 2, 30, START + 5)
-    spending(tmp_path).require("two", 2, 20, START + 5)
 
 
 def test_a_payment_counts_once_whatever_repeats_it(tmp_path: Path) -> None:
@@ -177,16 +139,6 @@ def test_a_damaged_record_holds_new_bonds_back_in_one_sentence(tmp_path: Path, d
     (tmp_path / "spending.json").write_bytes(damage)
     with pytest.raises(SpendingLimit, match=r"spending\.json, cannot be used .*: make room, or move it away"):
         spending(tmp_path).require("one", 1, 1, START)
-
-
-def test_a_full_disk_holds_new_bonds_back(tmp_path: Path) -> None:
-    place = tmp_path / "gone" / "spending"
-    book = spending(place)
-    with pytest.raises(SpendingLimit, match="make room"):
-        book.enter("one", 1, 1, START)
-    place.mkdir(parents=True)
-    book.enter("one", 1, 1, START)
-    assert spending(place).last_day(START) == 1
 
 
 # The transaction queue.
@@ -266,13 +218,3 @@ def test_two_bonds_of_one_look_do_not_count_on_the_same_money(tmp_path: Path) ->
     (receipt,) = scene.sent
     after = scene.chain.balance(scene.sender.address)
     assert scene.queue.funds(10**18, 0.0).balance == after == before - 10**18 - receipt.fee
-
-
-def test_what_the_contract_refuses_is_not_counted(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, per_day=10**19)
-    scene.queue.look()
-    wrong = scene.challenge(scene.jobs[0])
-    assert scene.queue.put(replace(wrong, call=replace(wrong.call, value=1, purpose="wrong")))
-    scene.queue.flush()
-    assert scene.failed and not scene.sent
-    assert scene.queue.spending is not None and scene.queue.spending.last_day(0) == 0

@@ -109,15 +109,6 @@ def test_log_probabilities_are_those_of_the_receipt(served: Served) -> None:
     assert [one for part in told if part is not None for one in part["content"]] == content
 
 
-def test_the_bytes_of_tokens_come_to_the_text_whatever_they_are(served: Served) -> None:
-    chat = chat_of(served, logprobs=True, seed=2, max_tokens=60).plain["choices"][0]
-    assert "\ufffd" in chat["message"]["content"]
-    given = [bytes(one["bytes"]) for one in chat["logprobs"]["content"]]
-    special = [token.encode() for token in served.loaded.tokenizer.all_special_tokens]
-    said = b"".join(one for one in given if one not in special)
-    assert said.decode(errors="replace") == chat["message"]["content"]
-
-
 def test_a_text_whose_end_changes_what_was_sent_ends_with_an_error(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,12 +134,6 @@ def test_a_seed_gives_the_text_again_and_is_drawn_and_told_without_one(served: S
     assert again.plain["choices"] == first.plain["choices"]
     greedy = [text_of(served, temperature=0, top_p=0.3, seed=seed).plain["choices"] for seed in (1, 2)]
     assert greedy[0] == greedy[1]
-
-
-def test_token_numbers_are_a_prompt_too(served: Served) -> None:
-    tokens = served.loaded.tokenizer("once")["input_ids"]
-    found = [text_of(served, prompt=prompt, seed=5).plain["choices"] for prompt in ("once", ["once"], tokens, [tokens])]
-    assert all(one == found[0] for one in found)
 
 
 def test_eight_clients_at_once_get_what_each_gets_alone(served: Served) -> None:

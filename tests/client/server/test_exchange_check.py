@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from roundlog.generation import Choice, GenerationReceipt, check_text
-from roundlog.generation.prompt_process import encoded_again
 from tiebreak.cli.app import app
 from tiebreak.server.exchange_check import wrong_request, wrong_response
 from typer.testing import CliRunner
@@ -60,34 +59,6 @@ def test_the_servers_own_bodies_are_right(served: Served, kind: str) -> None:
         found, receipt = asked(served, kind, **({"seed": seed} if seed % 2 else {}) | more)
         assert compared(served, receipt, found.request, found.response) == []
         assert wrong_response(receipt, served.loaded, found.response) == []
-
-
-def test_a_chat_without_a_maximum_and_a_prompt_of_tokens_are_right(served: Served) -> None:
-    found, receipt = asked(served, "chat", max_tokens=None)
-    assert compared(served, receipt, found.request, found.response) == []
-    found, receipt = asked(served, "text", prompt=[5, 9, 100], max_tokens=None)
-    assert compared(served, receipt, found.request, found.response) == []
-
-
-def test_parts_of_text_a_name_and_a_share_of_nothing_are_read_as_the_server_reads_them(served: Served) -> None:
-    parts = [{"type": "text", "text": text} for text in ("", "a", "", "b")]
-    messages = [{"role": "user", "name": "Ann", "content": parts}]
-    found, receipt = asked(served, "chat", messages=messages, temperature=1, top_p=0, top_k=3, seed=4)
-    assert compared(served, receipt, found.request, found.response) == []
-    plain = {"messages": [{"role": "user", "content": "a\nb"}], "temperature": 0, "seed": 4}
-    _, other = asked(served, "chat", **plain)
-    hashes = {"request_sha256": None, "response_sha256": None, "signature": None}
-    assert replace(receipt, **hashes) == replace(other, **hashes)
-
-
-def test_prompts_of_text_are_what_their_shown_text_gives(served: Served) -> None:
-    """Whatever stands in it; token numbers alone make others."""
-    said = "<|user|>hé</s> <s> <|assistant|>\n<49160>\u200b\x1b[2J \ufffd🙂 ▁ <unk>"
-    half = served.loaded.tokenizer("é")["input_ids"][:1]
-    for kind, prompt in (("text", said), ("chat", [{"role": "user", "content": said}]), ("text", half)):
-        given = {"prompt" if kind == "text" else "messages": prompt, "max_tokens": 1}
-        receipt = asked(served, kind, **given)[1]
-        assert (encoded_again(served.loaded.tokenizer, receipt.prompt) == list(receipt.prompt)) is (prompt is not half)
 
 
 REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
