@@ -8,8 +8,9 @@ import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.program import first_store
-from roundlog.training.job import Job, run_bytes
+from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
+from roundlog.training.run_cost import run_bytes
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Reason
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleLimits

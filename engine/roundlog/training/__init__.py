@@ -24,8 +24,6 @@ if TYPE_CHECKING:
         TooLargeJobError,
         read_program,
         require_memory,
-        run_bytes,
-        step_bytes,
     )
     from roundlog.training.machine_support import (
         ArithmeticSupport,
@@ -67,6 +65,7 @@ if TYPE_CHECKING:
         replay_state,
     )
     from roundlog.training.run import Run, root_sum
+    from roundlog.training.run_cost import estimate_step_seconds, run_bytes, step_bytes
     from roundlog.training.run_files import (
         BEFORE_THE_PROGRAM,
         HISTORY_FILE,
@@ -81,7 +80,6 @@ if TYPE_CHECKING:
         wrong_state,
     )
     from roundlog.training.sameness import Sameness
-    from roundlog.training.step_cost import estimate_step_seconds
     from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 
 _FILES = {
@@ -89,10 +87,7 @@ _FILES = {
     "export": "load_into trained_state",
     "fabricated_values": "noted_stop",
     "helpers": "Helpers help_with_runs",
-    "job": (
-        "DATA JOB_FILES JOB_STAGES Job JobError JobLimits TooLargeJobError read_program require_memory "
-        "run_bytes step_bytes"
-    ),
+    "job": "DATA JOB_FILES JOB_STAGES Job JobError JobLimits TooLargeJobError read_program require_memory",
     "machine_support": (
         "ArithmeticSupport ArithmeticWay compiled_kernels_work kernel_instructions supported_arithmetics"
     ),
@@ -109,7 +104,7 @@ _FILES = {
         "most_job_bytes most_state_bytes read_history wrong_checkpoints wrong_state"
     ),
     "sameness": "Sameness",
-    "step_cost": "estimate_step_seconds",
+    "run_cost": "estimate_step_seconds run_bytes step_bytes",
     "trainer": "Trainer TrainingResult log_header log_path",
 }
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from roundlog.capture.rules import RULES
 from roundlog.execution.microbatch import samples_of
-from roundlog.training.job import Job, run_bytes
+from roundlog.training.job import Job
+from roundlog.training.run_cost import run_bytes
 
 from tests.client.cli.cli_world import Run, refused
 

@@ -18,8 +18,9 @@ from roundlog.descriptors import Family, describe
 from roundlog.execution.batches import Batches
 from roundlog.program import Stored
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError, JobLimits, UnfitJobError, read_program, run_bytes
+from roundlog.training.job import Job, JobError, JobLimits, UnfitJobError, read_program
 from roundlog.training.options import RunOptions
+from roundlog.training.run_cost import run_bytes
 from roundlog.training.trainer import Trainer
 from torch import nn
 

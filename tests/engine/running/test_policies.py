@@ -13,9 +13,10 @@ from roundlog.rounding import LogFindingKind, Recorder
 from roundlog.rounding.ovt import TRITS, ThresholdRecorder, Thresholds, Trits
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError, JobLimits, step_bytes
+from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run, RunError
+from roundlog.training.run_cost import step_bytes
 from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import load_file
 

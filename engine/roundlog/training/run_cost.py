@@ -1,4 +1,5 @@
-"""Seconds that a step will take, reckoned from its program and three short measurements on this machine."""
+"""Memory and time that runs of a program take, reckoned from its operators; time with three short measurements on this
+machine."""
 
 from __future__ import annotations
 
@@ -7,12 +8,44 @@ from math import prod
 
 import torch
 
+from roundlog.commitments import BLOCK_SIZE
+from roundlog.data import HELD_BYTES
 from roundlog.definitions import OperatorKind
+from roundlog.execution.microbatch import peak_bytes
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators import Inexact, Summation, operator
 from roundlog.operators.contraction import Contraction
-from roundlog.program import Program
+from roundlog.operators.registry import ROUNDING_BYTES
+from roundlog.program import Program, first_store
 from roundlog.rounding import Recorder
+from roundlog.spec import TrainingSpec
+
+
+def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
+    """Peak memory of a run in bytes, for state, data and one step: an upper bound. Raises as `step_bytes`."""
+    first, kinds = first_store(program), program.states.values()
+    # A tensor that no step changes is in memory once.
+    state = sum(kind.nbytes * (1 if program.keeps_slot(first + slot) else 3) for slot, kind in enumerate(kinds))
+    data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
+    # Data that are not held are read 16 MiB or a row at a time, and known by the tree over 32 bytes of each block.
+    row = max((kind.nbytes(1) for kind in program.fields.values()), default=0)
+    rows = data if data <= HELD_BYTES else HELD_BYTES // 4 + row + 64 * (data // BLOCK_SIZE)
+    schedule = 4 * spec.steps * len(program.schedule_names)
+    return state + rows + schedule + step_bytes(program, spec, micro_batches)
+
+
+def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
+    """Peak memory of one step in bytes, without the state: an upper bound. Raises ProgramError if there are fewer
+    samples than micro-batches."""
+    need = peak_bytes(program, micro_batches)
+    if not spec.log_decides and spec.f32_format == FLOAT32:
+        return need
+    # Other policies and widths run in plain torch. Where the log decides, it packs a byte for every element of an
+    # inexact operator's output, and keeps a fifth of that for up to four steps until it is on disk.
+    largest = max((node.type.numel for node in program.nodes), default=0)
+    inexact = sum(node.type.numel for node in program.nodes if isinstance(operator(node.op), Inexact))
+    return need + ROUNDING_BYTES * largest + (inexact if spec.log_decides else 0)
+
 
 _SIDE = 1024
 """Rows, columns and terms of the products that are measured."""
