@@ -44,7 +44,7 @@ from roundlog.examples.gpt import TransformerBlock
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
 from roundlog.execution import Batches, Executor
-from roundlog.kernels.cuda import works
+from roundlog.kernels.cuda import has_kernels
 from roundlog.log import Entries, LogWriter
 from roundlog.operators import StepInputs
 from roundlog.operators.job_arithmetic import EXACT
@@ -167,7 +167,7 @@ def usable(name: str) -> torch.device:
 def described(device: torch.device) -> dict[str, object]:
     if device.type == "cpu":
         return {"threads": torch.get_num_threads(), "processor": platform.processor() or platform.machine()}
-    return {"device": torch.cuda.get_device_name(device), "Triton": works(_indexed(device))}
+    return {"device": torch.cuda.get_device_name(device), "Triton": has_kernels(_indexed(device))}
 
 
 def _indexed(device: torch.device) -> torch.device:

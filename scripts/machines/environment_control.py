@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
-from roundlog.arithmetic import DisturbedError, MachineError, check_machine, undisturbed
+from roundlog.arithmetic import DisturbedError, MachineError, check_machine, right_float_mode
 from roundlog.kernels.environment import ENVIRONMENT, ByNumbers
 from roundlog.kernels.threads import in_parts
 
@@ -84,7 +84,7 @@ def reaction(change: Callable[[], None]) -> Reaction:
     try:
         change()
         refused = _raises(MachineError, lambda: check_machine(torch.device("cpu")))
-        with undisturbed("this control"):
+        with right_float_mode("this control"):
             during = ENVIRONMENT.is_right() and ByNumbers().is_right()
         after = ENVIRONMENT.is_right() or ByNumbers().is_right()
         put_right()
@@ -101,7 +101,7 @@ def reaction(change: Callable[[], None]) -> Reaction:
 
 def _disturbed(work: Callable[[], None]) -> bool:
     def step() -> None:
-        with undisturbed("this control"):
+        with right_float_mode("this control"):
             work()
 
     return _raises(DisturbedError, step)

@@ -16,7 +16,7 @@ from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.draws import Replay
 from roundlog.capture.real_steps.eager_steps import EagerTraining
-from roundlog.capture.real_steps.patched_torch import plainly, without_checkpoints
+from roundlog.capture.real_steps.patched_torch import eager_torch, without_checkpoints
 from roundlog.execution import Executor, NonFiniteError, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
@@ -106,7 +106,7 @@ def _by_pytorch(task: Task, drawn: Drawn | None, nudge: float) -> tuple[Losses, 
             parameter.mul_(1 + nudge * (torch.randint(0, 2, parameter.shape, generator=signs) * 2 - 1))
     training, losses = EagerTraining(task), []
     for step in range(task.steps):
-        with plainly(), without_checkpoints():
+        with eager_torch(), without_checkpoints():
             if drawn is None:
                 losses.append(training.step(step, _batch(task, step)))
             else:

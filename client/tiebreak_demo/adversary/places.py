@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from roundlog.adjudication import Material, running_results, segments
-from roundlog.arithmetic import adjacent, as_float32, format_of, held, neighbour
+from roundlog.arithmetic import adjacent, as_dtype, as_float32, format_of, neighbour
 from roundlog.commitments import state_root, tensor_bytes
 from roundlog.descriptors import describe
 from roundlog.execution import Executor
@@ -92,7 +92,7 @@ def _bits(x: torch.Tensor) -> int:
 
 def _next_number(x: torch.Tensor) -> torch.Tensor:
     format = format_of(x.dtype)
-    return held(neighbour(as_float32(x), 1, format), format)
+    return as_dtype(neighbour(as_float32(x), 1, format), format)
 
 
 def _double(x: torch.Tensor) -> torch.Tensor:
@@ -314,6 +314,6 @@ class _DoubtfulRoundings(Recorder):
             place = int(entries.indices.searchsorted(element))
             if int(entries.decisions[place]) != Decision.VALUE:
                 right = result.reshape(-1)[element]
-                other = held(above if right == below else below, format)
+                other = as_dtype(above if right == below else below, format)
                 self.found.append((index, element, _bits(right), _bits(other)))
         return result

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from roundlog.arithmetic import undisturbed
+from roundlog.arithmetic import right_float_mode
 from roundlog.commitments import canonical
 from roundlog.execution import CheckedProgram, Executor, RunningStep, StepExecutor, StepResult
 from roundlog.kernels import own_threads
@@ -52,7 +52,7 @@ class BentExecutor:
     def run(
         self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None = None
     ) -> StepResult:
-        with own_threads(), undisturbed(f"step {inputs.step}"):
+        with own_threads(), right_float_mode(f"step {inputs.step}"):
             running = RunningStep(self._checked, inputs, rounding)
             for index in range(len(self.program.nodes)):
                 self._compute(running, index)

@@ -7,9 +7,9 @@ Nothing here knows of operators or programs. One rule beyond IEEE 754: a result 
 from roundlog.arithmetic.exact_sums import round_function, round_sums
 from roundlog.arithmetic.formats import (
     adjacent,
+    as_dtype,
     as_float32,
     format_of,
-    held,
     in_format,
     is_short,
     neighbour,
@@ -24,6 +24,6 @@ from roundlog.arithmetic.machine import (
     DisturbedError,
     MachineError,
     check_machine,
-    undisturbed,
-    until_undisturbed,
+    retry_disturbed,
+    right_float_mode,
 )

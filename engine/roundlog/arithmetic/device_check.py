@@ -3,8 +3,8 @@
 Three kinds of kernels make products of matrices there. FP64 sums, with which exact products begin, have to keep
 their error bound, which sums of emulated FP64 numbers do not. Tensor cores, or integers in their place, have to agree
 with the CPU's emulation to the bit (`roundlog.kernels.cuda.tensor_cores`). Marking, tapes and random numbers are tried
-where they are first asked for (`roundlog.kernels.works`), and without them torch's kernels compute. No device has run
-any of this yet."""
+where they are first asked for (`roundlog.kernels.has_kernels`), and without them torch's kernels compute. No device
+has run any of this yet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 
 from roundlog.arithmetic.exact_sums import double_double
 from roundlog.arithmetic.formats import UNIT_F64
-from roundlog.kernels import own_threads, works
+from roundlog.kernels import has_kernels, own_threads
 from roundlog.kernels.environment import right_environment
 from roundlog.kernels.summing import sum_terms
 
@@ -105,7 +105,7 @@ def fault_of(device: torch.device, name: str, products: frozenset[tuple[str, str
         wrong = _wrong_sum(device)
     if wrong is not None:
         return f"{name} ({device}) adds products otherwise than FP64 does: {wrong}; {_REMEDY}"
-    if not works(device):
+    if not has_kernels(device):
         return None
     from roundlog.kernels.cuda.tensor_cores import Difference, verdict
 

@@ -37,7 +37,7 @@ def is_short(dtype: torch.dtype) -> bool:
     return dtype in _SHORT_DTYPES
 
 
-def held(x: torch.Tensor, format: Format) -> torch.Tensor:
+def as_dtype(x: torch.Tensor, format: Format) -> torch.Tensor:
     """Numbers of the format, as FP32 or of its dtype -> the same numbers, of its dtype; the one NaN stays that."""
     dtype = torch_dtype(format)
     if dtype == torch.bfloat16 and x.dtype == torch.float32:

@@ -62,7 +62,7 @@ class DisturbedError(MachineError):
 
 
 @contextmanager
-def undisturbed(what: str) -> Iterator[None]:
+def right_float_mode(what: str) -> Iterator[None]:
     """Context in which everything is computed in the right floating-point environment, on this thread and on those of
     the kernels; afterwards this thread has its own again. what: what is computed, for a sentence.
 
@@ -93,7 +93,7 @@ def undisturbed(what: str) -> Iterator[None]:
 _ATTEMPTS = 3
 
 
-def until_undisturbed(compute: Callable[[], T], again: Callable[[], None]) -> T:
+def retry_disturbed(compute: Callable[[], T], again: Callable[[], None]) -> T:
     """The result of `compute`, which is called again, after `again`, where it raises DisturbedError. Raises the last
     such error."""
     for _ in range(_ATTEMPTS - 1):

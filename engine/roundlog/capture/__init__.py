@@ -2,7 +2,7 @@
 step."""
 
 from roundlog.capture.captured import Captured
-from roundlog.capture.errors import CaptureError, DefectError, is_refusal, is_users_error, told_from_refusals
+from roundlog.capture.errors import CaptureError, DefectError, is_refusal, is_users_error, raising_defects
 from roundlog.capture.fresh_tasks import MakeTask
 from roundlog.capture.huggingface import generated_tokens
 from roundlog.capture.pipeline import capture

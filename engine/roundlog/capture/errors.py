@@ -228,7 +228,7 @@ def is_own_error(error: BaseException) -> bool:
 
 
 @contextmanager
-def told_from_refusals(operator: str = "", place: str = "") -> Iterator[None]:
+def raising_defects(operator: str = "", place: str = "") -> Iterator[None]:
     """Turns what is neither a refusal of this package's nor trouble of the machine's into a DefectError; an error that
     the user's code raises, as a function for the schedule may, into a CaptureError. operator, place: as DefectError has
     them. Raises MemoryError for what PyTorch says of memory in words."""

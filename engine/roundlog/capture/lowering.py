@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from roundlog.capture.builder import Builder, ProgramStates, Value
 from roundlog.capture.constants import Constants
 from roundlog.capture.draws import draw_of
-from roundlog.capture.errors import CaptureError, source_of, told_from_refusals
+from roundlog.capture.errors import CaptureError, raising_defects, source_of
 from roundlog.capture.kernel_calls import CallTrail, KernelCall, Result, calls_of, trail_of
 from roundlog.capture.rules import AT_CAPTURE, RULES, VIEWS, Context
 from roundlog.capture.rules.rule_table import NodeValues, base_name, is_among, storage
@@ -408,7 +408,7 @@ class GraphLowering(Context):
                     held = held.detach()
                     self._values[node] = held if node in self._constants else self.literal(held)
             elif node.op == "call_function":
-                with told_from_refusals(str(node.target), self._where()):
+                with raising_defects(str(node.target), self._where()):
                     self._call(node)
                 value = self._values[node]
                 if isinstance(value, Value | torch.Tensor):

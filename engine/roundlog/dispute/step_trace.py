@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from roundlog.adjudication.openings import TraceRoots
-from roundlog.arithmetic import until_undisturbed
+from roundlog.arithmetic import retry_disturbed
 from roundlog.commitments import (
     CHUNK_SIZE,
     PAD,
@@ -91,7 +91,7 @@ def trace_step(
         return executor.run(inputs, rounding, observe=roots)
 
     try:
-        result = until_undisturbed(execute, rounding.start_again)
+        result = retry_disturbed(execute, rounding.start_again)
     except StoppedError as error:
         return _stopped(executor.program, executor.f32_format, inputs, roots, fabricated, error)
     return StepTrace(

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from roundlog.arithmetic import check_machine, undisturbed
+from roundlog.arithmetic import check_machine, right_float_mode
 from roundlog.commitments import canonical
 from roundlog.execution.batches import held
 from roundlog.execution.fusion import Group, SameNumbers, compute, compute_on_device, deaths, plan
@@ -25,7 +25,7 @@ from roundlog.execution.stops import (
     all_finite,
     ends_finite,
 )
-from roundlog.kernels import works
+from roundlog.kernels import has_kernels
 from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
 from roundlog.number_format import FLOAT32, Format
@@ -273,7 +273,7 @@ class Deferred:
         return self._in_order.run(start)
 
 
-class Through:
+class RunToEnd:
     """To the end in any case, for a step that others execute with this process: a stop is noted and gone past."""
 
     def __init__(self, mode: InOrder | InGroups) -> None:
@@ -347,7 +347,7 @@ class Executor:
         self._devices: set[torch.device] = set()
         """Devices on which arithmetic was checked."""
         # The pool keeps the memory of finished steps for the next ones.
-        weakref.finalize(self, POOL.let_go)
+        weakref.finalize(self, POOL.release)
 
     @property
     def program(self) -> Program:
@@ -384,7 +384,7 @@ class Executor:
         """Executes one step of a program that is a part of another, to its end in any case. Returns None if it would
         have stopped. pass_on: takes values stored in slots from `passed_from` on; None if there are only states. Raises
         MachineError, DisturbedError."""
-        mode = Through(self._in_groups if self._fuses(inputs.device) else self._in_order)
+        mode = RunToEnd(self._in_groups if self._fuses(inputs.device) else self._in_order)
         start = partial(RunningStep, self._checked, inputs, rounding, pass_on, passed_from)
         running = self._run_from(start, mode, inputs)
         return None if running.gone_on else running.result
@@ -406,14 +406,14 @@ class Executor:
 
     def _fuses(self, device: torch.device) -> bool:
         """Whether there are fused kernels. They compute in FP32."""
-        there = device.type == "cpu" or works(device)
+        there = device.type == "cpu" or has_kernels(device)
         return there and self.f32_format == FLOAT32
 
     def _run(self, mode: Mode, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None) -> RunningStep:
         return self._run_from(lambda: RunningStep(self._checked, inputs, rounding, pass_on), mode, inputs)
 
     def _run_from(self, start: Start, mode: Mode, inputs: StepInputs) -> RunningStep:
-        with own_threads(), undisturbed(f"step {inputs.step}"):
+        with own_threads(), right_float_mode(f"step {inputs.step}"):
             if inputs.device not in self._devices:
                 check_machine(inputs.device, tensor_core_products(self.program))
                 self._devices.add(inputs.device)

@@ -130,7 +130,7 @@ def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
             memory.make(item)
             beside = needs(item)
         peak = max(peak, memory.alive + beside)
-        memory.let_go(dead)
+        memory.release(dead)
     return max(peak, program.peak_bytes(needs))
 
 
@@ -319,8 +319,8 @@ def _laid_out(group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def compute_on_device(group: Group, inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """The group's outputs on a device where `roundlog.kernels.cuda.works`, and int32[1]: 0 unless a checked output is
-    not finite. The host does not wait for it."""
+    """Compute the group's outputs on a device that has Triton's kernels, and int32[1]: 0 unless a checked output is not
+    finite. The host does not wait for it."""
     # Not at the top: Triton is an optional extra.
     from roundlog.kernels.cuda import triton_kernels as tape
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from roundlog.capture import Task, capture, paused, told_from_refusals
+from roundlog.capture import Task, capture, paused, raising_defects
 from roundlog.capture.captured import model_tensors
 from roundlog.execution import Executor
 from roundlog.generation.kept_programs import keep_program, kept_program
@@ -64,7 +64,7 @@ class StepProgram:
             interval=1,
             seed=0,
         )
-        with paused(), told_from_refusals():
+        with paused(), raising_defects():
             captured = capture(lambda: task, tell, once=True)
         self._schedule = captured.schedule[0]
         self.initial = dict(captured.states)

@@ -43,14 +43,14 @@ _import_all()
 
 from roundlog.kernels.threads import own_threads  # noqa: E402  (kernels are imported first, with a place for their code)
 
-__all__ = ["own_threads", "works"]
+__all__ = ["has_kernels", "own_threads"]
 
 
-def works(device: torch.device) -> bool:
+def has_kernels(device: torch.device) -> bool:
     """Whether there are compiled kernels for this device in `roundlog.kernels.cuda`, which is loaded for such a device
     only."""
     if device.type != "cuda":
         return False
     from roundlog.kernels import cuda
 
-    return cuda.works(device)
+    return cuda.has_kernels(device)

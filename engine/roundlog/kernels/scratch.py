@@ -61,7 +61,7 @@ class MemoryPool:
     def lend(self, size: int) -> Block:
         """uint8[at least so many and less than twice that], uninitialised."""
         with self._lock:
-            # Out of reach of `let_go`, which the collection of garbage may call here.
+            # Out of reach of `release`, which the collection of garbage may call here.
             idle, self._idle = self._idle, []
             fitting = [position for position, block in enumerate(idle) if size <= len(block) < 2 * size]
             found = idle.pop(min(fitting, key=lambda position: len(idle[position]))) if fitting else None
@@ -79,7 +79,7 @@ class MemoryPool:
             self._lent -= len(block)
             self._idle.append(block)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Give the system back what is idle."""
         with self._lock:
             self._idle.clear()
@@ -115,7 +115,7 @@ def _aligned(block: Block, size: int) -> Block:
 
 def give_back() -> None:
     """Give the system all memory back that nobody has any more: after work that took more than what follows."""
-    POOL.let_go()
+    POOL.release()
     # Only of glibc, which keeps what lies below anything that is still in use.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -11,7 +11,7 @@ import torch
 
 from roundlog.arithmetic import round_interval
 from roundlog.arithmetic.formats import interval_factor
-from roundlog.kernels import works
+from roundlog.kernels import has_kernels
 from roundlog.kernels.marking import LARGEST, AmbiguousPart, ascending, mark_flat, mark_product
 from roundlog.kernels.scratch import empty
 from roundlog.number_format import FLOAT32, Format
@@ -131,7 +131,7 @@ def mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Amb
 def _mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     if y.numel() and y.device.type == "cpu":
         return _mark_by_loops(y, bound, scale)
-    if y.numel() and works(y.device):
+    if y.numel() and has_kernels(y.device):
         return mark_by_triton(y, bound, scale)
     return mark_by_reference(y, bound, scale)
 

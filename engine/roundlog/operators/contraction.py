@@ -21,7 +21,7 @@ import torch
 from roundlog.arithmetic import as_float32, round_sums
 from roundlog.arithmetic.exact_sums import round_sums_of
 from roundlog.arithmetic.formats import interval_factor
-from roundlog.kernels import exact_products, gemm_microkernel, works
+from roundlog.kernels import exact_products, gemm_microkernel, has_kernels
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import lines_of, locate, sum_products
@@ -282,7 +282,7 @@ class MatMul(Contraction, Summation):
         if format != BFLOAT16 or not a.dtype == b.dtype == torch.bfloat16 or not a.numel() or not b.numel():
             return None
         if a.device.type != "cpu":
-            return self._certified_in_stages(a, b, scale) if works(a.device) else None
+            return self._certified_in_stages(a, b, scale) if has_kernels(a.device) else None
         if not gemm_microkernel.tile_lanes():
             return None
         rounded, marked = self._certified(a, b, scale)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from roundlog.arithmetic import as_float32, held, round_function, round_signed
+from roundlog.arithmetic import as_dtype, as_float32, round_function, round_signed
 from roundlog.arithmetic.formats import interval_factor, torch_dtype
 from roundlog.definitions import FLOATS, Family, OperatorKind, of_family
 from roundlog.kernels import elementary
@@ -165,7 +165,7 @@ def compute_narrow(operator: Direct, inputs: Tensors, attributes: Attributes, fo
     def rounded(*inputs: torch.Tensor) -> torch.Tensor:
         exact = [as_float32(x) for x in inputs]
         value = wide(*(x.double() for x in exact)) if wide else operator.compute(exact, attributes).double()
-        return held(round_signed(value, format), format)
+        return as_dtype(round_signed(value, format), format)
 
     shape = torch.broadcast_shapes(*(x.shape for x in inputs))
     if not isinstance(operator, Elementwise) or shape.numel() <= _PIECE or inputs[0].device.type != "cpu":
@@ -191,7 +191,7 @@ def convert(x: torch.Tensor, format: Format) -> torch.Tensor:
     if format == BFLOAT16 and x.dtype == torch.float32:
         return nearest_bf16(x) if x.device.type == "cpu" and x.is_contiguous() else _upper_halves(x)
     wide = x.to(torch.float64) if x.is_floating_point() else integer_as_f64(x)
-    return held(round_signed(wide, format), format)
+    return as_dtype(round_signed(wide, format), format)
 
 
 def _upper_halves(x: torch.Tensor) -> torch.Tensor:

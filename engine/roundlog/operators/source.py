@@ -7,7 +7,7 @@ from reprlib import repr as quoted
 import numpy as np
 import torch
 
-from roundlog.kernels import works
+from roundlog.kernels import has_kernels
 from roundlog.operators.registry import (
     Attributes,
     Direct,
@@ -122,7 +122,7 @@ class Uniform(Source):
 
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
         stream, device = integer(attributes, "stream"), inputs.device
-        if works(device):
+        if has_kernels(device):
             # Not at the top: Triton is an optional extra.
             from roundlog.kernels.cuda import triton_kernels as philox
 

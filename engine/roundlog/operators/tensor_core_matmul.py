@@ -7,9 +7,9 @@ from math import prod
 
 import torch
 
-from roundlog.arithmetic import held, round_sums, round_to
+from roundlog.arithmetic import as_dtype, round_sums, round_to
 from roundlog.definitions.tensor_core import ARITHMETICS, TensorCoreArithmetic
-from roundlog.kernels import works
+from roundlog.kernels import has_kernels
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
 from roundlog.number_format import Format
 from roundlog.operators.contraction import shape_of_product
@@ -55,7 +55,7 @@ class TensorCoreMatMul(Direct):
         format = dtype.number_format()
         assert format is not None
         # Elements without a value are NaN.
-        sums = _sums_there(a, b, str(attributes["arithmetic"])) if works(a.device) else None
+        sums = _sums_there(a, b, str(attributes["arithmetic"])) if has_kernels(a.device) else None
         if sums is not None:
             return _joined_there(sums, format)
         return _joined(tensor_core_product(a.cpu(), b.cpu(), group).sums, format).to(a.device)
@@ -95,7 +95,7 @@ def _joined_there(sums: torch.Tensor, format: Format) -> torch.Tensor:
             exactly = round_sums(some[:, rest].T.to(torch.float64).cpu().contiguous().numpy(), format)
             rounded[rest] = torch.from_numpy(exactly).to(sums.device)
         results[start : start + rows] = rounded
-    return held(results.view(shape), format)
+    return as_dtype(results.view(shape), format)
 
 
 def _joined(sums: torch.Tensor, format: Format) -> torch.Tensor:
@@ -111,4 +111,4 @@ def _joined(sums: torch.Tensor, format: Format) -> torch.Tensor:
     for start in range(0, results.numel(), rows):
         some = terms[:, start : start + rows].T.to(torch.float64).contiguous()
         results[start : start + rows] = torch.from_numpy(round_sums(some.numpy(), format))
-    return held(results.view(shape), format)
+    return as_dtype(results.view(shape), format)

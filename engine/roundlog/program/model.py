@@ -230,7 +230,7 @@ class Program:
             memory.make(index)
             peak = max(peak, memory.alive + workspace(index))
             # A stored value is not counted here any more, since the next state's memory is counted apart from a step's.
-            memory.let_go([*last_use.get(index, ()), *([index] if self.nodes[index].op == "store" else [])])
+            memory.release([*last_use.get(index, ()), *([index] if self.nodes[index].op == "store" else [])])
         return peak
 
     def last_uses(self) -> dict[int, list[int]]:
@@ -273,7 +273,7 @@ class AliveMemory:
             self.alive += self._sizes[owner] if not self._keepers[owner] else 0
             self._keepers[owner] += 1
 
-    def let_go(self, values: Iterable[int]) -> None:
+    def release(self, values: Iterable[int]) -> None:
         """Take off what values kept that nobody reads any more."""
         for value in values:
             for owner in self._kept[value]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import adjacent, held, in_format
+from roundlog.arithmetic import adjacent, as_dtype, in_format
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.rounding_loops import weigh as weigh_by_kernel
 from roundlog.log import Decision, Entries, LogReader
@@ -209,7 +209,7 @@ class Follower(WindowRounding):
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, format)
         if self._log is None and not near.indices.numel():
-            return held(rounded, format)
+            return as_dtype(rounded, format)
         if not bounded(near):
             near = settle(operator, inputs, attributes, rounded, near, format)
         parts = pieces(near)
@@ -225,7 +225,7 @@ class Follower(WindowRounding):
             else:
                 values = self._decide(index, operator, inputs, attributes, some, format, log)
             put(rounded, some.indices, values)
-        return held(rounded, format)
+        return as_dtype(rounded, format)
 
     def _decide(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from roundlog.arithmetic import adjacent, held, round_interval, round_to
+from roundlog.arithmetic import adjacent, as_dtype, round_interval, round_to
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.marking import all_below
 from roundlog.kernels.rounding_loops import ends as ends_by_kernel
@@ -262,7 +262,7 @@ class Recorder(WindowRounding):
                 entries = window.entries_of_whole(entries)
             before = self.entries.get(index)
             self.entries[index] = entries if before is None else in_order([before, entries])
-        return held(rounded, format)
+        return as_dtype(rounded, format)
 
 
 def joined(parts: list[npt.NDArray[T]]) -> npt.NDArray[T]:

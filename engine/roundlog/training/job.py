@@ -166,12 +166,12 @@ class Job:
         that no product of the task has, and, before any work, SpecError for an unknown policy or width, ProgramError
         for an unknown arithmetic."""
         # Only a customer captures. Every other command would load torch.export for nothing: a fifth of its start.
-        from roundlog.capture import capture, paused, told_from_refusals
+        from roundlog.capture import capture, paused, raising_defects
         from roundlog.training.sameness import confirm_same
 
         check_rounding(policy, bits)
         check_arithmetic(arithmetic)
-        with told_from_refusals():
+        with raising_defects():
             captured = capture(make_task, lambda share: tell(CAPTURES, share, ""))
         task = captured.task
         program = with_arithmetic(captured.program, arithmetic)
@@ -200,7 +200,7 @@ class Job:
         with paused():
             planned(job)
         if compare:
-            with paused(), told_from_refusals():
+            with paused(), raising_defects():
                 sameness = confirm_same(captured, lambda share, detail: tell(COMPARES, share, detail))
             if report is not None:
                 report(sameness)

@@ -221,7 +221,7 @@ class _Steps:
         }
         self.updates.append(self._trial.put_aside(changes))
         self._carried = {name: parts.at_end(self._stores[name]) for name in self._stores if name not in self._before}
-        parts.let_go()
+        parts.release()
 
     def _differing_at_end(self, parts: _Parts, name: str, place: int, theirs: torch.Tensor) -> str | None:
         """The difference of a result of a step, in words; None if there is none. theirs: f64, a change for a
@@ -374,7 +374,7 @@ class _Parts:
             del self._known[place]
         return found, read
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Drops all values, at the end of a step: the mode that watched it refers to itself, and to this."""
         self._known.clear()
         self._given = replace(self._given, states=(), data=())

@@ -12,7 +12,7 @@ from enum import StrEnum
 import torch
 
 from roundlog.definitions.tensor_core import ARITHMETICS
-from roundlog.kernels import works
+from roundlog.kernels import has_kernels
 from roundlog.kernels.gemm_microkernel import tile_lanes
 from roundlog.kernels.pair_microkernel import adds_pairs
 from roundlog.operators.job_arithmetic import EXACT
@@ -65,15 +65,15 @@ def supported_arithmetics(device: torch.device, *, is_right: bool = True) -> lis
 def _way(device: torch.device, name: str, formats: tuple[str, ...]) -> tuple[ArithmeticWay, str]:
     """The way in which products of tensor cores are computed of all of these formats, and the kind of device. Tries the
     device, once in a process."""
-    if not works(device):
+    if not has_kernels(device):
         return ArithmeticWay.EMULATED, "cpu"
     # Not at the top: Triton is an optional extra.
-    from roundlog.kernels.cuda.tensor_cores import Way, verdict
+    from roundlog.kernels.cuda.tensor_cores import ProductKernels, verdict
 
     ways = {verdict(device, name, format).way for format in formats}
-    if ways == {Way.NATIVE}:
+    if ways == {ProductKernels.NATIVE}:
         return ArithmeticWay.NATIVE, device.type
-    return ArithmeticWay.EMULATED, "cpu" if Way.NONE in ways else device.type
+    return ArithmeticWay.EMULATED, "cpu" if ProductKernels.NONE in ways else device.type
 
 
 def kernel_instructions() -> str:
@@ -87,7 +87,7 @@ def kernel_instructions() -> str:
 
 def compiled_kernels_work(device: torch.device) -> bool:
     """Whether Triton's kernels are used on a device; without them training is slower, to the same bits."""
-    return works(device)
+    return has_kernels(device)
 
 
 def _formats(name: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from roundlog.arithmetic import until_undisturbed
+from roundlog.arithmetic import retry_disturbed
 from roundlog.data import held
 from roundlog.execution import (
     Batches,
@@ -117,7 +117,7 @@ class Validation:
 
     def _batch_loss(self, inputs: StepInputs) -> float:
         rounding = without_log(self._job.spec)
-        return until_undisturbed(lambda: self._executor.run_part(inputs, rounding, None).loss, rounding.start_again)
+        return retry_disturbed(lambda: self._executor.run_part(inputs, rounding, None).loss, rounding.start_again)
 
 
 def read_validation_rows(path: Path, job: Job, max_memory: int) -> dict[str, torch.Tensor]:

@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import torch
 
-from roundlog.arithmetic import MachineError, check_machine, undisturbed
+from roundlog.arithmetic import MachineError, check_machine, right_float_mode
 from roundlog.data import file_bytes, file_pieces
 from roundlog.execution import Batches
 from roundlog.execution.ranks import LaunchError, Ranks, RanksExecutor, serve
@@ -85,7 +85,7 @@ def machine_fault(device: torch.device | str, products: Collection[tuple[str, st
     and the formats of their operands that a job has."""
     try:
         # As every step is executed: what can be put right is.
-        with own_threads(), undisturbed("the check of this machine"):
+        with own_threads(), right_float_mode("the check of this machine"):
             check_machine(usable(device), products)
     except (MachineError, RunError) as error:
         return str(error)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 
-from roundlog.arithmetic import until_undisturbed
+from roundlog.arithmetic import retry_disturbed
 from roundlog.execution import StepExecutor, StoppedError, micro_batches_of
 from roundlog.execution.batches import TensorsOf, root_of
 from roundlog.operators import StepInputs
@@ -314,7 +314,7 @@ class Run:
         started = time.perf_counter()
         inputs = self.inputs(step, states)
         try:
-            result = until_undisturbed(lambda: self.executor.run(inputs, rounding), rounding.start_again)
+            result = retry_disturbed(lambda: self.executor.run(inputs, rounding), rounding.start_again)
             after, loss = result.states, result.loss
         except StoppedError as error:
             if not self.options.continue_after_stop:

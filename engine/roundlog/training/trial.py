@@ -19,7 +19,7 @@ from roundlog.capture.captured import OwnStates
 from roundlog.capture.draws import GENERATOR, Replay
 from roundlog.capture.errors import reason
 from roundlog.capture.real_steps.eager_steps import EagerTraining
-from roundlog.capture.real_steps.patched_torch import plainly, without_checkpoints
+from roundlog.capture.real_steps.patched_torch import eager_torch, without_checkpoints
 from roundlog.capture.real_steps.reachable_values import tensor_digest
 from roundlog.data import materialized, widened
 from roundlog.data.spill_file import SpilledTensor, SpillFile
@@ -260,7 +260,7 @@ class Trial:
         )
         try:
             torch.set_default_dtype(dtype)
-            with plainly(), without_checkpoints(), _same_draws(step), replay, _Promoted(dtype):
+            with eager_torch(), without_checkpoints(), _same_draws(step), replay, _Promoted(dtype):
                 return training.step(step, _cast(batch, dtype), exchange, watching)
         finally:
             torch.set_default_dtype(default)

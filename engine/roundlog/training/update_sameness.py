@@ -22,7 +22,7 @@ from roundlog.capture.builder import needed
 from roundlog.capture.captured import OwnStates
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.real_steps.eager_steps import EagerTraining
-from roundlog.capture.real_steps.patched_torch import plainly
+from roundlog.capture.real_steps.patched_torch import eager_torch
 from roundlog.capture.rules.short_formats import with_rounded_numbers
 from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
 from roundlog.operators.registry import ints
@@ -174,7 +174,7 @@ def _difference(updates: _Updates, draws: torch.Generator) -> str:
             if clipped:  # where what is added to the norm shows
                 norm = torch.stack([x.double().norm() for x in gradients.values()]).norm()
                 gradients = {name: x * (1.5 * max(clipped) / norm).to(x.dtype) for name, x in gradients.items()}
-            with plainly(), _Rounding(updates.is_short) as rounding:
+            with eager_torch(), _Rounding(updates.is_short) as rounding:
                 training.step(step, {}, lambda chosen=gradients: _exchange(own, chosen))  # type: ignore[misc]
             after = updates.following(states, {name: x.double() for name, x in gradients.items()}, step)
             now = {name: x.detach().clone() for name, x in own.now().items() if name in updates.stores}

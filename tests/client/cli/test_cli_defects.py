@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.capture import CaptureError, told_from_refusals
+from roundlog.capture import CaptureError, raising_defects
 from roundlog.capture.builder import Builder, Value
 from roundlog.capture.rules import RULES
 from roundlog.capture.rules.rule_table import Context
@@ -76,7 +76,7 @@ def test_what_code_of_the_users_raises_is_no_defect() -> None:
         torch.zeros(2).view(3)
 
     message = r"^your code fails with RuntimeError: shape .*test_cli_defects.py:\d+"
-    with pytest.raises(CaptureError, match=message), told_from_refusals():
+    with pytest.raises(CaptureError, match=message), raising_defects():
         of_the_users()
 
 

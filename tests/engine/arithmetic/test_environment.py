@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 import pytest
 import torch
 from machines.environment_control import CHANGES, NEAREST, ROUNDING, flush, reaction, set_rounding
-from roundlog.arithmetic import DisturbedError, MachineError, check_machine, undisturbed, until_undisturbed
+from roundlog.arithmetic import DisturbedError, MachineError, check_machine, retry_disturbed, right_float_mode
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError
 from roundlog.kernels import environment, threads
@@ -170,19 +170,19 @@ def test_a_step_that_is_disturbed_again_and_again_is_refused(
 
 @needs_modes
 def test_a_stop_in_a_disturbed_step_is_none() -> None:
-    with pytest.raises(DisturbedError), undisturbed("step 1"):
+    with pytest.raises(DisturbedError), right_float_mode("step 1"):
         flush()
         raise NonFiniteError.__new__(NonFiniteError)
     again = []
 
     def compute() -> int:
-        with undisturbed("step 2"):
+        with right_float_mode("step 2"):
             if not again:
                 set_rounding(ROUNDING["up"])
                 raise NonFiniteError.__new__(NonFiniteError)
             return 7
 
-    assert until_undisturbed(compute, lambda: again.append(1)) == 7 and again == [1]
+    assert retry_disturbed(compute, lambda: again.append(1)) == 7 and again == [1]
 
 
 @needs_modes
@@ -196,11 +196,11 @@ def test_a_thread_of_the_kernels_that_is_changed_disturbs_and_is_put_right() -> 
             flush()
 
     try:
-        with pytest.raises(DisturbedError, match=r"^this work: "), undisturbed("this work"):
+        with pytest.raises(DisturbedError, match=r"^this work: "), right_float_mode("this work"):
             in_parts(part, 3, 1 << 30)
         assert threads.disturbed() == before + 2
         seen: list[bool] = []
-        with undisturbed("the next"):
+        with right_float_mode("the next"):
             in_parts(lambda start, stop: seen.append(ENVIRONMENT.is_right()), 3, 1 << 30)
         assert seen == [True] * 3
     finally:
@@ -243,7 +243,7 @@ def test_a_processor_whose_register_is_not_known_refuses(
     numbers = ByNumbers()
     for module in ("roundlog.arithmetic.machine", "roundlog.kernels.threads", "roundlog.kernels.environment"):
         monkeypatch.setattr(sys.modules[module], "ENVIRONMENT", numbers)
-    with undisturbed("this"):
+    with right_float_mode("this"):
         pass
     if torch.set_flush_denormal(True):
         try:

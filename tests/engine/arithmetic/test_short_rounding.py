@@ -9,9 +9,9 @@ import pytest
 import torch
 from roundlog.arithmetic import (
     adjacent,
+    as_dtype,
     as_float32,
     format_of,
-    held,
     in_format,
     neighbour,
     ordinal,
@@ -38,7 +38,7 @@ def magnitudes(kind: Format) -> torch.Tensor:
 def encodings(x: torch.Tensor, kind: Format) -> list[int]:
     """Encodings of FP32 numbers of a format."""
     assert bool(in_format(x, kind).all())
-    return held(x, kind).view(torch.int16).numpy().view(np.uint16).tolist()
+    return as_dtype(x, kind).view(torch.int16).numpy().view(np.uint16).tolist()
 
 
 def beside_midpoints(kind: Format) -> torch.Tensor:
@@ -124,7 +124,8 @@ def test_formats_and_dtypes_belong_to_each_other() -> None:
     for kind, dtype in ((FLOAT32, torch.float32), (BFLOAT16, torch.bfloat16), (FLOAT16, torch.float16)):
         assert torch_dtype(kind) == dtype and format_of(dtype) == kind
         assert (
-            held(torch.ones(2), kind).dtype == dtype and as_float32(torch.ones(2, dtype=dtype)).dtype == torch.float32
+            as_dtype(torch.ones(2), kind).dtype == dtype
+            and as_float32(torch.ones(2, dtype=dtype)).dtype == torch.float32
         )
     assert torch_dtype(narrow_float32(26)) == torch.float32
     index = torch.arange(3)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from roundlog.capture import Captured, Task
 from roundlog.capture.draws import Replay
-from roundlog.capture.real_steps.patched_torch import plainly
+from roundlog.capture.real_steps.patched_torch import eager_torch
 from roundlog.data import widened
 from roundlog.execution import Executor
 from roundlog.operators import StepInputs
@@ -334,7 +334,7 @@ def by_trainer(
             if not part:
                 found.losses.append(0.0)
                 self.replay = Replay(draws[step]) if draws[step] else contextlib.nullcontext()
-            with plainly(), self.replay:
+            with eager_torch(), self.replay:
                 loss = super().training_step(*arguments, **options)
             found.losses[-1] += float(loss)
             return loss

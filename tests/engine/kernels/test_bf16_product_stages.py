@@ -16,7 +16,7 @@ import pytest
 import torch
 from roundlog.kernels.cuda import bf16_products, tensor_cores
 from roundlog.kernels.cuda.bf16_products import DEPTHS, LineBounds, StagedProduct, bound_of_block, depth_of, ratio_of
-from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Way
+from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, ProductKernels
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16, FLOAT32
 from roundlog.operators import contraction, operator
@@ -337,16 +337,16 @@ def test_kernels_that_are_wrong_about_all_but_one_tile_are_found_out(
 @pytest.mark.parametrize(
     ("name", "way", "wrong", "expected"),
     [
-        ("hopper", Way.NATIVE, None, True),
-        (None, Way.NATIVE, None, False),
-        ("hopper", Way.EMULATED, None, False),
-        ("ampere", Way.NONE, None, False),
-        ("ampere", Way.NATIVE, "element 3", False),
-        ("ampere", Way.NATIVE, MemoryError("shared memory"), False),
+        ("hopper", ProductKernels.NATIVE, None, True),
+        (None, ProductKernels.NATIVE, None, False),
+        ("hopper", ProductKernels.EMULATED, None, False),
+        ("ampere", ProductKernels.NONE, None, False),
+        ("ampere", ProductKernels.NATIVE, "element 3", False),
+        ("ampere", ProductKernels.NATIVE, MemoryError("shared memory"), False),
     ],
 )
 def test_only_devices_that_have_proven_themselves_multiply_in_stages(
-    name: str | None, way: Way, wrong: object, expected: bool
+    name: str | None, way: ProductKernels, wrong: object, expected: bool
 ) -> None:
     def first_wrong(*arguments: object) -> str | None:
         if isinstance(wrong, Exception):
@@ -384,7 +384,7 @@ def test_products_on_a_device_without_triton_or_of_few_terms_are_those_of_fp64(w
 
     arithmetic = arithmetic_of("hopper", "bf16") if working else None
     with (
-        patch.object(contraction, "works", lambda device: working),
+        patch.object(contraction, "has_kernels", lambda device: working),
         patch.object(bf16_products, "proven", lambda device: arithmetic),
     ):
         assert bf16_products.takes(CPU, terms) == (working and terms >= 128)

@@ -80,7 +80,7 @@ def test_no_more_is_held_than_was_lent_at_once() -> None:
         most = max(most, sum(map(len, lent)))
         assert pool.held <= most
     assert again > 500
-    pool.let_go()
+    pool.release()
     assert pool.held == sum(map(len, lent))
 
 
@@ -90,11 +90,11 @@ def test_what_is_idle_may_be_let_go_while_memory_is_lent(pool: MemoryPool) -> No
     class Idle(list[np.ndarray]):
         def __iter__(self):
             for block in list.__iter__(self):
-                pool.let_go()
+                pool.release()
                 yield block
 
         def __len__(self) -> int:
-            pool.let_go()
+            pool.release()
             return super().__len__()
 
     for size in (90, 1000):
@@ -120,7 +120,7 @@ def test_threads_are_lent_memory_of_their_own(pool: MemoryPool) -> None:
         thread.join()
     assert not wrong
     # All are back.
-    pool.let_go()
+    pool.release()
     assert pool.held == 0
 
 

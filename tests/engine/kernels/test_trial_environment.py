@@ -18,7 +18,7 @@ from machines.environment_control import CHANGES, put_right
 from roundlog.arithmetic import device_check
 from roundlog.kernels import cuda
 from roundlog.kernels.cuda import bf16_products, tensor_cores
-from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Way
+from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, ProductKernels
 from roundlog.kernels.environment import ENVIRONMENT, right_environment
 
 from tests.engine.kernels.tensor_core_devices import TensorCores, computing
@@ -60,7 +60,7 @@ def kernels_work(change: str) -> bool:
         changed(change),
     ):
         warnings.filterwarnings("error", message="Triton does not work")
-        return cuda.works.__wrapped__(CPU)
+        return cuda.has_kernels.__wrapped__(CPU)
 
 
 @needs_triton
@@ -86,7 +86,7 @@ def verdict(change: str) -> DeviceVerdict:
 @needs_triton
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_verdict_is_the_same(interpreter: ProcessPoolExecutor, change: str) -> None:
-    assert interpreter.submit(verdict, change).result() == DeviceVerdict(Way.NATIVE)
+    assert interpreter.submit(verdict, change).result() == DeviceVerdict(ProductKernels.NATIVE)
 
 
 def environment_of(ask: Callable[[], object], change: str) -> list[bool]:
@@ -99,7 +99,7 @@ def environment_of(ask: Callable[[], object], change: str) -> list[bool]:
 
     with (
         patch.object(bf16_products, "family", lambda device: "hopper"),
-        patch.object(bf16_products, "verdict", lambda *of: DeviceVerdict(Way.NATIVE)),
+        patch.object(bf16_products, "verdict", lambda *of: DeviceVerdict(ProductKernels.NATIVE)),
         patch.object(bf16_products, "first_wrong", tried),
         patch.object(device_check, "_wrong_sum", tried),
         changed(change),

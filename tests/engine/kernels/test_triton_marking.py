@@ -145,7 +145,7 @@ def _agrees_with_flushed_subnormals() -> bool:
 def test_a_device_that_is_here_is_marked_on_by_triton() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert cuda.works(torch.device("cuda", 0))
+        assert cuda.has_kernels(torch.device("cuda", 0))
 
 
 COMPILED = {
@@ -192,21 +192,21 @@ def test_without_triton_or_where_it_fails_the_reference_marks(failing: str, monk
     device = torch.device("cuda", 0)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(cuda, "find_spec", lambda name: None)
-    assert not cuda.works.__wrapped__(device)
+    assert not cuda.has_kernels.__wrapped__(device)
     monkeypatch.setattr(cuda, "find_spec", lambda name: name)
     for name in ("marking_agrees", "tape_agrees", "philox_agrees"):
         monkeypatch.setattr(cuda, name, lambda device: True)
-    assert cuda.works.__wrapped__(device)
+    assert cuda.has_kernels.__wrapped__(device)
 
     def fails(device: torch.device) -> bool:
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr(cuda, failing, fails)
     with pytest.warns(UserWarning, match="no compiler"):
-        assert not cuda.works.__wrapped__(device)
+        assert not cuda.has_kernels.__wrapped__(device)
     monkeypatch.setattr(cuda, failing, lambda device: False)
     with pytest.warns(UserWarning, match="IEEE 754"):
-        assert not cuda.works.__wrapped__(device)
+        assert not cuda.has_kernels.__wrapped__(device)
 
 
 @pytest.mark.parametrize(("works", "chosen"), [(True, "mark_by_triton"), (False, "mark_by_reference")])
@@ -224,7 +224,7 @@ def test_a_tensor_on_cuda_is_marked_by_triton_where_it_works(
 
     for name in ("mark_by_triton", "mark_by_reference"):
         monkeypatch.setattr(marking, name, lambda y, bound, scale, name=name: by(name, y))
-    monkeypatch.setattr(marking, "works", lambda device: works)
+    monkeypatch.setattr(marking, "has_kernels", lambda device: works)
     with FakeTensorMode():
         for size, expected in ((3, chosen), (0, "mark_by_reference")):
             y = torch.empty(size, dtype=torch.float64, device="cuda")

@@ -18,7 +18,7 @@ from roundlog.arithmetic import MachineError, check_machine, device_check, machi
 from roundlog.definitions.tensor_core import OPERAND_FORMATS
 from roundlog.kernels import tensor_core_products
 from roundlog.kernels.cuda import tensor_cores
-from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Difference, Way, vectors
+from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Difference, ProductKernels, vectors
 
 from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
 from tests.engine.kernels.triton_processes import needs_triton
@@ -112,18 +112,18 @@ def judged(native: bool, lie: str = "") -> DeviceVerdict:
 @pytest.mark.slow
 @needs_triton
 def test_a_verdict_says_what_a_device_is_used_for(interpreter: ProcessPoolExecutor) -> None:
-    assert interpreter.submit(judged, True).result() == DeviceVerdict(Way.NATIVE)
-    assert interpreter.submit(judged, False).result() == DeviceVerdict(Way.EMULATED)
+    assert interpreter.submit(judged, True).result() == DeviceVerdict(ProductKernels.NATIVE)
+    assert interpreter.submit(judged, False).result() == DeviceVerdict(ProductKernels.EMULATED)
     lying = interpreter.submit(judged, True, "cores").result()
-    assert lying.way is Way.EMULATED and isinstance(lying.native, Difference) and lying.emulated is None
+    assert lying.way is ProductKernels.EMULATED and isinstance(lying.native, Difference) and lying.emulated is None
     lying = interpreter.submit(judged, True, "integers").result()
-    assert lying.way is Way.NONE and isinstance(lying.emulated, Difference)
+    assert lying.way is ProductKernels.NONE and isinstance(lying.emulated, Difference)
     failing = interpreter.submit(judged, True, "compiler").result()
-    assert failing.way is Way.NONE and "no compiler" in str(failing.emulated)
+    assert failing.way is ProductKernels.NONE and "no compiler" in str(failing.emulated)
 
 
 def fault(monkeypatch: pytest.MonkeyPatch, verdict: DeviceVerdict) -> str | None:
-    monkeypatch.setattr(device_check, "works", lambda device: True)
+    monkeypatch.setattr(device_check, "has_kernels", lambda device: True)
     monkeypatch.setattr(tensor_cores, "verdict", lambda *of: verdict)
     return device_check.fault_of.__wrapped__(CPU, NAME, frozenset([("hopper", "bf16")]))
 
@@ -134,17 +134,17 @@ WRONG = Difference("long sums", 17, 0xC2040F07, 0x40000001)
 def test_a_device_is_refused_in_one_sentence_or_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert fault(monkeypatch, DeviceVerdict(Way.NATIVE)) is None
-        assert fault(monkeypatch, DeviceVerdict(Way.EMULATED)) is None
-        found = fault(monkeypatch, DeviceVerdict(Way.NONE, None, WRONG))
+        assert fault(monkeypatch, DeviceVerdict(ProductKernels.NATIVE)) is None
+        assert fault(monkeypatch, DeviceVerdict(ProductKernels.EMULATED)) is None
+        found = fault(monkeypatch, DeviceVerdict(ProductKernels.NONE, None, WRONG))
     assert found == (
         "a card (cpu) does not compute products of bf16 as hopper has them, not even by integers: element 17 of the "
         "test 'long sums' is 0xc2040f07, not 0x40000001; use another device, or the CPU"
     )
     with pytest.warns(UserWarning, match=r"^the tensor cores of a card \(cpu\) are refused .* 0xc2040f07, not 0x40000"):
-        assert fault(monkeypatch, DeviceVerdict(Way.EMULATED, WRONG)) is None
+        assert fault(monkeypatch, DeviceVerdict(ProductKernels.EMULATED, WRONG)) is None
     with pytest.warns(UserWarning, match=r"the CPU computes them: no compiler"):
-        assert fault(monkeypatch, DeviceVerdict(Way.NONE, None, "no compiler")) is None
+        assert fault(monkeypatch, DeviceVerdict(ProductKernels.NONE, None, "no compiler")) is None
 
 
 def test_a_cuda_device_is_asked_with_the_arithmetics_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,15 +263,15 @@ def joined(native: bool, terms: int, format: str) -> tuple[torch.Tensor, torch.T
         a[0, 5] = torch.inf
     here = operator.TensorCoreMatMul().compute([a, b], {"arithmetic": "hopper"})
     verdict = tensor_cores.verdict
-    operator.works = lambda device: True
-    tensor_cores.verdict = lambda *of: DeviceVerdict(Way.NATIVE if native else Way.EMULATED)
+    operator.has_kernels = lambda device: True
+    tensor_cores.verdict = lambda *of: DeviceVerdict(ProductKernels.NATIVE if native else ProductKernels.EMULATED)
     try:
         with computing(TensorCores.of("hopper", format)) as _:
             there = operator.TensorCoreMatMul().compute([a, b], {"arithmetic": "hopper"})
     finally:
-        from roundlog.kernels import works
+        from roundlog.kernels import has_kernels
 
-        operator.works, tensor_cores.verdict = works, verdict
+        operator.has_kernels, tensor_cores.verdict = has_kernels, verdict
     return there, here
 
 

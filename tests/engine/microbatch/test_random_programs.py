@@ -153,5 +153,5 @@ def test_memory_that_is_counted_is_at_least_what_is_kept() -> None:
             assert kept <= counted.alive, (seed, index, nodes[index].op)
             tight += kept == counted.alive
             running.forget(last_uses.get(index, []))
-            counted.let_go(last_uses.get(index, []))
+            counted.release(last_uses.get(index, []))
     assert tight > 200

@@ -13,7 +13,7 @@ import torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication import fixed_point
 from roundlog.adjudication.partial import ExactSum
-from roundlog.arithmetic import as_float32, format_of, held, round_signed, torch_dtype
+from roundlog.arithmetic import as_dtype, as_float32, format_of, round_signed, torch_dtype
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format, narrow_float32
 from roundlog.operators import REGISTRY, Inexact, compute_narrow, elementwise
@@ -119,7 +119,7 @@ def test_fp32_becomes_bf16_as_by_way_of_fp64(low: int) -> None:
     """Every upper half of a word, with lower halves around the middle."""
     words = (torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32) << 16) | low
     x = words.view(torch.float32)
-    found, right = convert(x, BFLOAT16), held(round_signed(x.double(), BFLOAT16), BFLOAT16)
+    found, right = convert(x, BFLOAT16), as_dtype(round_signed(x.double(), BFLOAT16), BFLOAT16)
     missing = x.isnan()
     assert torch.equal(found.view(torch.int16)[~missing], right.view(torch.int16)[~missing])
     assert bool(found[missing].isnan().all())

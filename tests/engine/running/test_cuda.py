@@ -33,7 +33,7 @@ def test_a_device_comes_to_the_cpus_roots_and_its_log_is_as_good(
 ) -> None:
     if not triton:
         for module in (executor, bounds):
-            monkeypatch.setattr(module, "works", lambda device: False)
+            monkeypatch.setattr(module, "has_kernels", lambda device: False)
     made = Job.from_task(lambda: TASKS[name](steps=8)) if name in TASKS else mixed_precision.job(steps=8)
     made.write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
@@ -57,7 +57,7 @@ def test_a_device_adds_products_as_the_cpu_emulates_it(name: str, format: str) -
     """Tensor cores of the family, too: a device that is refused for them fails here."""
     device = torch.device("cuda", torch.cuda.current_device())
     native = tensor_cores.family(device) == name
-    way = tensor_cores.Way.NATIVE if native else tensor_cores.Way.EMULATED
+    way = tensor_cores.ProductKernels.NATIVE if native else tensor_cores.ProductKernels.EMULATED
     assert tensor_cores.verdict(device, name, format) == tensor_cores.DeviceVerdict(way)
 
 

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.draws import GENERATOR
 from roundlog.capture.errors import CaptureError, a_kind, place_of_call, place_of_error, reason
-from roundlog.capture.real_steps.patched_torch import plain_model, plainly, refuse_autocast
+from roundlog.capture.real_steps.patched_torch import eager_torch, plain_model, refuse_autocast
 from roundlog.capture.real_steps.reachable_values import ReachableValues, StepCalls, memory_of, reachable
 from roundlog.capture.task import Task
 from roundlog.data import STORED
@@ -269,7 +269,7 @@ def _take(
     torch.manual_seed(step)
     GENERATOR.manual_seed(step)
     try:
-        with plainly(), tensors_for_numbers(task, step, values or reachable(task, elements=False)):
+        with eager_torch(), tensors_for_numbers(task, step, values or reachable(task, elements=False)):
             # The first steps are watched of a shorter task too, whose schedule may know no step after its last.
             training.step(min(step, task.steps - 1), batch_of(task, step), watching=watching)
             refuse_autocast("by the loss function", ("cpu",))

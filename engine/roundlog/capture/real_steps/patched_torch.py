@@ -57,7 +57,7 @@ def without_onednn() -> Iterator[None]:
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
+def eager_torch() -> Iterator[None]:
     """Switches off what computes several operators as one (compiled and scripted functions, fused attention), and the
     checks of `torch.distributions`, which look at values and change nothing; refuses LSTMs in BF16. Python's random
     numbers are drawn by torch."""
@@ -123,7 +123,7 @@ def without_collection() -> Iterator[None]:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def silent_fake_tensors() -> Iterator[None]:
     """Silences PyTorch's log of failures of fake tensors, which it writes with tracebacks before it raises them."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled = logger.disabled

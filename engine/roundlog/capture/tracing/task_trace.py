@@ -37,10 +37,10 @@ from roundlog.capture.optimizers import is_own
 from roundlog.capture.real_steps.eager_steps import checked_loss, noting_backward, refusing_backward, share
 from roundlog.capture.real_steps.patched_torch import (
     OutVariants,
+    eager_torch,
     noting_threads,
     plain_model,
-    plainly,
-    quietly,
+    silent_fake_tensors,
     traced_torch,
     without_collection,
     without_onednn,
@@ -152,10 +152,10 @@ class TaskTrace:
             with (
                 put_back_after(self._found, self._held),
                 preserve_node_meta(),
-                plainly(),
+                eager_torch(),
                 without_onednn(),
                 traced_torch(),
-                quietly(),
+                silent_fake_tensors(),
                 without_collection(),
                 noting_threads(threads),
                 self._optimizers.noting_steps(),

@@ -27,7 +27,7 @@ from roundlog.capture.fresh_tasks import FreshTasks
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.portable import portable
 from roundlog.capture.real_steps.eager_steps import LEFT_BEHIND, WatchedSteps, batch_of, share
-from roundlog.capture.real_steps.patched_torch import plain_model, plainly
+from roundlog.capture.real_steps.patched_torch import eager_torch, plain_model
 from roundlog.capture.real_steps.reachable_values import (
     ReachableValues,
     TensorPlace,
@@ -137,7 +137,7 @@ def _losses_and_own_steps(task: Task) -> dict[str, Tensor]:
     generator = torch.get_rng_state()
     torch.manual_seed(task.seed % 2**63)
     try:
-        with plainly(), portable():
+        with eager_torch(), portable():
             for phase in task.phases():
                 for parameter in model.parameters():
                     parameter.grad = None

@@ -20,7 +20,7 @@ from roundlog.kernels.threads import own_threads
 
 
 @cache
-def works(device: torch.device) -> bool:
+def has_kernels(device: torch.device) -> bool:
     """Whether the kernels of this room can be imported, compiled, and compute a few numbers on this device as those of
     the CPU do, whatever floating-point environment this thread has. Warns if they should and do not."""
     # AMD's devices call themselves cuda, too.

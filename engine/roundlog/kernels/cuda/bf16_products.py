@@ -25,7 +25,7 @@ import torch
 
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels.cuda.block_sum_trial import first_wrong_block_sum
-from roundlog.kernels.cuda.tensor_cores import Way, family, tensor_of, vectors, verdict
+from roundlog.kernels.cuda.tensor_cores import ProductKernels, family, tensor_of, vectors, verdict
 from roundlog.kernels.environment import right_environment
 from roundlog.kernels.tensor_core_products import GroupArithmetic
 from roundlog.kernels.threads import own_threads
@@ -153,7 +153,7 @@ def proven(device: torch.device) -> GroupArithmetic | None:
     """The arithmetic of a CUDA device's tensor cores, if it is known, and the device has agreed with the CPU on
     products by them, and with FP64 on products in two stages. Warns if the last is not so."""
     name = family(device)
-    if name is None or verdict(device, name, "bf16").way is not Way.NATIVE:
+    if name is None or verdict(device, name, "bf16").way is not ProductKernels.NATIVE:
         return None
     arithmetic = GroupArithmetic.of(ARITHMETICS[name], "bf16")
     try:

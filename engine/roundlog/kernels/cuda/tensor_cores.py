@@ -36,7 +36,7 @@ _TILES = (2, 144, 80), (2, 80, 160)
 matrices do neither in rows nor in columns nor in terms."""
 
 
-class Way(enum.Enum):
+class ProductKernels(enum.Enum):
     """Kernels by which a device multiplies as tensor cores of an arithmetic."""
 
     NATIVE = "tensor cores"
@@ -62,7 +62,7 @@ class Difference:
 class DeviceVerdict:
     """Kernels that a device may use, and why not others."""
 
-    way: Way
+    way: ProductKernels
     native: Difference | str | None = None
     """Why its tensor cores are not used although they are of the family."""
     emulated: Difference | str | None = None
@@ -155,8 +155,9 @@ def judge(device: torch.device, name: str, format: str, native: bool) -> DeviceV
     emulated = _tried(device, name, format, False)
     by_tensor_cores = _tried(device, name, format, True) if native and emulated is None else None
     if emulated is not None:
-        return DeviceVerdict(Way.NONE, None, emulated)
-    return DeviceVerdict(Way.NATIVE if native and by_tensor_cores is None else Way.EMULATED, by_tensor_cores)
+        return DeviceVerdict(ProductKernels.NONE, None, emulated)
+    is_native = native and by_tensor_cores is None
+    return DeviceVerdict(ProductKernels.NATIVE if is_native else ProductKernels.EMULATED, by_tensor_cores)
 
 
 @cache
@@ -171,6 +172,6 @@ def segment_sums(a: torch.Tensor, b: torch.Tensor, name: str, format: str) -> to
     from roundlog.kernels.cuda import tensor_core_kernels as kernels
 
     found = verdict(a.device, name, format).way
-    if found is Way.NONE:
+    if found is ProductKernels.NONE:
         return None
-    return kernels.segment_sums(a, b, GroupArithmetic.of(ARITHMETICS[name], format), found is Way.NATIVE)
+    return kernels.segment_sums(a, b, GroupArithmetic.of(ARITHMETICS[name], format), found is ProductKernels.NATIVE)

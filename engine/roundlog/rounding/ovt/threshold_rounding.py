@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from roundlog.arithmetic import adjacent, held, neighbour, round_interval, round_to
+from roundlog.arithmetic import adjacent, as_dtype, neighbour, round_interval, round_to
 from roundlog.json_text import parse_json
 from roundlog.log import LogReader, LogWriter, PayloadKind
 from roundlog.number_format import FLOAT32, Format
@@ -142,7 +142,7 @@ class ThresholdRecorder:
         if y.numel():
             codes = log_codes(y, rounded, self.thresholds.of(operator.name), format)
             self.trits[index] = Trits.pack(codes.reshape(-1).cpu().numpy())
-        return held(rounded, format)
+        return as_dtype(rounded, format)
 
 
 class ThresholdFollower:
@@ -195,20 +195,20 @@ class ThresholdFollower:
             y = fill_in(operator, inputs, attributes, y, format)
             rounded = round_to(y, format)
         if self._log is None or self.given_up or not y.numel():
-            return held(rounded, format)
+            return as_dtype(rounded, format)
         codes = torch.from_numpy(self._log[index].codes()).to(y.device).reshape(y.shape)
         followed = reverse(y, rounded, codes, format)
         # NaN differs from itself, and nothing moves it.
         moved = ((followed != rounded) & ~rounded.isnan()).reshape(-1).nonzero().squeeze(1)
         if not len(moved):
-            return held(rounded, format)
+            return as_dtype(rounded, format)
         impossible = moved[~self._possible(operator, inputs, attributes, format, y, followed, moved)]
         for element in impossible[: MAX_FINDINGS - len(self.findings)].tolist():
             message = "the logged side of the boundary is out of reach of this machine's value"
             self.findings.append(LogFinding(self._step, index, element, LogFindingKind.FORGED, message))
         followed.view(-1)[impossible] = rounded.view(-1)[impossible]
         self.corrections[index] = len(moved) - len(impossible)
-        return held(followed, format)
+        return as_dtype(followed, format)
 
     def _possible(
         self,
