@@ -70,6 +70,7 @@ lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python scripts/measure_house.py --gate
+	$(VENV)/bin/lint-imports --no-cache
 
 # One thread a process: threads of several processes that wait for each other on few processors take fifty times as long.
 # Modules are compiled once, not by each of the processes that tests start, though some shells ask for that.

@@ -5,7 +5,8 @@ through a run, or a claim to its verdict turns to another file.
     .venv/bin/python scripts/measure_house.py --gate
 
 With --gate: lines of each room beside its limit in `[tool.house.rooms]` of pyproject.toml. The exit code is 1 if a room
-is above its limit, a file is too long, or the limits together are higher than in an earlier commit.
+is above its limit, a file is too long, two files or public classes of engine and client share a name, or the limits
+together are higher than in an earlier commit.
 
 Without it, the first table counts files, lines, and public functions whose name several files define. Depth of imports:
 files in the longest chain of imports at the top of files. The second one follows `Job.from_task` of a linear layer
@@ -129,7 +130,7 @@ def gate(root: Path) -> int:
             for path, length in zip(files, lengths, strict=True)
             if sum(length) > room.longest
         ]
-    wrong += _raised(root, rooms)
+    wrong += [*_raised(root, rooms), *_doubled(root)]
     for sentence in wrong:
         print(sentence)
     return 1 if wrong else 0
@@ -152,6 +153,21 @@ def _raised(root: Path, rooms: dict[str, RoomLimit]) -> Iterator[str]:
         least = min(sums, key=sums.__getitem__, default=None)
         if least is not None and now > sums[least]:
             yield f"the limits of {what} add up to {now} lines, and to {sums[least]} in commit {least}: they only fall"
+
+
+def _doubled(root: Path) -> Iterator[str]:
+    """Sentences on files, and on public classes, of engine and client that share their name."""
+    found: dict[str, list[str]] = {}
+    for path in _listed(root, ["engine/*.py", "client/*.py"]):
+        place = str(path.relative_to(root))
+        if path.name not in ("__init__.py", "__main__.py"):
+            found.setdefault(path.name, []).append(place)
+        for node in ast.parse(path.read_text()).body if "/examples/" not in place else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(place)
+    for name, places in found.items():
+        if len(places) > 1:
+            yield f"{name} is in {' and in '.join(places)}: give each a name of its own"
 
 
 def _listed(root: Path, patterns: Sequence[str]) -> list[Path]:

@@ -113,6 +113,15 @@ def test_a_file_that_is_too_long_is_named(checkout: Checkout, capsys: pytest.Cap
     assert "two.py has 901 lines and may have 900" in capsys.readouterr().out
 
 
+def test_files_and_classes_that_share_a_name_are_named(checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
+    for place in ("engine/a/one.py", "client/b/one.py"):
+        (checkout.root / place).parent.mkdir(parents=True)
+        (checkout.root / place).write_text("class Same: ...\n")
+    assert gate(checkout.root) == 1
+    said = capsys.readouterr().out
+    assert "one.py is in client/b/one.py and in engine/a/one.py: give each" in said and "Same is in client" in said
+
+
 def test_walks_stop_in_the_environment_of_another_checkout(tmp_path: Path) -> None:
     scripts = tmp_path / "scripts"
     scripts.mkdir()
