@@ -14,9 +14,17 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_to
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import operator
-from roundlog.rounding import LogFindingKind
-from roundlog.rounding.ovt import Divergence, ThresholdError, ThresholdFollower, ThresholdRecorder, Thresholds, Trits
-from roundlog.rounding.ovt.threshold_rounding import log_codes, reverse
+from roundlog.rounding import LogFindingKind, ovt
+from roundlog.rounding.ovt import (
+    Divergence,
+    ThresholdError,
+    ThresholdFollower,
+    ThresholdRecorder,
+    Thresholds,
+    Trits,
+    log_codes,
+    reverse,
+)
 
 from tests.engine.oracle.array import from_torch
 
@@ -310,20 +318,8 @@ def test_a_trainer_who_moves_results_that_are_nowhere_near_a_boundary_is_found_a
     assert follower.corrections == {0: 0}
 
 
-def test_trits_that_agree_with_this_machine_change_nothing() -> None:
-    result, _ = recorded(32)
-    op, inputs, attributes = case()
-    y, wide = op.approximate(inputs, attributes).reshape(-1), result.reshape(-1).double()
-    follower = ThresholdFollower(4)
-    follower.follow(0, {0: Trits.pack(torch.where(y > wide, 0, 2).to(torch.uint8).numpy())})
-    assert torch.equal(follower.round(0, op, inputs, attributes), result)
-    assert follower.findings == []
-
-
 def test_a_log_of_lies_is_given_up(monkeypatch) -> None:
-    from roundlog.rounding.ovt import threshold_rounding as follow
-
-    monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
+    monkeypatch.setattr(ovt, "MAX_FINDINGS", 20)
     result, _ = recorded(32)
     op, inputs, attributes = case()
     y, wide = op.approximate(inputs, attributes).reshape(-1), result.reshape(-1).double()
