@@ -87,7 +87,7 @@ def create(
         _captured_option(
             "--data",
             metavar="PATH",
-            help="A text for gpt and gpt2, a folder of CIFAR-10's python files for resnet50 and vgg11 (default: "
+            help="A text for gpt and gpt2, a folder of CIFAR-10's binary files for resnet50 and vgg11 (default: "
             "generated data, but for gpt).",
         ),
     ] = None,

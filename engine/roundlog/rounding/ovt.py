@@ -3,8 +3,8 @@ operator is rounded from FP64 as this machine computed it, the trainer logs the 
 the auditor goes the same way. Unlike under `certified`, the log decides, and without it there is no one answer.
 
 The log has one trit for every output, five to a byte (docs/log-format.md, "Payload of kind 1"): 0 the value was rounded
-down, 2 it was rounded up, 1 it was not near a rounding boundary. rnd, log and rev are those of section 5.2 and Algorithm
-4, the trainer's rounding is Algorithm 1, the auditor's Algorithm 2, and the search for thresholds Algorithm 3."""
+down, 2 it was rounded up, 1 it was not near a rounding boundary. rnd, log and rev are those of section 5.2 and of
+Algorithm 4, the trainer's rounding is Algorithm 1, the auditor's Algorithm 2, the search for thresholds Algorithm 3."""
 
 from __future__ import annotations
 

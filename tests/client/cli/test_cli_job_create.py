@@ -230,7 +230,7 @@ def test_the_tasks_of_the_paper_are_examples(run: Run, file: Path, tmp_path: Pat
     elif name == "gpt2":
         words = (*words, "--data", file)
     else:
-        refused(run(*words, "--data", tmp_path), "data_batch_1 cannot be read")
+        refused(run(*words, "--data", tmp_path), "data_batch_1.bin cannot be read")
     result = run(*words)
     assert result.exit_code == 0, result.stderr
     assert Job.read(tmp_path / "job").spec.steps == 2
