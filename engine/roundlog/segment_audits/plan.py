@@ -66,7 +66,7 @@ class Plan:
     # What is known.
 
     def see(self, listing: Listing) -> None:
-        """Takes up what is published now. What was published before may have changed."""
+        """Take up what is published now. What was published before may have changed."""
         before = self.listing
         if listing is before or listing == before:
             return
@@ -83,14 +83,14 @@ class Plan:
         self._pending.extend(sorted(segments, key=lambda s: not any(map(self._is_doubted, range(s.first, s.stop)))))
 
     def learn(self, fact: IntervalResult, worker: str) -> None:
-        """Takes up what a worker has computed."""
+        """Take up what a worker has computed."""
         self._facts.setdefault((fact.interval, fact.start), {}).setdefault(fact.end, set()).add(worker)
         if fact.interval in self._open and self.is_right(fact.interval):
             self._open.remove(fact.interval)
             self._closed += 1
 
     def distrust(self, workers: set[str]) -> None:
-        """Forgets what only these workers have computed."""
+        """Forget what only these workers have computed."""
         for (interval, _), ends in self._facts.items():
             for end, names in list(ends.items()):
                 names -= workers
@@ -101,14 +101,14 @@ class Plan:
                 self._untidy = True
 
     def drop_state(self, done: int, root: bytes) -> None:
-        """Uses the state that is published after `done` intervals, with this root, no more. Another root may have been
+        """Use the state that is published after `done` intervals, with this root, no more. Another root may have been
         published for it since, or none."""
         if done:
             self._dropped.add((done, root))
             self._untidy = True
 
     def give_up(self, interval: int) -> None:
-        """Leaves an interval that is known to be wrong alone, and those behind it that are only reached through it."""
+        """Leave an interval that is known to be wrong alone, and those behind it that are only reached through it."""
         stop = next((start for start in self._starts if start > interval), len(self.listing.roots))
         self._given_up.update(range(interval, stop))
         self._open.difference_update(range(interval, stop))
@@ -280,14 +280,14 @@ class Facts:
         return [(fact, worker) for fact, worker in found if worker not in distrusted]
 
     def add(self, facts: Iterable[IntervalResult], worker: str) -> None:
-        """Appends facts. Raises OSError."""
+        """Append facts. Raises OSError."""
         self._append(
             {"interval": fact.interval, "start": fact.start.hex(), "end": fact.end.hex(), "worker": worker}
             for fact in facts
         )
 
     def distrust(self, workers: Iterable[str]) -> None:
-        """Appends that these workers are not believed any more. Raises OSError."""
+        """Append that these workers are not believed any more. Raises OSError."""
         self._append({"distrusted": worker} for worker in sorted(workers))
 
     def _append(self, entries: Iterable[dict[str, object]]) -> None:

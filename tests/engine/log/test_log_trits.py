@@ -74,13 +74,6 @@ def test_any_bytes_are_refused_or_encode_again_to_themselves(payload: bytes) -> 
         assert ovt.encode(log) == payload
 
 
-def test_every_byte_of_five_trits_is_unpacked_into_its_digits() -> None:
-    everything = Trits(5 * 243, np.arange(243, dtype=np.uint8))
-    expected = [byte // 3**i % 3 for byte in range(243) for i in range(5)]
-    assert everything.codes().tolist() == expected
-    assert Trits.pack(everything.codes()) == everything
-
-
 def test_the_example_of_the_specification_is_true() -> None:
     text = SPECIFICATION.read_text()
     section = text[text.index("## Payload of kind 1") :]
