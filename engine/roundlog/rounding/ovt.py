@@ -62,7 +62,7 @@ class Trits:
 
     @classmethod
     def pack(cls, codes: NDArray[np.uint8]) -> Trits:
-        """codes: uint8[n], each 0, 1 or 2. Raises PayloadError for any other."""
+        """Return the trits of `codes`, uint8[n], each 0, 1 or 2. Raises PayloadError for any other."""
         if codes.size and int(codes.max()) > UP:
             raise PayloadError(f"{int(codes.max())} is not a trit")
         whole = len(codes) // PER_BYTE * PER_BYTE
@@ -73,7 +73,7 @@ class Trits:
         return cls(len(codes), packed)
 
     def codes(self) -> NDArray[np.uint8]:
-        """uint8[count]: the trits, one a byte."""
+        """Return uint8[count], the trits, one a byte."""
         flat: NDArray[np.uint8] = _DIGITS[self.packed].reshape(-1)
         return flat[: self.count]
 
@@ -93,18 +93,19 @@ TritLog = Mapping[int, Trits]
 
 
 def packed_size(count: int) -> int:
-    """Bytes of that many trits."""
+    """Return the bytes of that many trits."""
     return -(-count // PER_BYTE)
 
 
 def payload_size(operator_sizes: Sequence[int]) -> int:
-    """The bytes of every payload of a program; operator_sizes as in `decode`."""
+    """Return the bytes of every payload of a program; operator_sizes as in `decode`."""
     sizes = [size for size in operator_sizes if size]
     return _COUNT.size + sum(_OPERATOR.size + packed_size(size) for size in sizes)
 
 
 def encode(step_log: TritLog) -> bytes:
-    """The payload of one step. Operators without outputs are left out. Raises PayloadError if it would be too long."""
+    """Return the payload of one step. Operators without outputs are left out. Raises PayloadError if it would be too
+    long."""
     operators = [operator for operator in sorted(step_log) if len(step_log[operator])]
     if operators and not 0 <= operators[0] <= operators[-1] < 1 << 32:
         raise PayloadError(f"operator {operators[-1]} is outside 0..2^32 - 1")
@@ -117,7 +118,7 @@ def encode(step_log: TritLog) -> bytes:
 
 
 def decode(payload: bytes, operator_sizes: NDArray[np.int64] | None) -> dict[int, Trits]:
-    """The trits of one payload, from hostile bytes.
+    """Return the trits of one payload, from hostile bytes.
 
     operator_sizes: int64[operators], elements of each inexact operator's output, 0 for all other operators; None
     accepts any (for summaries). Raises PayloadError for whatever `encode` would not have written for that program:
@@ -202,16 +203,16 @@ class Thresholds:
                 raise ThresholdError(f"{name!r} is not an inexact operator, so it has no threshold")
 
     def of(self, operator: str) -> float:
-        """The threshold of an operator, by name."""
+        """Return the threshold of an operator, by name."""
         return self.operators.get(operator, self.default)
 
     def to_json(self) -> str:
-        """{"default": number, "operators": {name: number}}."""
+        """Return {"default": number, "operators": {name: number}}."""
         return json.dumps({"default": self.default, "operators": dict(self.operators)}, indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Thresholds:
-        """Raises ThresholdError for anything but what `to_json` writes."""
+        """Return the thresholds in a text. Raises ThresholdError for anything but what `to_json` writes."""
         if len(text) > MAX_THRESHOLDS_BYTES:
             raise ThresholdError(
                 f"thresholds of {len(text)} bytes are longer than the {MAX_THRESHOLDS_BYTES} that are read"
@@ -232,16 +233,16 @@ _EXPONENT = 0x7FF0000000000000
 
 
 def place(y: torch.Tensor, format: Format) -> torch.Tensor:
-    """f64: the distance 2^(e - fraction_bits) of neighbouring numbers of the format around y, e = floor(log2 |y|), or
-    least_exponent if that is larger. The published prototype takes powers of ten for 2^e, which logs too little above
-    one and too much below."""
+    """Return f64, the distance 2^(e - fraction_bits) of neighbouring numbers of the format around y, e = floor(log2
+    |y|), or least_exponent if that is larger. The published prototype takes powers of ten for 2^e, which logs too
+    little above one and too much below."""
     power = (y.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64)
     return power.clamp_(min=2.0**format.least_exponent).mul_(2.0**-format.fraction_bits)
 
 
 def log_codes(y: torch.Tensor, rounded: torch.Tensor, threshold: float, format: Format) -> torch.Tensor:
-    """uint8, the trits of y (f64) that was rounded to `rounded` (f32, of the format): 0 rounded down, 2 rounded up, 1
-    not farther from `rounded` than threshold * `place`. A y that is not finite is 1."""
+    """Return uint8, the trits of y (f64) that was rounded to `rounded` (f32, of the format): 0 rounded down, 2 rounded
+    up, 1 not farther from `rounded` than threshold * `place`. A y that is not finite is 1."""
     # Exact: both are multiples of y's last place, and at most half a place of the format apart.
     above = y - rounded.to(torch.float64)
     logged = (above.abs() > threshold * place(y, format)) & y.isfinite()
@@ -250,8 +251,8 @@ def log_codes(y: torch.Tensor, rounded: torch.Tensor, threshold: float, format: 
 
 
 def reverse(y: torch.Tensor, rounded: torch.Tensor, codes: torch.Tensor, format: Format) -> torch.Tensor:
-    """f32: `rounded`, moved by one place where the trainer's trit says the other way. The trainer rounded down (0) and
-    y, here, up: the next number below; the trainer rounded up (2) and y, here, down: the next above."""
+    """Return f32, `rounded`, moved by one place where the trainer's trit says the other way. The trainer rounded down
+    (0) and y, here, up: the next number below; the trainer rounded up (2) and y, here, down: the next above."""
     wide = rounded.to(torch.float64)
     moved = torch.where((codes == DOWN) & (y < wide), neighbour(rounded, -1, format), rounded)
     return torch.where((codes == UP) & (y > wide), neighbour(rounded, 1, format), moved)
@@ -260,7 +261,8 @@ def reverse(y: torch.Tensor, rounded: torch.Tensor, codes: torch.Tensor, format:
 def _computed(
     operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(f64 as this machine computes it, the same rounded to f32 of the format) of every output of an operator."""
+    """Return (f64 as this machine computes it, the same rounded to f32 of the format) of every output of an
+    operator."""
     y = operator.approximate(inputs, attributes)
     rounded = round_to(y, format)
     if not rounded.isfinite().all():
@@ -279,7 +281,7 @@ class ThresholdRecorder:
         self.trits: dict[int, Trits] = {}
 
     def take(self) -> dict[int, Trits]:
-        """The log of the step that has just run; starts the next one."""
+        """Return the log of the step that has just run, and start the next one."""
         trits, self.trits = self.trits, {}
         return trits
 
@@ -323,7 +325,7 @@ class ThresholdFollower:
         """Findings before the running step."""
 
     def follow(self, step: int, log: Mapping[int, Trits] | None) -> None:
-        """The log of the step that runs next; None: there is none, and nothing is reversed."""
+        """Follow the log of the step that runs next; None: there is none, and nothing is reversed."""
         self._step, self._log = step, log
         self.corrections = {}
         self._before = len(self.findings)
@@ -372,7 +374,7 @@ class ThresholdFollower:
         followed: torch.Tensor,
         moved: torch.Tensor,
     ) -> torch.Tensor:
-        """Whether an honest trainer's value can have been rounded to the number that its trit leads to."""
+        """Return whether an honest trainer's value can have been rounded to the number that its trit leads to."""
         chosen, target = y.reshape(-1)[moved], followed.reshape(-1)[moved]
         d = operator.bound(inputs, attributes, y).at(moved, chosen)
         low, high = round_interval(chosen, d, self.guard, format)
@@ -402,7 +404,7 @@ class Divergence:
 
     @staticmethod
     def between(x1: torch.Tensor, x2: torch.Tensor, format: Format) -> Divergence:
-        """x1, x2: f64, the same layer's output from the same input on two machines."""
+        """Return the divergence of x1 and x2, f64: the same layer's output from the same input on two machines."""
         r1, r2 = round_to(x1, format), round_to(x2, format)
         differ = r1 != r2
         unit = torch.minimum(place(x1, format), place(x2, format))
@@ -430,8 +432,9 @@ class Divergence:
         )
 
     def search(self) -> float:
-        """Threshold found by bisection between 0.25 and 0.5, as in Algorithm 3: a threshold succeeds if every differing
-        element is logged, on either machine. 0.5 (nothing has to be logged) if nothing differed in the sample."""
+        """Return the threshold found by bisection between 0.25 and 0.5, as in Algorithm 3: a threshold succeeds if
+        every differing element is logged, on either machine. 0.5 (nothing has to be logged) if nothing differed in the
+        sample."""
         if not self.differing:
             return 0.5
         lower, upper = MIN_THRESHOLD, 0.5
@@ -444,9 +447,9 @@ class Divergence:
         return lower
 
     def threshold(self) -> float:
-        """A threshold to train with: that of Algorithm 3, but no higher than the sample's largest difference allows an
-        element that the sample did not have to differ by, twice over. A layer that never differed in the sample gets
-        one in this way, too."""
+        """Return a threshold to train with: that of Algorithm 3, but no higher than the sample's largest difference
+        allows an element that the sample did not have to differ by, twice over. A layer that never differed in the
+        sample gets one in this way, too."""
         return min(max(MIN_THRESHOLD, min(self.search(), 0.5 - 2 * self.widest)), 0.5 - 2.0**-24)
 
     @property

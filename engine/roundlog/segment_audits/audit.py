@@ -140,7 +140,7 @@ class _Audit:
         self._record = Facts(here.directory, spec.run_id)
         for fact, worker in self._record.read():
             self._plan.learn(fact, worker)
-        self._plan.see(listing)
+        self._plan.update(listing)
         self._unsettled: list[Assignment] = []
         """Answered tasks that are to be repeated, and are not yet."""
         self._found: list[Wrong] = []
@@ -168,7 +168,7 @@ class _Audit:
                 while self._found:
                     if self._ends_with(wrong := self._found.pop(0)):
                         return self._result(wrong, pool)
-                self._plan.see(self._published())
+                self._plan.update(self._published())
             self.report_progress()
             return self._result(self._first_wrong, pool)
 
@@ -215,12 +215,12 @@ class _Audit:
     def _hand_out(self, pool: WorkerPool) -> None:
         for worker in pool.idle():
             if (answered := self._repetition_for(pool, worker)) is not None:
-                self._plan.repeats(answered.order.segment)
+                self._plan.hand_out_again(answered.order.segment)
                 pool.give(worker, answered.order, is_extra=True, repeats=answered)
             elif (segment := self._plan.next()) is not None:
                 pool.give(worker, self._order(segment))
             elif (late := self._late(pool, worker)) is not None:
-                self._plan.repeats(late.order.segment)
+                self._plan.hand_out_again(late.order.segment)
                 pool.give(worker, late.order, is_extra=True, repeats=late.repeats)
         # Where there is no second worker, this process is one.
         for answered in [task for task in self._unsettled if not self._can_be_repeated(pool, task)]:
@@ -274,7 +274,7 @@ class _Audit:
         if segment is None:
             return
         if late:
-            self._plan.repeats(segment)
+            self._plan.hand_out_again(segment)
         part = segment if self._pace.is_known else Segment(segment.first, segment.first + 1)
         began = time.monotonic()
         try:
