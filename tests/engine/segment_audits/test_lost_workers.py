@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import threading
@@ -32,27 +31,6 @@ from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained,
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return train(tmp_path_factory.mktemp("trained"))
-
-
-@pytest.mark.slow
-def test_workers_that_die_hang_and_fail_change_no_verdict(trained: Trained, tmp_path: Path) -> None:
-    liar = Liar(trained, tmp_path / "liar")
-    liar.lie(6, consistent=True)
-    for seed in range(10):
-        chance = random.Random(seed)
-
-        def dies(order: SegmentOrder, chance: random.Random = chance) -> WorkerAnswer | None:
-            return None if chance.random() < 0.3 else audit_segment(order)
-
-        def make(number: int, chance: random.Random = chance) -> Stand:
-            return Stand(named(f"{number}", dies), hangs=lambda order: number == 0 and chance.random() < 0.1)
-
-        run_dir = tmp_path / f"audit {seed}"
-        if seed % 2:
-            assert trained.audit(run_dir, make=make, workers=3, repeat_share=0.3).is_whole
-        else:
-            found = trained.audit(run_dir, liar.listing(), make=make, workers=3, repeat_share=0.3)
-            assert found.wrong is not None and found.wrong.interval == 6
 
 
 def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(

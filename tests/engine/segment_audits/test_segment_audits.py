@@ -69,33 +69,6 @@ def test_after_a_lie_the_search_ends_at_once(trained: Trained, tmp_path: Path) -
     assert all(stand.is_over for stand in stands)
 
 
-@pytest.mark.slow
-def test_of_many_lies_any_wins_a_game(trained: Trained, tmp_path: Path) -> None:
-    """Random lies, some consistent, some not, some whose states are not the ones with their roots."""
-    for seed in range(8):
-        chance = random.Random(seed)
-        liar = Liar(trained, tmp_path / f"liar {seed}")
-        for interval in chance.sample(range(INTERVALS - 1), chance.randint(1, 4)):
-            liar.lie(interval, consistent=chance.random() < 0.5, by=chance.choice([1e-30, 1.0, float("inf"), -0.5]))
-        states = dict(liar.listing(chance.choice([1, 2, 3])).states)
-        for done in list(states):
-            match chance.choice(["kept", "kept", "gone", "other", "torn"]):
-                case "gone":
-                    Path(states[done]).unlink()
-                case "other":
-                    states[done] = states[chance.choice(list(states))]
-                case "torn":
-                    Path(states[done]).write_bytes(Path(states[done]).read_bytes()[:-1])
-        listing = Listing(roots=tuple(liar.roots), states=states)
-        run_dir = tmp_path / f"audit {seed}"
-        found = trained.audit(run_dir, listing, workers=chance.randint(1, 3), repeat_share=chance.choice([0.0, 0.5]))
-        if liar.roots == trained.roots:
-            assert found.is_whole, "the lie was too small to change a bit"
-        else:
-            require_a_game_can_be_won(trained.job, found, liar.roots, run_dir)
-        assert found.distrusted == []
-
-
 def test_states_that_cannot_be_used_cost_one_more_run_at_most(trained: Trained, tmp_path: Path) -> None:
     executed: list[int] = []
 
