@@ -29,9 +29,8 @@ import torch
 from roundlog.capture import Task
 from roundlog.examples.gpt import GPT, loss
 from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.local import Directories
 from roundlog.segment_audits.plan import SegmentAudit, Sharing
-from roundlog.segment_audits.segment import listing_of_run, settled
+from roundlog.segment_audits.segment import Directories, listing_of_run, settled
 from roundlog.segment_audits.workers import process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer

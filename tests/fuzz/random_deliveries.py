@@ -16,8 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from roundlog.data import summarised
-from roundlog.segment_audits.local import Directories
-from roundlog.segment_audits.segment import Segment, SegmentOrder, StateSource, audit_segment
+from roundlog.segment_audits.segment import Directories, Segment, SegmentOrder, StateSource, audit_segment
 from roundlog.segment_audits.workers import NoWorkersError
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits

@@ -10,7 +10,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class StoredField(Field):
 
     def _checked_group(self, tree: BlockTree, starts: Sequence[int], size: int) -> Iterator[memoryview]:
         blocks = sorted({block for start in starts for block in blocks_under(start, size)})
-        pieces = self.pieces([_span(tree, run) for run in _runs(blocks)])
+        pieces = self.pieces([_span(tree, run) for run in runs(blocks, len(blocks))])
         data = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         wrong = tree.first_wrong(blocks, data)
         if wrong is not None:
@@ -78,13 +78,11 @@ def blocks_under(start: int, size: int) -> range:
     return range(start // BLOCK_SIZE, (start + size - 1) // BLOCK_SIZE + 1)
 
 
-def _runs(blocks: Sequence[int]) -> Iterator[range]:
-    """Ascending numbers as the fewest ranges."""
-    begin = 0
-    for place in range(1, len(blocks) + 1):
-        if place == len(blocks) or blocks[place] != blocks[place - 1] + 1:
-            yield range(blocks[begin], blocks[place - 1] + 1)
-            begin = place
+def runs(blocks: Sequence[int], most: int) -> Iterator[range]:
+    """Return ascending numbers as ranges of at most `most` consecutive ones."""
+    for _, group in groupby(enumerate(blocks), lambda pair: pair[1] - pair[0]):
+        run = [block for _, block in group]
+        yield from (range(run[at], run[min(at + most, len(run)) - 1] + 1) for at in range(0, len(run), most))
 
 
 def _span(tree: BlockTree, run: range) -> tuple[int, int]:
@@ -133,13 +131,6 @@ HELD_BYTES = 256 << 20
 """Bytes of a data set up to which it is held in memory; of a larger one only the rows that are used."""
 
 _PIECE = 16 << 20
-_NAMES = {
-    Stored.U8: "U8",
-    Stored.I8: "I8",
-    Stored.I16: "I16",
-    Stored.U16: "U16",
-    Stored.I32: "I32",
-}
 
 
 def layout_named(name: str) -> tuple[DType, Stored] | None:
@@ -148,13 +139,16 @@ def layout_named(name: str) -> tuple[DType, Stored] | None:
     read = next((dtype for dtype, known in DTYPE_NAMES.items() if known == name), None)
     if read is not None:
         return read, Stored.AS_READ
-    return next(((DType.I64, stored) for stored, known in _NAMES.items() if known == name), None)
+    # Integers that are widened are stored under the format's own names.
+    return next(
+        ((DType.I64, stored) for stored in Stored if stored is not Stored.AS_READ and stored.name == name), None
+    )
 
 
 def entry_of(kind: FieldType, rows: int) -> TensorEntry:
     """A field's tensor in a file: [rows, ...], or flat if its rows overlap or leave gaps."""
     plain = kind.stride == kind.row.numel
-    name = DTYPE_NAMES[kind.row.dtype] if kind.stored is Stored.AS_READ else _NAMES[kind.stored]
+    name = DTYPE_NAMES[kind.row.dtype] if kind.stored is Stored.AS_READ else kind.stored.name
     return TensorEntry(name, (rows, *kind.row.shape) if plain else (kind.elements(rows),), kind.nbytes(rows))
 
 

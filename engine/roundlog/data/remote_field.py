@@ -22,7 +22,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
@@ -30,7 +29,7 @@ import numpy as np
 
 from roundlog.commitments import BLOCK_SIZE, BlockTree, MerkleTree, blocks_of
 from roundlog.data.field import DataError, Field, FieldSummary, has_nan, summarised
-from roundlog.data.files import StoredField, blocks_under, entry_of, starts_of
+from roundlog.data.files import StoredField, blocks_under, entry_of, runs, starts_of
 from roundlog.kernels.hashing import HASH_SIZE
 from roundlog.program import DType, FieldType
 from roundlog.storage import StorageError, reading, replace_file
@@ -183,8 +182,8 @@ class RemoteField(StoredField):
     def pieces(self, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
         blocks = sorted({block for start, size in spans for block in blocks_under(start, size)})
         found = {block: data for block in blocks if (data := self._cached(block)) is not None}
-        runs = list(_runs(block for block in blocks if block not in found))
-        for run, data in zip(runs, self._all_fetched(runs), strict=True):
+        missing = list(runs([block for block in blocks if block not in found], _MOST_BLOCKS))
+        for run, data in zip(missing, self._all_fetched(missing), strict=True):
             found |= {block: data[place * BLOCK_SIZE :][:BLOCK_SIZE] for place, block in enumerate(run)}
         return [_cut(found, start, size) for start, size in spans]
 
@@ -272,13 +271,6 @@ def remote_fields(
 def fetched_bytes(fields: Iterable[Field]) -> int:
     """Bytes of these fields that were fetched from elsewhere by this process."""
     return sum(field.fetched for field in fields if isinstance(field, RemoteField))
-
-
-def _runs(blocks: Iterable[int]) -> Iterable[list[int]]:
-    """Ascending blocks as lists of consecutive ones, none too long for one request."""
-    for _, group in groupby(enumerate(blocks), lambda pair: pair[1] - pair[0]):
-        run = [block for _, block in group]
-        yield from (run[at : at + _MOST_BLOCKS] for at in range(0, len(run), _MOST_BLOCKS))
 
 
 def _cut(found: Mapping[int, memoryview], start: int, size: int) -> memoryview:

@@ -12,17 +12,18 @@ from roundlog import lazy_face
 if TYPE_CHECKING:
     from roundlog.segment_audits.audit import audit_by_segments
     from roundlog.segment_audits.cluster import cluster_workers, connect_cluster
-    from roundlog.segment_audits.local import Directories, keep_published
     from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing, units
     from roundlog.segment_audits.segment import (
         CHECKPOINTS_FILE,
         MAX_LIST_BYTES,
+        Directories,
         Listing,
         ListingError,
         Look,
         Publisher,
         StateSource,
         UnusableState,
+        keep_published,
         listing_of_run,
         most_list_bytes,
         read_address_of_job,
@@ -34,11 +35,10 @@ if TYPE_CHECKING:
 _FILES = {
     "audit": "audit_by_segments",
     "cluster": "cluster_workers connect_cluster",
-    "local": "Directories keep_published",
     "plan": "SegmentAudit Reports Sharing units",
     "segment": (
-        "CHECKPOINTS_FILE Listing ListingError Look MAX_LIST_BYTES Publisher StateSource UnusableState "
-        "listing_of_run most_list_bytes read_address_of_job read_listing settled"
+        "CHECKPOINTS_FILE Directories Listing ListingError Look MAX_LIST_BYTES Publisher StateSource UnusableState "
+        "keep_published listing_of_run most_list_bytes read_address_of_job read_listing settled"
     ),
     "workers": "NoWorkersError process_workers",
 }

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import random
 import shutil
+import time
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from roundlog.commitments import MerkleTree
+import torch
+
+from roundlog.commitments import MerkleTree, state_root
 from roundlog.data import fetched_bytes
-from roundlog.segment_audits.local import Computed, compute_here
 from roundlog.segment_audits.plan import (
     Facts,
     IntervalResult,
@@ -34,19 +37,20 @@ from roundlog.segment_audits.plan import (
     draw_sample,
     units,
 )
-from roundlog.segment_audits.segment import Listing, Look, Segment, SegmentOrder, StateSource, WorkerAnswer, settled
-from roundlog.segment_audits.workers import (
-    Assignment,
-    AuditPace,
-    NoWorkersError,
-    Purpose,
-    StandIn,
-    Worker,
-    WorkerPool,
-    WorkerReport,
-    plainly,
+from roundlog.segment_audits.segment import (
+    Listing,
+    Look,
+    Segment,
+    SegmentOrder,
+    StateSource,
+    UnusableState,
+    WorkerAnswer,
+    execute,
+    keep_state,
+    settled,
+    starting_state,
 )
-from roundlog.storage import StorageError
+from roundlog.segment_audits.workers import Assignment, AuditPace, NoWorkersError, Worker, WorkerPool
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
 from roundlog.training.run import Run, RunError
@@ -56,6 +60,8 @@ ROLE = "parallel auditor"
 
 _MOST_LOSSES = 10
 """Workers in a row that may be lost over one segment, before it is the segment's fault."""
+_MOST_WORDS = 300
+"""Most characters of a worker's words about what went wrong."""
 _HERE = "this process"
 
 
@@ -71,7 +77,7 @@ def audit_by_segments(
     reports: Reports | None = None,
     poll: float = 0.2,
 ) -> SegmentAudit:
-    """Audits what `look` shows until all of it is audited, or one interval is wrong. A killed audit carries on in its
+    """Audit what `look` shows until all of it is audited, or one interval is wrong. A killed audit carries on in its
     directory, which afterwards is that of a run with the roots of the result.
 
     challenged: the checkpoint root of a challenge that rests on an earlier audit; the wrong interval that it is about
@@ -88,9 +94,9 @@ def audit_by_segments(
     audits: list[_Audit] = []
 
     def on_step(event: StepEvent) -> None:
-        # Repetition in this process may take long; the function that is told may end it between two steps.
+        # Execution in this process may take long; the listener may end it between two steps.
         for audit in audits:
-            audit.has_stepped()
+            audit.report_progress()
 
     here = Run(job, run_dir, replace(options, continue_after_stop=True, keep_every=1, on_step=on_step), role=ROLE)
     scratch = run_dir.resolve() / "scratch"
@@ -134,13 +140,13 @@ class _Audit:
         self._record = Facts(here.directory, spec.run_id)
         for fact, worker in self._record.read():
             self._plan.learn(fact, worker)
-        self._plan.see(listing)
-        self._unsettled: list[WorkerReport] = []
-        """Answers that are to be repeated, and are not yet."""
+        self._plan.update(listing)
+        self._unsettled: list[Assignment] = []
+        """Answered tasks that are to be repeated, and are not yet."""
         self._found: list[Wrong] = []
         self._losses: dict[Segment, int] = {}
         self._pace = AuditPace()
-        self._stand_in = StandIn(self._plan, self._pace, spec.interval, self._compute, self._reports.event)
+        self._lacks_memory = False
         self._busy = 0.0
         self._fetched = 0
         self._unusable: list[str] = []
@@ -148,38 +154,34 @@ class _Audit:
         self._first_wrong: Wrong | None = None
         self._random = random.SystemRandom()
 
-    def has_stepped(self) -> None:
-        """Takes note of a step of this process. Raises what `reports.progress` raises, and NotNeeded."""
-        self._tell_progress()
-        self._stand_in.has_stepped()
-
-    def _tell_progress(self) -> None:
+    def report_progress(self) -> None:
+        """Report how much is audited. Raises what `reports.progress` raises."""
         self._reports.progress(*self._plan.progress)
 
     def run(self) -> SegmentAudit:
         with closing(WorkerPool(self._sharing.make, self._sharing.workers)) as pool:
             while not self._plan.is_done or self._unsettled:
-                self._tell_progress()
+                self.report_progress()
                 self._hand_out(pool)
-                for report in pool.wait(0.0 if self._found else self._poll):
-                    self._take(pool, report)
+                for task in pool.wait(0.0 if self._found else self._poll):
+                    self._take(pool, task)
                 while self._found:
-                    if self._is_the_one(wrong := self._found.pop(0)):
+                    if self._ends_with(wrong := self._found.pop(0)):
                         return self._result(wrong, pool)
-                self._plan.see(self._published())
-            self._tell_progress()
+                self._plan.update(self._published())
+            self.report_progress()
             return self._result(self._first_wrong, pool)
 
     def _published(self) -> Listing:
-        """The listing as it is published now. Raises ValueError if it is not of this run."""
+        """Return the listing as it is published now. Raises ValueError if it is not of this run."""
         listing, intervals = self._look(), self._here.job.spec.intervals
         count = len(listing.roots)
         if count > intervals or (listing.complete and count != intervals):
             raise ValueError(f"{count} state roots are published of a run of {intervals} intervals")
         return listing
 
-    def _is_the_one(self, wrong: Wrong) -> bool:
-        """Whether the search ends with this interval."""
+    def _ends_with(self, wrong: Wrong) -> bool:
+        """Return whether the search ends with this interval."""
         self._first_wrong = self._first_wrong or wrong
         if self._challenged is None or MerkleTree(self._roots(wrong)).root == self._challenged:
             return True
@@ -213,18 +215,18 @@ class _Audit:
     def _hand_out(self, pool: WorkerPool) -> None:
         for worker in pool.idle():
             if (answered := self._repetition_for(pool, worker)) is not None:
-                self._plan.repeats(answered.task.order.segment)
-                pool.give(worker, answered.task.order, Purpose.REPEAT, answered)
+                self._plan.hand_out_again(answered.order.segment)
+                pool.give(worker, answered.order, is_extra=True, repeats=answered)
             elif (segment := self._plan.next()) is not None:
-                pool.give(worker, self._order(segment), Purpose.AUDIT)
+                pool.give(worker, self._order(segment))
             elif (late := self._late(pool, worker)) is not None:
-                self._plan.repeats(late.order.segment)
-                pool.give(worker, late.order, Purpose.DOUBLE if late.repeats is None else late.purpose, late.repeats)
+                self._plan.hand_out_again(late.order.segment)
+                pool.give(worker, late.order, is_extra=True, repeats=late.repeats)
         # Where there is no second worker, this process is one.
-        for answered in [report for report in self._unsettled if not self._can_be_repeated(pool, report)]:
+        for answered in [task for task in self._unsettled if not self._can_be_repeated(pool, task)]:
             self._unsettled.remove(answered)
             self._arbitrate(pool, [answered])
-        self._stand_in.look(pool)
+        self._stand_in(pool)
 
     def _order(self, segment: Segment) -> SegmentOrder:
         options = self._here.options
@@ -237,20 +239,21 @@ class _Audit:
             scratch=str(self._here.directory.resolve() / "scratch") if self._sharing.common_disk else None,
         )
 
-    def _repetition_for(self, pool: WorkerPool, worker: Worker) -> WorkerReport | None:
-        """An answer that this worker can repeat, since it was another one's."""
-        in_hand = [task.repeats for _, task in pool.tasks()]
+    def _repetition_for(self, pool: WorkerPool, worker: Worker) -> Assignment | None:
+        """Return an answer that this worker can repeat, since it was another one's."""
+        in_hand = [task.repeats for task in pool.tasks()]
         return next((one for one in self._unsettled if one.worker is not worker and one not in in_hand), None)
 
-    def _can_be_repeated(self, pool: WorkerPool, answered: WorkerReport) -> bool:
-        """Whether a second worker may repeat an answer; one that hangs, or waits for a place in a cluster, may not."""
+    def _can_be_repeated(self, pool: WorkerPool, answered: Assignment) -> bool:
+        """Return whether a second worker may repeat an answer; one that hangs, or waits for a place in a cluster, may
+        not."""
         others = [worker.task for worker in pool.workers if worker is not answered.worker]
-        return any(task is None or not self._pace.is_late(task, patiently=True) for task in others)
+        return any(task is None or not self._pace.may_hang(task) for task in others)
 
     def _late(self, pool: WorkerPool, worker: Worker) -> Assignment | None:
-        """A task that takes another worker very long, and that nobody else has or has answered: that worker may
+        """Return a task that takes another worker very long, and that nobody else has or has answered: that worker may
         hang."""
-        tasks = [task for _, task in pool.tasks()]
+        tasks = pool.tasks()
         for task in tasks:
             alone = not task.is_answered and sum(other.order == task.order for other in tasks) == 1
             fits = task.repeats is None or task.repeats.worker is not worker
@@ -258,21 +261,57 @@ class _Audit:
                 return task
         return None
 
+    def _stand_in(self, pool: WorkerPool) -> None:
+        """Execute a segment in this process if all workers that have one may hang, so that the audit ends though they
+        do. While nobody knows how long an interval takes, execute one to find out."""
+        tasks = pool.tasks()
+        for task in tasks:
+            self._warn_of(task)
+        if self._lacks_memory or not tasks or not all(map(self._pace.may_hang, tasks)):
+            return
+        late = [task.order.segment for task in tasks if not task.is_answered and self._plan.is_open(task.order.segment)]
+        segment = late[0] if late else self._plan.next()
+        if segment is None:
+            return
+        if late:
+            self._plan.hand_out_again(segment)
+        part = segment if self._pace.is_known else Segment(segment.first, segment.first + 1)
+        began = time.monotonic()
+        try:
+            self._compute(part)
+            self._pace.note(time.monotonic() - began, len(part))
+            for task in tasks:
+                task.is_answered |= task.order.segment == part
+        except (MemoryError, torch.OutOfMemoryError):
+            # A worker that is only slow has it, and may still answer.
+            self._lacks_memory = True
+            self._reports.event(
+                "this process has no memory to do the work of workers that do not answer: end what hangs"
+            )
+        self._plan.answered(segment, 0)
+
+    def _warn_of(self, task: Assignment) -> None:
+        """Report a worker that may hang, once a task."""
+        if task.is_reported or not self._pace.may_hang(task):
+            return
+        task.is_reported, segment = True, task.order.segment
+        some = f"intervals {segment.first + 1} to" if len(segment) > 1 else "interval"
+        self._reports.event(
+            f"{task.worker.shown} has not answered for {task.age:.0f} s about {some} {segment.stop}, and is not waited "
+            "for any more: see whether its process, its disk or its network hangs; once its process is ended, a new "
+            "one takes its place"
+        )
+
     # Taking answers.
 
-    def _take(self, pool: WorkerPool, report: WorkerReport) -> None:
-        """Takes up how a task has ended."""
-        worker, task, segment = report.worker, report.task, report.task.order.segment
+    def _take(self, pool: WorkerPool, task: Assignment) -> None:
+        """Take up how a task has ended."""
+        worker, answer, segment = task.worker, task.answer, task.order.segment
         if worker not in pool.workers:
             # An answer that came at the same time has shown that this worker lies.
             self._give_back(task)
             return
-        if report.error is not None:
-            self._give_back(report.task)
-            why = f"it failed ({type(report.error).__name__}: {plainly(report.error)})"
-            self._dismiss(pool, worker, why, believed=isinstance(report.error, OSError | StorageError))
-            return
-        if report.answer is None:
+        if answer is None and task.error is None:
             self._losses[segment] = self._losses.get(segment, 0) + 1
             if self._losses[segment] >= _MOST_LOSSES:
                 raise NoWorkersError(
@@ -281,71 +320,79 @@ class _Audit:
                 )
             self._give_back(task)
             return
+        if answer is None or not _fits(answer, task.order):
+            self._give_back(task)
+            if answer is None:
+                self._dismiss(pool, worker, f"it failed ({type(task.error).__name__}: {_shown(str(task.error))})")
+            else:
+                why = f"it answers with {len(answer.roots)} roots for {len(segment)} intervals"
+                self._distrust(pool, worker, why)
+            return
         self._losses.pop(segment, None)
-        self._busy += report.answer.seconds
-        self._fetched += report.answer.fetched
+        self._busy += answer.seconds
+        self._fetched += answer.fetched
         if task.repeats in self._unsettled:
             self._unsettled.remove(task.repeats)
-        if report.answer.unusable is not None:
-            self._go_without(pool, report, plainly(report.answer.unusable))
+        if answer.unusable is not None:
+            self._go_without(pool, task, _shown(answer.unusable))
         else:
-            self._believe(pool, report, report.answer)
+            self._believe(pool, task, answer)
 
-    def _go_without(self, pool: WorkerPool, report: WorkerReport, why: str) -> None:
-        """Uses the state no more that an answer says cannot be used."""
-        segment = report.task.order.segment
+    def _go_without(self, pool: WorkerPool, task: Assignment, why: str) -> None:
+        """Use the state no more that an answer says cannot be used."""
+        segment = task.order.segment
         self._unusable.append(why)
         self._reports.event(f"a published state is not used: {why}")
-        self._plan.drop_state(segment.first, report.task.order.start.root)
+        self._plan.drop_state(segment.first, task.order.start.root)
         self._plan.answered(segment, 0)
-        if report.task.repeats is not None:
-            self._arbitrate(pool, [report.task.repeats])
+        if task.repeats is not None:
+            self._arbitrate(pool, [task.repeats])
 
-    def _believe(self, pool: WorkerPool, report: WorkerReport, answer: WorkerAnswer) -> None:
-        """Takes up what an answer says, and decides by whom it is to be repeated."""
-        task, segment, name = report.task, report.task.order.segment, report.worker.name(answer)
-        self._pace.answered(answer.seconds, len(segment))
-        for _, other_task in pool.tasks():
+    def _believe(self, pool: WorkerPool, task: Assignment, answer: WorkerAnswer) -> None:
+        """Take up what an answer says, and decide by whom it is to be repeated."""
+        segment, name = task.order.segment, task.worker.name(answer)
+        self._pace.note(answer.seconds, len(segment))
+        for other_task in pool.tasks():
             other_task.is_answered |= other_task.order == task.order
-        facts = _facts(report)
+        facts = _facts(task, answer)
         for fact in facts:
             self._plan.learn(fact, name)
         self._record.add(facts, name)
-        self._plan.answered(segment, len(segment) if task.purpose is Purpose.AUDIT else 0)
-        other = task.repeats.answer if task.repeats is not None else None
-        if task.repeats is not None and other is not None:
+        self._plan.answered(segment, 0 if task.is_extra else len(segment))
+        if task.repeats is not None:
+            other = task.repeats.answer
+            assert other is not None, "an answer is repeated"
             if (other.roots, other.stopped is None) != (answer.roots, answer.stopped is None):
-                self._arbitrate(pool, [task.repeats, report])
-        elif self._differs(report):
-            self._arbitrate(pool, [report])
+                self._arbitrate(pool, [task.repeats, task])
+        elif self._differs(task, answer):
+            self._arbitrate(pool, [task])
         elif self._random.random() < self._sharing.repeat_share:
-            self._unsettled.append(report)
+            self._unsettled.append(task)
 
     def _give_back(self, task: Assignment) -> None:
-        """Hands a task out again that has no answer."""
-        if task.purpose is Purpose.AUDIT:
-            self._plan.lost(task.order.segment)
-        else:
+        """Hand a task out again that has no answer."""
+        if task.is_extra:
             self._plan.answered(task.order.segment, 0)
+        else:
+            self._plan.lost(task.order.segment)
 
-    def _differs(self, report: WorkerReport) -> bool:
-        """Whether an answer says that an interval is not as claimed, and all before it are."""
-        assert report.answer is not None
-        plan, segment, answer = self._plan, report.task.order.segment, report.answer
+    def _differs(self, task: Assignment, answer: WorkerAnswer) -> bool:
+        """Return whether an answer says that an interval is not as claimed, and all before it are."""
+        plan, segment = self._plan, task.order.segment
         claimed = plan.listing.roots[segment.first : segment.stop]
-        if not claimed or report.task.order.start.root != plan.root_before(segment.first):
+        if not claimed or task.order.start.root != plan.root_before(segment.first):
             return False  # something else was published since
         return answer.roots[: len(claimed)] != claimed
 
-    def _arbitrate(self, pool: WorkerPool, reports: list[WorkerReport]) -> None:
-        """Repeats a segment here, and believes the workers no more whose answers were others."""
-        computed = self._compute(reports[0].task.order.segment)
-        for report in reports:
-            if not _agrees(report, computed) and report.worker in pool.workers:
-                self._dismiss(pool, report.worker, "its answer could not be repeated here", believed=False)
+    def _arbitrate(self, pool: WorkerPool, tasks: list[Assignment]) -> None:
+        """Repeat a segment here, and believe the workers no more whose answers were others."""
+        computed = self._compute(tasks[0].order.segment)
+        for task in tasks:
+            if not _agrees(task, computed):
+                self._distrust(pool, task.worker, "its answer could not be repeated here")
 
     def _compute(self, segment: Segment) -> Computed:
-        """Executes a segment here, and takes up what it comes to."""
+        """Execute a segment here, and take up what it comes to."""
         computed = compute_here(self._here, self._source, self._plan, segment, self._unusable.append)
         for fact in computed.facts:
             self._plan.learn(fact, _HERE)
@@ -355,42 +402,112 @@ class _Audit:
             self._found.append(Wrong(interval=interval, root=root, stopped=computed.stopped))
         return computed
 
-    def _dismiss(self, pool: WorkerPool, worker: Worker, why: str, *, believed: bool) -> None:
-        """Uses a worker no more. believed: whether what it has answered still counts. Raises NoWorkersError."""
-        told = worker.told
-        text = f"{told} is not used any more: {why}"
-        self._distrusted.append(f"{told}: {why}")
+    def _distrust(self, pool: WorkerPool, worker: Worker, why: str) -> None:
+        """Forget what only this worker has computed, and use it no more. Raises NoWorkersError."""
+        self._unsettled = [one for one in self._unsettled if one.worker is not worker]
+        self._record.distrust(worker.names)
+        self._plan.distrust(worker.names)
+        self._dismiss(pool, worker, why)
+
+    def _dismiss(self, pool: WorkerPool, worker: Worker, why: str) -> None:
+        """Use a worker no more, if it was used. Raises NoWorkersError."""
+        if worker not in pool.workers:
+            return
+        text = f"{worker.shown} is not used any more: {why}"
+        self._distrusted.append(f"{worker.shown}: {why}")
         self._reports.event(text)
         task = pool.dismiss(worker)
         if task is not None:
             self._give_back(task)
-        if not believed:
-            self._unsettled = [one for one in self._unsettled if one.worker is not worker]
-            self._record.distrust(worker.names)
-            self._plan.distrust(worker.names)
         if not pool.workers:
             raise NoWorkersError(f"no worker is left: {text}")
 
 
-def _facts(report: WorkerReport) -> list[IntervalResult]:
-    """Facts that an answer states."""
-    assert report.answer is not None
-    order = report.task.order
-    starts = (order.start.root, *report.answer.roots)
+def _shown(text: str) -> str:
+    """Return a worker's words, cut off, and without what controls a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text[:_MOST_WORDS])
+
+
+def _fits(answer: WorkerAnswer, order: SegmentOrder) -> bool:
+    """Return whether an answer has a root for each interval of its order, or of those before a stop; or none, since the
+    published state could not be used."""
+    if answer.unusable is not None:
+        return not answer.roots and order.start.address is not None
+    most = len(order.segment)
+    return len(answer.roots) < most if answer.stopped is not None else len(answer.roots) == most
+
+
+def _facts(task: Assignment, answer: WorkerAnswer) -> list[IntervalResult]:
+    """Return the facts that an answer states."""
+    starts = (task.order.start.root, *answer.roots)
     return [
         IntervalResult(interval, start, end)
-        for interval, (start, end) in enumerate(zip(starts, report.answer.roots, strict=False), order.segment.first)
+        for interval, (start, end) in enumerate(zip(starts, answer.roots, strict=False), task.order.segment.first)
     ]
 
 
-def _agrees(report: WorkerReport, computed: Computed) -> bool:
-    """Whether this process came to what an answer says, as far as both have gone."""
-    assert report.answer is not None
+def _agrees(task: Assignment, computed: Computed) -> bool:
+    """Return whether this process came to what an answer says, as far as both have gone."""
+    assert task.answer is not None, "it was answered"
     known = {(fact.interval, fact.start): fact.end for fact in computed.facts}
-    if any(known.get((fact.interval, fact.start), fact.end) != fact.end for fact in _facts(report)):
+    if any(known.get((fact.interval, fact.start), fact.end) != fact.end for fact in _facts(task, task.answer)):
         return False
-    first = report.task.order.segment.first
-    ended = first + len(report.answer.roots)
+    first = task.order.segment.first
+    ended = first + len(task.answer.roots)
     if computed.stopped is not None and computed.wrong is not None and first <= computed.wrong[0] < ended:
         return False
-    return report.answer.stopped is None or ended not in {fact.interval for fact in computed.facts}
+    return task.answer.stopped is None or ended not in {fact.interval for fact in computed.facts}
+
+
+@dataclass(slots=True)
+class Computed:
+    """Results of this process for a segment."""
+
+    facts: list[IntervalResult] = field(default_factory=list)
+    """Intervals that came to a root without a stop."""
+    wrong: tuple[int, bytes] | None = None
+    """The first interval that is not as claimed, and the root that it comes to; none behind it was executed."""
+    stopped: str | None = None
+    """Why that interval has stopped; its root is that of fabricated values."""
+
+
+def compute_here(
+    run: Run, source: StateSource, plan: Plan, segment: Segment, unusable: Callable[[str], None]
+) -> Computed:
+    """Execute a segment up to its first interval that is not as claimed, from its state, or else from the nearest
+    before it that can be had. The state before that interval is left as a checkpoint of the run: games start from it.
+
+    run: continues after a stop. unusable: is told of states that cannot be used. Raises as `Run.step`, OSError."""
+    first, before = _nearest(run, source, plan, segment.first, unusable)
+    segment = Segment(first, min(segment.stop, len(plan.listing.roots)))
+    found, root_before = Computed(), plan.root_before(first)
+    stopped_before, run.stopped = run.stopped, None
+    try:
+        for interval, states in enumerate(execute(run, segment, before), first):
+            root = state_root(states)
+            if run.stopped is None:
+                found.facts.append(IntervalResult(interval, root_before, root))
+            if run.stopped is not None or root != plan.listing.roots[interval]:
+                found.wrong = interval, root
+                found.stopped = None if run.stopped is None else str(run.stopped)
+                if interval:
+                    keep_state(run, interval, before)
+                break
+            root_before, before = root, states
+    finally:
+        run.stopped = run.stopped or stopped_before
+    return found
+
+
+def _nearest(
+    run: Run, source: StateSource, plan: Plan, first: int, unusable: Callable[[str], None]
+) -> tuple[int, list[torch.Tensor]]:
+    """(intervals done, state after them): the last state at or before `first` that can be used."""
+    for done in reversed([start for start in plan.listing.starts() if start <= first]):
+        try:
+            return done, starting_state(
+                run.job, source, done, plan.listing.start(done, run.job.spec.initial_state_root)
+            )
+        except UnusableState as error:
+            unusable(str(error))
+    raise AssertionError("the initial state can always be used")

@@ -77,7 +77,7 @@ class ClusterWorker(Executor):
 
 
 def connect_cluster(address: str) -> int:
-    """Connects this process to the cluster at an address (``ray://host:port``, ``host:port``, or ``auto`` for one on
+    """Connect this process to the cluster at an address (``ray://host:port``, ``host:port``, or ``auto`` for one on
     this machine); returns its number of processors. Raises ClusterError."""
     if importlib.util.find_spec("ray") is None:
         raise ClusterError("a cluster needs Ray: install it with `pip install 'tiebreak[cluster]'`.")

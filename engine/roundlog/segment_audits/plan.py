@@ -57,16 +57,16 @@ class Plan:
         self._dropped: set[tuple[int, bytes]] = set()
         self._given_up: set[int] = set()
         self._pending: deque[Segment] = deque()
-        self._in_hand: list[Segment] = []
+        self._handed_out: list[Segment] = []
         self._open: set[int] = set()
-        self._untidy = False
+        self._must_replan = False
         self._repeated = 0
         self._closed = 0
 
     # What is known.
 
-    def see(self, listing: Listing) -> None:
-        """Takes up what is published now. What was published before may have changed."""
+    def update(self, listing: Listing) -> None:
+        """Take up what is published now. What was published before may have changed."""
         before = self.listing
         if listing is before or listing == before:
             return
@@ -83,14 +83,14 @@ class Plan:
         self._pending.extend(sorted(segments, key=lambda s: not any(map(self._is_doubted, range(s.first, s.stop)))))
 
     def learn(self, fact: IntervalResult, worker: str) -> None:
-        """Takes up what a worker has computed."""
+        """Take up what a worker has computed."""
         self._facts.setdefault((fact.interval, fact.start), {}).setdefault(fact.end, set()).add(worker)
         if fact.interval in self._open and self.is_right(fact.interval):
             self._open.remove(fact.interval)
             self._closed += 1
 
     def distrust(self, workers: set[str]) -> None:
-        """Forgets what only these workers have computed."""
+        """Forget what only these workers have computed."""
         for (interval, _), ends in self._facts.items():
             for end, names in list(ends.items()):
                 names -= workers
@@ -98,31 +98,31 @@ class Plan:
                     del ends[end]
             if interval < len(self.listing.roots) and self._is_wanted(interval) and not self.is_right(interval):
                 self._open.add(interval)
-                self._untidy = True
+                self._must_replan = True
 
     def drop_state(self, done: int, root: bytes) -> None:
-        """Uses the state that is published after `done` intervals, with this root, no more. Another root may have been
+        """Use the state that is published after `done` intervals, with this root, no more. Another root may have been
         published for it since, or none."""
         if done:
             self._dropped.add((done, root))
-            self._untidy = True
+            self._must_replan = True
 
     def give_up(self, interval: int) -> None:
-        """Leaves an interval that is known to be wrong alone, and those behind it that are only reached through it."""
+        """Leave an interval that is known to be wrong alone, and those behind it that are only reached through it."""
         stop = next((start for start in self._starts if start > interval), len(self.listing.roots))
         self._given_up.update(range(interval, stop))
         self._open.difference_update(range(interval, stop))
 
     def is_right(self, interval: int) -> bool:
-        """Whether an interval is known to come to its claimed root from the one before it."""
+        """Return whether an interval is known to come to its claimed root from the one before it."""
         return self.listing.roots[interval] in self._facts.get((interval, self.root_before(interval)), {})
 
     def root_before(self, interval: int) -> bytes:
-        """The root that is claimed before an interval; before the first it is the job's."""
+        """Return the root that is claimed before an interval; before the first it is the job's."""
         return self.listing.roots[interval - 1] if interval else self._initial_root
 
     def right(self) -> list[int]:
-        """Intervals that are known to be right, ascending."""
+        """Return the intervals that are known to be right, ascending."""
         return [i for i in range(len(self.listing.roots)) if self.is_right(i)]
 
     @property
@@ -133,46 +133,46 @@ class Plan:
     # What is to be done.
 
     def next(self) -> Segment | None:
-        """The next segment to hand out; None if there is none at present."""
+        """Return the next segment to hand out; None if there is none at present."""
         while True:
-            if not self._pending and self._untidy and (self.listing.complete or not self._is_over_budget):
-                self._untidy = False
-                held = {i for segment in self._in_hand for i in range(segment.first, segment.stop)}
-                self._pending.extend(self._segments(sorted(self._open - held)))
+            if not self._pending and self._must_replan and (self.listing.complete or not self._is_over_budget):
+                self._must_replan = False
+                handed_out = {i for segment in self._handed_out for i in range(segment.first, segment.stop)}
+                self._pending.extend(self._segments(sorted(self._open - handed_out)))
             if not self._pending:
                 return None
             segment = self._pending.popleft()
             # Something may have been learnt since, or the state before it was dropped.
             if self._usable(segment.first) and self.is_open(segment):
-                self._in_hand.append(segment)
+                self._handed_out.append(segment)
                 return segment
-            self._untidy = self._untidy or self.is_open(segment)
+            self._must_replan = self._must_replan or self.is_open(segment)
 
     def start(self, segment: Segment) -> Start:
-        """The state that a segment starts from."""
+        """Return the state that a segment starts from."""
         return self.listing.start(segment.first, self._initial_root)
 
     def answered(self, segment: Segment, executed: int) -> None:
-        """A segment has come back after so many executed intervals, but for those that were repeated on purpose; call
-        it after `learn` and `drop_state`."""
-        self._in_hand.remove(segment)
+        """Take a segment back after so many executed intervals, without those that were repeated on purpose; call it
+        after `learn` and `drop_state`."""
+        self._handed_out.remove(segment)
         self._repeated += max(0, executed - self._closed)
         self._closed = 0
         stop = min(segment.stop, len(self.listing.roots))
-        self._untidy = self._untidy or any(i in self._open for i in range(segment.first, stop))
+        self._must_replan = self._must_replan or any(i in self._open for i in range(segment.first, stop))
 
     def lost(self, segment: Segment) -> None:
-        """The worker that had a segment is lost: it is handed out again, before all others."""
-        self._in_hand.remove(segment)
+        """Hand a segment out again, before all others: the worker that had it is lost."""
+        self._handed_out.remove(segment)
         self._pending.appendleft(segment)
 
     def is_open(self, segment: Segment) -> bool:
-        """Whether an interval of a segment is still to be audited."""
+        """Return whether an interval of a segment is still to be audited."""
         return any(interval in self._open for interval in range(segment.first, segment.stop))
 
-    def repeats(self, segment: Segment) -> None:
-        """A segment is handed out once more."""
-        self._in_hand.append(segment)
+    def hand_out_again(self, segment: Segment) -> None:
+        """Note that a segment is handed out once more."""
+        self._handed_out.append(segment)
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -196,7 +196,7 @@ class Plan:
         return (self._wanted is None or interval in self._wanted) and interval not in self._given_up
 
     def _is_doubted(self, interval: int) -> bool:
-        """Whether somebody has computed another root than the claimed one."""
+        """Return whether somebody has computed another root than the claimed one."""
         ends = self._facts.get((interval, self.root_before(interval)), {})
         return any(end != self.listing.roots[interval] for end in ends)
 
@@ -208,7 +208,7 @@ class Plan:
         return (done, self.listing.roots[done - 1]) not in self._dropped
 
     def _segments(self, intervals: list[int]) -> list[Segment]:
-        """The segments in which these intervals (ascending) are reached from the nearest state before each."""
+        """Return the segments in which these intervals (ascending) are reached from the nearest state before each."""
         starts = self._starts
         found: list[Segment] = []
         for interval in intervals:
@@ -221,14 +221,14 @@ class Plan:
 
 
 def units(listing: Listing) -> list[Segment]:
-    """The segments between published states: the smallest parts that can be audited each for itself."""
+    """Return the segments between published states: the smallest parts that can be audited each for itself."""
     edges = [*listing.starts(), len(listing.roots)]
     return [Segment(first, stop) for first, stop in pairwise(edges) if first < stop]
 
 
 def draw_sample(listing: Listing, share: float) -> frozenset[int]:
-    """Intervals of at least this share (0 to 1) of the segments between published states, at least one, drawn by the
-    random numbers of the operating system.
+    """Return intervals of at least this share (0 to 1) of the segments between published states, at least one, drawn by
+    the random numbers of the operating system.
 
     Every segment is drawn with the same probability, however long: where states are published is the trainer's choice,
     and a number of segments that depended on their lengths would leave short ones out more often than is told."""
@@ -238,12 +238,13 @@ def draw_sample(listing: Listing, share: float) -> frozenset[int]:
 
 
 def miss_probability(count: int, drawn: int, wrong: int) -> float:
-    """The probability that `drawn` parts, drawn at random from `count`, are none of the `wrong` wrong ones."""
+    """Return the probability that `drawn` parts, drawn at random from `count`, are none of the `wrong` wrong ones."""
     return prod(max(count - drawn - k, 0) / (count - k) for k in range(min(wrong, count)))
 
 
 def fewest_parts(sizes: Sequence[int], wrong: int) -> int:
-    """The fewest parts, of so many intervals each, in which `wrong` intervals can lie; all parts if they cannot."""
+    """Return the fewest parts, of so many intervals each, in which `wrong` intervals can lie; all parts if they
+    cannot."""
     held = accumulate(sorted(sizes, reverse=True))
     return next((count for count, room in enumerate(held, 1) if room >= wrong), len(sizes))
 
@@ -259,7 +260,7 @@ class Facts:
         self._run_id = run_id
 
     def read(self) -> list[tuple[IntervalResult, str]]:
-        """(fact, worker) of every readable line, but for workers that are not believed any more. Raises OSError,
+        """Return (fact, worker) of every readable line, but for workers that are not believed any more. Raises OSError,
         StorageError."""
         try:
             with open_regular(self._path) as file:
@@ -280,14 +281,14 @@ class Facts:
         return [(fact, worker) for fact, worker in found if worker not in distrusted]
 
     def add(self, facts: Iterable[IntervalResult], worker: str) -> None:
-        """Appends facts. Raises OSError."""
+        """Append facts. Raises OSError."""
         self._append(
             {"interval": fact.interval, "start": fact.start.hex(), "end": fact.end.hex(), "worker": worker}
             for fact in facts
         )
 
     def distrust(self, workers: Iterable[str]) -> None:
-        """Appends that these workers are not believed any more. Raises OSError."""
+        """Append that these workers are not believed any more. Raises OSError."""
         self._append({"distrusted": worker} for worker in sorted(workers))
 
     def _append(self, entries: Iterable[dict[str, object]]) -> None:
@@ -298,7 +299,7 @@ class Facts:
         append_file(self._path, ("\n" + "\n".join(lines) + "\n").encode())
 
     def _entry(self, line: bytes) -> dict[str, object] | None:
-        """A line's entry, if it is as it was written: then its keys and types are right."""
+        """Return a line's entry, if it is as it was written: then its keys and types are right."""
         try:
             entry = json.loads(line)
             written = entry.pop("sum")
@@ -360,8 +361,8 @@ class SegmentAudit:
         return len(self.right) == len(self.state_roots)
 
     def unnoticed(self, wrong: int) -> float:
-        """The probability, at most, that nothing was found although so many intervals are wrong: the worst case is that
-        they lie together in as few parts as can hold them."""
+        """Return the probability, at most, that nothing was found although so many intervals are wrong: the worst case
+        is that they lie together in as few parts as can hold them."""
         if self.is_whole:
             return 0.0
         return miss_probability(self.units, self.drawn, fewest_parts(self.sizes, wrong))

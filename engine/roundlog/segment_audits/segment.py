@@ -18,10 +18,11 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -33,10 +34,10 @@ from roundlog.execution import StoppedError
 from roundlog.rounding.policies import without_log
 from roundlog.spec import TrainingSpec
 from roundlog.storage import StorageError, open_regular, read_record, write_record
-from roundlog.training.job import Job
+from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.run import Run, root_sum
-from roundlog.training.run_files import checkpoint_path
+from roundlog.training.run_files import checkpoint_path, load_kept, load_moved, save_checkpoint
 
 MakeWorker = Callable[[int], Executor]
 """Makes the worker of a number (from 0): an executor of one call at a time. Its calls raise BrokenExecutor once the
@@ -60,6 +61,23 @@ class StateSource(Protocol):
         """The state at an address, with the types of the job's state; its root is checked by the caller.
 
         Raises UnusableState."""
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """A job in a directory, and states in files, whose paths are their addresses (implements `Source`)."""
+
+    job_dir: Path
+    limits: JobLimits
+
+    def job(self) -> Job:
+        return Job.read(self.job_dir, self.limits)
+
+    def state(self, job: Job, address: str) -> list[torch.Tensor]:
+        try:
+            return load_moved(Path(address), job)
+        except StorageError as error:
+            raise UnusableState(f"{address} {error.reason}") from error
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,7 +132,7 @@ class WorkerAnswer:
 
 
 def audit_segment(order: SegmentOrder) -> WorkerAnswer:
-    """Executes a segment in this process. Raises JobError, ProgramError, RunError, MachineError, OSError,
+    """Execute a segment in this process. Raises JobError, ProgramError, RunError, MachineError, OSError,
     StorageError."""
     started = time.perf_counter()
     run, temporary = _run(order.source, order.device, order.micro_batches, order.scratch)
@@ -127,7 +145,8 @@ def audit_segment(order: SegmentOrder) -> WorkerAnswer:
     stopped, data = None, run.job.dataset.values()
     before = fetched_bytes(data)
     try:
-        execute(run, order.segment, states, lambda states: roots.append(state_root(states)))
+        for after in execute(run, order.segment, states):
+            roots.append(state_root(after))
     except StoppedError as error:
         stopped = str(error)
     return WorkerAnswer(
@@ -139,17 +158,14 @@ def audit_segment(order: SegmentOrder) -> WorkerAnswer:
     )
 
 
-def execute(
-    run: Run, segment: Segment, states: list[torch.Tensor], after_interval: Callable[[list[torch.Tensor]], None]
-) -> None:
-    """Executes the intervals of a segment and calls `after_interval` with the state after each. Raises as `Run.step`,
-    and what `after_interval` raises."""
+def execute(run: Run, segment: Segment, states: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Execute the intervals of a segment; yield the state after each. Raises as `Run.step`."""
     rounding, length = without_log(run.job.spec), run.job.spec.interval
     after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
     for interval in range(segment.first, segment.stop):
         for step in range(interval * length, (interval + 1) * length):
             after = run.step(step, after, rounding)
-        after_interval(list(after))
+        yield list(after)
 
 
 def starting_state(job: Job, source: StateSource, first: int, start: Start) -> list[torch.Tensor]:
@@ -236,7 +252,7 @@ class ListingError(ValueError):
 
 
 def write_listing(directory: Path, spec: TrainingSpec, listing: Listing) -> None:
-    """Replaces the list in a directory. Raises OSError."""
+    """Replace the list in a directory. Raises OSError."""
     write_record(
         directory / CHECKPOINTS_FILE,
         {
@@ -358,7 +374,7 @@ class Publisher:
         return done if done == self._spec.intervals else done // self._every * self._every
 
     def publish(self, mended: Iterable[int] = ()) -> Listing:
-        """Publishes what the run has kept so far. A checkpoint that it did not keep is left out. mended: intervals at
+        """Publish what the run has kept so far. A checkpoint that it did not keep is left out. mended: intervals at
         whose end a checkpoint was damaged and is right now, which is published again. Raises OSError, StorageError, and
         what `add` raises."""
         for interval in mended:
@@ -379,3 +395,24 @@ class Publisher:
         write_listing(self._run_dir / "log", self._spec, listing)
         self.told = done
         return listing
+
+
+def keep_state(run: Run, done: int, states: Sequence[torch.Tensor]) -> None:
+    """Leave the state after `done` intervals as a checkpoint of the run. Raises OSError, StorageError."""
+    save_checkpoint(run.directory, run.job, done * run.job.spec.interval, states)
+
+
+def keep_published(run: Run, listing: Listing, source: StateSource) -> int:
+    """Leave every published state as a checkpoint of the run, as far as it can be had and has its claimed root: what a
+    game in defence of the run starts from, whether it is still published then or not. Returns the most intervals that
+    lie between two of them then. Raises OSError, StorageError."""
+    spec, kept = run.job.spec, [0]
+    for done in listing.starts()[1:]:
+        if load_kept(run.directory, run.job, done * spec.interval, listing.roots[done - 1])[2]:
+            try:
+                states = starting_state(run.job, source, done, listing.start(done, spec.initial_state_root))
+            except UnusableState:
+                continue
+            keep_state(run, done, states)
+        kept.append(done)
+    return max(after - before for before, after in pairwise([*kept, spec.intervals]))

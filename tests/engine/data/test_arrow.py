@@ -64,7 +64,7 @@ def same(field: Field, array: np.ndarray, rng: np.random.Generator) -> None:
         assert bytes(field.read(start, size)) == bytes(expected.read(start, size))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_tables_are_what_they_hold(seed: int, tmp_path: Path) -> None:
     """Any dtype, rank, batches and slices, in memory and in files of both kinds."""
     rng = np.random.default_rng(seed)
@@ -88,16 +88,6 @@ def test_random_tables_are_what_they_hold(seed: int, tmp_path: Path) -> None:
             same(pickle.loads(pickle.dumps(field)), whole[start:stop], rng)  # noqa: S301
 
 
-def test_a_column_is_cut_into_windows_across_its_batches(tmp_path: Path) -> None:
-    tokens = np.random.default_rng(1).integers(0, 50000, 2001).astype(np.uint16)
-    table = mapped(pa.table({"tokens": tokens}), tmp_path / "t.arrow", batch=97, stream=True)
-    cut = windows(arrow_fields(table)["tokens"], window=65, stride=64)
-    assert isinstance(cut, ArrowField) and len(cut.parts) == 21
-    held = windows(tokens, window=65, stride=64)
-    assert cut.kind == held.kind and summarised(cut).tree.root == summarised(held).tree.root
-    assert torch.equal(cut[:], held[:])
-
-
 def test_a_job_of_tables_is_that_of_the_same_arrays(tmp_path: Path) -> None:
     stream = mapped(pa.table({"x": TOKENS}), tmp_path / "t.arrow", batch=50, stream=True)
     rows = pa.table({"w": nested(WEIGHTS, fixed=True), "s": nested(SIGNED, fixed=False)})
@@ -108,13 +98,6 @@ def test_a_job_of_tables_is_that_of_the_same_arrays(tmp_path: Path) -> None:
     assert made.spec.data_root == data_tree(fields_of(arrays).values()).root
     made.write(tmp_path / "job")
     assert Job.read(tmp_path / "job").spec == made.spec
-
-
-def test_a_nan_is_seen(tmp_path: Path) -> None:
-    numbers = np.zeros(10, np.float32)
-    numbers[7] = np.nan
-    table = mapped(pa.table({"x": numbers}), tmp_path / "t.arrow", batch=3, stream=False)
-    assert summarised(arrow_fields(table)["x"]).has_nan
 
 
 def test_a_file_that_another_has_replaced_is_read_where_the_table_reads_it(tmp_path: Path) -> None:

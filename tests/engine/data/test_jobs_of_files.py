@@ -13,7 +13,7 @@ from roundlog.adjudication.openings import Material, openings, prove
 from roundlog.capture import CaptureError, Task
 from roundlog.capture.task import Source
 from roundlog.commitments import depth_of
-from roundlog.data import FileField, data_tree, files, windows
+from roundlog.data import FileField, files, windows
 from roundlog.descriptors import Family, describe
 from roundlog.execution.batches import Batches
 from roundlog.program import Stored
@@ -172,8 +172,3 @@ def test_fields_with_other_numbers_of_rows_are_refused() -> None:
         task_of(tokens, WEIGHTS.astype(np.float64), SIGNED).check()
     with pytest.raises(CaptureError, match=r"dataset field signed is a list: make it a torch.Tensor"):
         task_of(tokens, WEIGHTS, [1] * 40).check()  # type: ignore[arg-type]
-
-
-def test_the_same_stream_has_the_same_root_in_memory_and_in_a_file(left_in_files: Job) -> None:
-    fields = [windows(TOKENS, window=WINDOW, stride=STRIDE)]
-    assert data_tree(fields).root == data_tree([left_in_files.dataset["tokens"]]).root

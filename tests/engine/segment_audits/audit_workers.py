@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roundlog.segment_audits.local import Directories
-from roundlog.segment_audits.segment import Listing, SegmentOrder, WorkerAnswer, audit_segment
+from roundlog.segment_audits.segment import Directories, Listing, SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.run_files import checkpoint_path
 

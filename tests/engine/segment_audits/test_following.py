@@ -56,11 +56,9 @@ class Slow(Executor):
         pass
 
 
-def follow(
-    trained: Trained, whole: Listing, run_dir: Path, *, workers: int, time: float, late: float = 0.0
-) -> tuple[SegmentAudit, float]:
-    """The audit of a run that publishes an interval at each full hour, and when it ends. late: when it begins."""
-    clock = Clock(now=late)
+def follow(trained: Trained, whole: Listing, run_dir: Path, *, workers: int, time: float) -> tuple[SegmentAudit, float]:
+    """The audit of a run that publishes an interval at each full hour, and when it ends."""
+    clock = Clock()
 
     def look() -> Listing:
         clock.turn()
@@ -74,27 +72,13 @@ def follow(
 
 
 @pytest.mark.slow_but("2-1.7")
-@pytest.mark.parametrize(
-    ("workers", "time"), [(1, 0.5), (1, 0.9), (2, 1.0), (2, 1.7), (4, 1.7)], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize(("workers", "time"), [(1, 0.9), (2, 1.7)], ids=str)
 def test_workers_that_keep_up_end_at_most_two_intervals_after_the_run(
     trained: Trained, tmp_path: Path, workers: int, time: float
 ) -> None:
     found, end = follow(trained, trained.listing(), tmp_path / "audit", workers=workers, time=time)
     assert found.is_whole and found.state_roots == trained.roots
     assert INTERVALS < end <= INTERVALS + 2
-
-
-@pytest.mark.slow
-def test_every_second_checkpoint_is_enough_for_workers_as_fast_as_the_trainer(trained: Trained, tmp_path: Path) -> None:
-    found, end = follow(trained, trained.listing(every=2), tmp_path / "audit", workers=3, time=0.9)
-    assert found.is_whole and end <= INTERVALS + 2
-
-
-@pytest.mark.slow
-def test_who_comes_late_catches_up_with_more_workers(trained: Trained, tmp_path: Path) -> None:
-    found, end = follow(trained, trained.listing(), tmp_path / "audit", workers=4, time=1.0, late=4.0)
-    assert found.is_whole and end <= INTERVALS + 2
 
 
 def test_a_wrong_interval_is_found_while_the_run_goes_on(trained: Trained, tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from roundlog.segment_audits.segment import (
     read_listing,
     write_listing,
 )
-from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.trainer import Trainer
@@ -72,29 +71,19 @@ def put(*path: str, value: Any) -> Callable[[dict[str, Any]], Any]:
 HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another format": put("format", value="x"),
     "another version": put("version", value=1),
-    "a version that is true": put("version", value=True),
     "another run": put("run_id", value="0" * 64),
     "a missing key": lambda plain: plain.pop("states"),
-    "one key more": put("more", value=1),
-    "roots that are a text": put("state_roots", value="ab"),
     "a root too short": put("state_roots", value=["12"]),
-    "a root in capitals": put("state_roots", value=["A" * 64]),
     "a root that is a number": put("state_roots", value=[12]),
     "too many roots": put("state_roots", value=["1" * 64] * 6),
     "states as a list": put("states", value=[]),
     "a state of nothing": put("states", "0", value="x"),
     "a state behind the end": put("states", "6", value="x"),
-    "a state of a sign": put("states", "-1", value="x"),
     "a state of other digits": put("states", "\u0663", value="x"),
-    "a state of huge number": put("states", "9" * 5000, value="x"),
     "an address that is a number": put("states", "1", value=1),
-    "an address with a blank": put("states", "1", value="a b"),
     "an address that controls the terminal": put("states", "1", value="\x1b[31m"),
-    "a long address": put("states", "1", value="x" * 201),
     "an empty address": put("states", "1", value=""),
-    "no word about the job": lambda plain: plain.pop("job"),
     "a job that is a number": put("job", value=1),
-    "a job with a blank": put("job", value="a b"),
 }
 
 
@@ -123,14 +112,6 @@ def test_a_file_that_is_no_list_is_refused(job: Job, tmp_path: Path, content: by
         read_address_of_job(tmp_path / CHECKPOINTS_FILE)
     with pytest.raises(ListingError, match="does not exist"):
         read_listing(tmp_path / "nothing", job.spec)
-
-
-def test_lists_of_long_runs_are_read(job: Job, tmp_path: Path) -> None:
-    spec: TrainingSpec = job.spec
-    roots = tuple(bytes([i]) * 32 for i in range(spec.intervals))
-    listing = Listing(roots=roots, states={i: "x" * 200 for i in range(1, spec.intervals + 1)})
-    write_listing(tmp_path, spec, listing)
-    assert read_listing(tmp_path / CHECKPOINTS_FILE, spec) == listing
 
 
 def test_a_list_of_an_endless_run_is_not_read_into_memory(job: Job, tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,9 +18,11 @@ from typing import Any
 import pytest
 import torch
 from roundlog.data import RemoteDataError
-from roundlog.segment_audits.plan import Reports, SegmentAudit
-from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
-from roundlog.segment_audits.workers import NotNeeded, NoWorkersError, ProcessWorker, StandIn
+from roundlog.segment_audits import audit
+from roundlog.segment_audits.plan import Plan, Reports, SegmentAudit
+from roundlog.segment_audits.segment import Segment, SegmentOrder, StateSource, WorkerAnswer, audit_segment
+from roundlog.segment_audits.workers import NoWorkersError, ProcessWorker
+from roundlog.training.run import Run
 
 from tests.engine.segment_audits.audit_workers import Stand, named
 from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
@@ -33,32 +33,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return train(tmp_path_factory.mktemp("trained"))
 
 
-@pytest.mark.slow
-def test_workers_that_die_hang_and_fail_change_no_verdict(trained: Trained, tmp_path: Path) -> None:
-    liar = Liar(trained, tmp_path / "liar")
-    liar.lie(6, consistent=True)
-    for seed in range(10):
-        chance = random.Random(seed)
-
-        def dies(order: SegmentOrder, chance: random.Random = chance) -> WorkerAnswer | None:
-            return None if chance.random() < 0.3 else audit_segment(order)
-
-        def make(number: int, chance: random.Random = chance) -> Stand:
-            return Stand(named(f"{number}", dies), hangs=lambda order: number == 0 and chance.random() < 0.1)
-
-        run_dir = tmp_path / f"audit {seed}"
-        if seed % 2:
-            assert trained.audit(run_dir, make=make, workers=3, repeat_share=0.3).is_whole
-        else:
-            found = trained.audit(run_dir, liar.listing(), make=make, workers=3, repeat_share=0.3)
-            assert found.wrong is not None and found.wrong.interval == 6
-
-
 def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one hangs, as an actor does for which a cluster has no processor."""
-    monkeypatch.setattr("roundlog.segment_audits.workers.PATIENCE", 0.2)
+    monkeypatch.setattr("roundlog.segment_audits.workers.HANGING", 0.2)
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(4, consistent=True)
     orders: list[SegmentOrder] = []
@@ -175,8 +154,8 @@ class Stopped:
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
-    for name in ("PATIENCE", "HANGING", "FIRST"):
-        monkeypatch.setattr(f"roundlog.segment_audits.workers.{name}", 0.2 if name == "PATIENCE" else 2.0)
+    for name in ("HANGING", "FIRST"):
+        monkeypatch.setattr(f"roundlog.segment_audits.workers.{name}", 2.0)
     return Stopped()
 
 
@@ -192,9 +171,9 @@ def test_a_worker_whose_process_is_stopped_holds_no_audit_up(
     assert found is not None and found.is_whole
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("after", [0, 1], ids=["before the first answer", "after the first answer"])
-@pytest.mark.parametrize("is_right", [True, False], ids=["right", "wrong"])
+@pytest.mark.parametrize(
+    ("workers", "after", "is_right"), [(1, 0, True), (2, 1, False)], ids=["before an answer", "after an answer"]
+)
 def test_an_audit_ends_though_the_processes_of_all_workers_are_stopped(
     workers: int, after: int, is_right: bool, trained: Trained, tmp_path: Path, stopped: Stopped
 ) -> None:
@@ -249,52 +228,21 @@ class Slow(Stand):
                 future.set_result(audit_segment(order))
 
 
-def ends_of_stand_ins(monkeypatch: pytest.MonkeyPatch, before: Callable[[StandIn], object]) -> list[int]:
-    """Numbers of steps after which this process finds that it need not go on, as they come. before: is called
-    whenever a step is done, before that is asked."""
-    ends, step = list[int](), StandIn.has_stepped
-
-    def has_stepped(self: StandIn) -> None:
-        before(self)
-        try:
-            step(self)
-        except NotNeeded:
-            ends.append(self._steps)
-            raise
-
-    monkeypatch.setattr(StandIn, "has_stepped", has_stepped)
-    return ends
-
-
-def test_workers_that_answer_after_all_get_the_rest_at_once(
+def test_a_worker_that_is_only_slow_is_waited_for(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This process gives way between two steps, and leaves nothing behind."""
-    for name in ("FIRST", "HANGING", "SLOW"):
-        monkeypatch.setattr(f"roundlog.segment_audits.workers.{name}", 0.1)
-    made = Slow()
-
-    def answer(stand_in: StandIn) -> None:
-        if stand_in._steps == 2 or ends:
-            made.answer()
-
-    ends = ends_of_stand_ins(monkeypatch, answer)
-    listing = trained.listing(every=INTERVALS // 2)
-    found = trained.audit(tmp_path / "audit", listing, make=lambda number: made, workers=1)
-    assert found.is_whole and ends[0] == 3
-    assert [order.segment.first for order, _ in made.given] == [0, INTERVALS // 2]
-
-
-def test_where_nobody_knows_how_long_an_interval_takes_this_process_finds_it_out_and_waits(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker with a long segment is honest for long."""
+    """This process executes one interval to find out how long an honest worker may take, and leaves the rest to it."""
     monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
-    ends = ends_of_stand_ins(monkeypatch, lambda stand_in: time.sleep(0.2))
-    # 16 steps of 0.2 s: more than 12 s are honest.
+    computed, compute = list[Segment](), audit.compute_here
+
+    def counted(run: Run, source: StateSource, plan: Plan, segment: Segment, unusable: Callable[[str], None]) -> object:
+        computed.append(segment)
+        return compute(run, source, plan, segment, unusable)
+
+    monkeypatch.setattr(audit, "compute_here", counted)
     made = Slow(seconds=2.0)
     found = trained.audit(tmp_path / "audit", trained.listing(every=INTERVALS), make=lambda number: made, workers=1)
-    assert found.is_whole and found.busy_seconds > 0 and ends == [2]
+    assert found.is_whole and found.busy_seconds > 0 and computed == [Segment(0, 1)]
 
 
 def test_a_process_without_memory_leaves_the_work_to_workers(

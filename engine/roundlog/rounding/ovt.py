@@ -1,24 +1,173 @@
-"""OVT as published: rnd, log and rev (section 5.2 and Algorithm 4 there), the trainer's rounding (Algorithm 1), the
-auditor's (Algorithm 2), and thresholds, which say how near to a rounding boundary a value has to be to be logged, with
-the search for them (Algorithm 3)."""
+"""The `threshold` policy: OVT as published (Srivastava, Arora, Boneh 2024, section 5). Every output of every inexact
+operator is rounded from FP64 as this machine computed it, the trainer logs the boundary and the side it was on, and
+the auditor goes the same way. Unlike under `certified`, the log decides, and without it there is no one answer.
+
+The log has one trit for every output, five to a byte (docs/log-format.md, "Payload of kind 1"): 0 the value was rounded
+down, 2 it was rounded up, 1 it was not near a rounding boundary. rnd, log and rev are those of section 5.2 and of
+Algorithm 4, the trainer's rounding is Algorithm 1, the auditor's Algorithm 2, the search for thresholds Algorithm 3."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from roundlog.arithmetic import adjacent, as_dtype, neighbour, round_interval, round_to
 from roundlog.json_text import parse_json
-from roundlog.log import LogReader, LogWriter, PayloadKind
+from roundlog.log import LogReader, LogWriter, PayloadError, PayloadFormat, PayloadKind
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import REGISTRY, Attributes, Inexact, Tensors
 from roundlog.operators.registry import operands
-from roundlog.rounding.ovt.trits import DOWN, PLAIN, UP, Trits
 from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind
 from roundlog.rounding.resolve import fill_in
+
+DOWN, PLAIN, UP = 0, 1, 2
+PER_BYTE = 5
+_POWERS = np.array([1, 3, 9, 27, 81], dtype=np.uint8)
+_LARGEST = 3**PER_BYTE - 1
+
+MAX_PAYLOAD = 1 << 29
+"""Bytes of one step's payload, whatever the program: some 2.6 * 10^9 outputs."""
+
+_COUNT = struct.Struct("<I")
+_OPERATOR = struct.Struct("<IQ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trits:
+    """The trits of one operator's output.
+
+    count: elements of the output. packed: uint8[ceil(count / 5)], the first of five trits has the weight 1, the last
+    81; trits beyond the output are 0. Raises PayloadError for anything else.
+    """
+
+    count: int
+    packed: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        if self.packed.dtype != np.uint8 or self.packed.shape != (packed_size(self.count),):
+            raise PayloadError(
+                f"{self.count} trits need {packed_size(self.count)} bytes, not {self.packed.dtype}{self.packed.shape}"
+            )
+        if (wrong := self.packed > _LARGEST).any():
+            raise PayloadError(f"byte {int(np.argmax(wrong))} is {int(self.packed[wrong][0])}, not five trits")
+        if self.count % PER_BYTE and self.packed[-1] >= 3 ** (self.count % PER_BYTE):
+            raise PayloadError("the last byte is padded with trits that are not zero")
+
+    @classmethod
+    def pack(cls, codes: NDArray[np.uint8]) -> Trits:
+        """Return the trits of `codes`, uint8[n], each 0, 1 or 2. Raises PayloadError for any other."""
+        if codes.size and int(codes.max()) > UP:
+            raise PayloadError(f"{int(codes.max())} is not a trit")
+        whole = len(codes) // PER_BYTE * PER_BYTE
+        packed = np.zeros(packed_size(len(codes)), dtype=np.uint8)
+        packed[: whole // PER_BYTE] = codes[:whole].reshape(-1, PER_BYTE) @ _POWERS
+        if whole < len(codes):
+            packed[-1] = codes[whole:] @ _POWERS[: len(codes) - whole]
+        return cls(len(codes), packed)
+
+    def codes(self) -> NDArray[np.uint8]:
+        """Return uint8[count], the trits, one a byte."""
+        flat: NDArray[np.uint8] = _DIGITS[self.packed].reshape(-1)
+        return flat[: self.count]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Trits) and self.count == other.count and np.array_equal(self.packed, other.packed)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_DIGITS = (np.arange(_LARGEST + 1)[:, None] // _POWERS.astype(np.int64) % 3).astype(np.uint8)
+
+TritLog = Mapping[int, Trits]
+"""Log of one step: the trits of every inexact operator, by operator index."""
+
+
+def packed_size(count: int) -> int:
+    """Return the bytes of that many trits."""
+    return -(-count // PER_BYTE)
+
+
+def payload_size(operator_sizes: Sequence[int]) -> int:
+    """Return the bytes of every payload of a program; operator_sizes as in `decode`."""
+    sizes = [size for size in operator_sizes if size]
+    return _COUNT.size + sum(_OPERATOR.size + packed_size(size) for size in sizes)
+
+
+def encode(step_log: TritLog) -> bytes:
+    """Return the payload of one step. Operators without outputs are left out. Raises PayloadError if it would be too
+    long."""
+    operators = [operator for operator in sorted(step_log) if len(step_log[operator])]
+    if operators and not 0 <= operators[0] <= operators[-1] < 1 << 32:
+        raise PayloadError(f"operator {operators[-1]} is outside 0..2^32 - 1")
+    parts = [_COUNT.pack(len(operators))]
+    parts += [_OPERATOR.pack(operator, len(step_log[operator])) for operator in operators]
+    length = sum(map(len, parts)) + sum(len(step_log[operator].packed) for operator in operators)
+    if length > MAX_PAYLOAD:
+        raise PayloadError(f"a payload of {length} bytes is above the limit of {MAX_PAYLOAD}")
+    return b"".join([*parts, *(step_log[operator].packed.tobytes() for operator in operators)])
+
+
+def decode(payload: bytes, operator_sizes: NDArray[np.int64] | None) -> dict[int, Trits]:
+    """Return the trits of one payload, from hostile bytes.
+
+    operator_sizes: int64[operators], elements of each inexact operator's output, 0 for all other operators; None
+    accepts any (for summaries). Raises PayloadError for whatever `encode` would not have written for that program:
+    every inexact operator has to be there, with all of its outputs.
+    """
+    if len(payload) < _COUNT.size:
+        raise PayloadError(f"the operator count needs {_COUNT.size} bytes of a payload of {len(payload)}")
+    (number,) = _COUNT.unpack_from(payload)
+    start = _COUNT.size + _OPERATOR.size * number
+    if start > len(payload):
+        raise PayloadError(f"{number} operators need {start} bytes of a payload of {len(payload)}")
+    operators = list(_OPERATOR.iter_unpack(payload[_COUNT.size : start]))
+    if any(a >= b for (a, _), (b, _) in pairwise(operators)):
+        raise PayloadError("operators are not strictly increasing")
+    if operator_sizes is not None:
+        needed = [(int(i), int(operator_sizes[i])) for i in np.flatnonzero(operator_sizes)]
+        if operators != needed:
+            raise PayloadError("it is not for the inexact operators of this program and the sizes of their outputs")
+    log = {}
+    for operator, count in operators:
+        stop = start + packed_size(count)
+        if count == 0:
+            raise PayloadError(f"operator {operator} has no trits")
+        if stop > len(payload):
+            raise PayloadError(f"the trits of operator {operator} need {stop} bytes of a payload of {len(payload)}")
+        try:
+            log[operator] = Trits(count, np.frombuffer(payload, np.uint8, stop - start, start))
+        except PayloadError as error:
+            raise PayloadError(f"operator {operator}: {error}") from error
+        start = stop
+    if start != len(payload):
+        raise PayloadError(f"{len(payload) - start} bytes follow the last trits")
+    return log
+
+
+def _tally(trits: Trits) -> NDArray[np.int64]:
+    down, _, up = np.bincount(trits.codes(), minlength=3)
+    return np.array([down, up, 0])
+
+
+TRITS: PayloadFormat[Trits] = PayloadFormat(
+    kind=PayloadKind.OUTPUTS,
+    most=MAX_PAYLOAD,
+    bound=lambda operator_sizes: min(payload_size(operator_sizes), MAX_PAYLOAD),
+    encode=encode,
+    decode=decode,
+    tally=_tally,
+)
+"""The format of a trit for every output."""
 
 MIN_THRESHOLD = 0.25
 """Lowest threshold that OVT's Algorithm 3 tries, as a part of the distance between neighbouring numbers. Below a
@@ -54,16 +203,16 @@ class Thresholds:
                 raise ThresholdError(f"{name!r} is not an inexact operator, so it has no threshold")
 
     def of(self, operator: str) -> float:
-        """The threshold of an operator, by name."""
+        """Return the threshold of an operator, by name."""
         return self.operators.get(operator, self.default)
 
     def to_json(self) -> str:
-        """{"default": number, "operators": {name: number}}."""
+        """Return {"default": number, "operators": {name: number}}."""
         return json.dumps({"default": self.default, "operators": dict(self.operators)}, indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Thresholds:
-        """Raises ThresholdError for anything but what `to_json` writes."""
+        """Return the thresholds in a text. Raises ThresholdError for anything but what `to_json` writes."""
         if len(text) > MAX_THRESHOLDS_BYTES:
             raise ThresholdError(
                 f"thresholds of {len(text)} bytes are longer than the {MAX_THRESHOLDS_BYTES} that are read"
@@ -84,16 +233,16 @@ _EXPONENT = 0x7FF0000000000000
 
 
 def place(y: torch.Tensor, format: Format) -> torch.Tensor:
-    """f64: the distance 2^(e - fraction_bits) of neighbouring numbers of the format around y, e = floor(log2 |y|), or
-    least_exponent if that is larger. The published prototype takes powers of ten for 2^e, which logs too little above
-    one and too much below."""
+    """Return f64, the distance 2^(e - fraction_bits) of neighbouring numbers of the format around y, e = floor(log2
+    |y|), or least_exponent if that is larger. The published prototype takes powers of ten for 2^e, which logs too
+    little above one and too much below."""
     power = (y.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64)
     return power.clamp_(min=2.0**format.least_exponent).mul_(2.0**-format.fraction_bits)
 
 
 def log_codes(y: torch.Tensor, rounded: torch.Tensor, threshold: float, format: Format) -> torch.Tensor:
-    """uint8, the trits of y (f64) that was rounded to `rounded` (f32, of the format): 0 rounded down, 2 rounded up, 1
-    not farther from `rounded` than threshold * `place`. A y that is not finite is 1."""
+    """Return uint8, the trits of y (f64) that was rounded to `rounded` (f32, of the format): 0 rounded down, 2 rounded
+    up, 1 not farther from `rounded` than threshold * `place`. A y that is not finite is 1."""
     # Exact: both are multiples of y's last place, and at most half a place of the format apart.
     above = y - rounded.to(torch.float64)
     logged = (above.abs() > threshold * place(y, format)) & y.isfinite()
@@ -102,11 +251,24 @@ def log_codes(y: torch.Tensor, rounded: torch.Tensor, threshold: float, format: 
 
 
 def reverse(y: torch.Tensor, rounded: torch.Tensor, codes: torch.Tensor, format: Format) -> torch.Tensor:
-    """f32: `rounded`, moved by one place where the trainer's trit says the other way. The trainer rounded down (0) and
-    y, here, up: the next number below; the trainer rounded up (2) and y, here, down: the next above."""
+    """Return f32, `rounded`, moved by one place where the trainer's trit says the other way. The trainer rounded down
+    (0) and y, here, up: the next number below; the trainer rounded up (2) and y, here, down: the next above."""
     wide = rounded.to(torch.float64)
     moved = torch.where((codes == DOWN) & (y < wide), neighbour(rounded, -1, format), rounded)
     return torch.where((codes == UP) & (y > wide), neighbour(rounded, 1, format), moved)
+
+
+def _computed(
+    operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (f64 as this machine computes it, the same rounded to f32 of the format) of every output of an
+    operator."""
+    y = operator.approximate(inputs, attributes)
+    rounded = round_to(y, format)
+    if not rounded.isfinite().all():
+        y = fill_in(operator, inputs, attributes, y, format)
+        rounded = round_to(y, format)
+    return y, rounded
 
 
 class ThresholdRecorder:
@@ -119,7 +281,7 @@ class ThresholdRecorder:
         self.trits: dict[int, Trits] = {}
 
     def take(self) -> dict[int, Trits]:
-        """The log of the step that has just run; starts the next one."""
+        """Return the log of the step that has just run, and start the next one."""
         trits, self.trits = self.trits, {}
         return trits
 
@@ -134,11 +296,7 @@ class ThresholdRecorder:
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
         inputs = operands(operator, inputs)
-        y = operator.approximate(inputs, attributes)
-        rounded = round_to(y, format)
-        if not rounded.isfinite().all():
-            y = fill_in(operator, inputs, attributes, y, format)
-            rounded = round_to(y, format)
+        y, rounded = _computed(operator, inputs, attributes, format)
         if y.numel():
             codes = log_codes(y, rounded, self.thresholds.of(operator.name), format)
             self.trits[index] = Trits.pack(codes.reshape(-1).cpu().numpy())
@@ -167,7 +325,7 @@ class ThresholdFollower:
         """Findings before the running step."""
 
     def follow(self, step: int, log: Mapping[int, Trits] | None) -> None:
-        """The log of the step that runs next; None: there is none, and nothing is reversed."""
+        """Follow the log of the step that runs next; None: there is none, and nothing is reversed."""
         self._step, self._log = step, log
         self.corrections = {}
         self._before = len(self.findings)
@@ -189,11 +347,7 @@ class ThresholdFollower:
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
         inputs = operands(operator, inputs)
-        y = operator.approximate(inputs, attributes)
-        rounded = round_to(y, format)
-        if not rounded.isfinite().all():
-            y = fill_in(operator, inputs, attributes, y, format)
-            rounded = round_to(y, format)
+        y, rounded = _computed(operator, inputs, attributes, format)
         if self._log is None or self.given_up or not y.numel():
             return as_dtype(rounded, format)
         codes = torch.from_numpy(self._log[index].codes()).to(y.device).reshape(y.shape)
@@ -220,7 +374,7 @@ class ThresholdFollower:
         followed: torch.Tensor,
         moved: torch.Tensor,
     ) -> torch.Tensor:
-        """Whether an honest trainer's value can have been rounded to the number that its trit leads to."""
+        """Return whether an honest trainer's value can have been rounded to the number that its trit leads to."""
         chosen, target = y.reshape(-1)[moved], followed.reshape(-1)[moved]
         d = operator.bound(inputs, attributes, y).at(moved, chosen)
         low, high = round_interval(chosen, d, self.guard, format)
@@ -250,7 +404,7 @@ class Divergence:
 
     @staticmethod
     def between(x1: torch.Tensor, x2: torch.Tensor, format: Format) -> Divergence:
-        """x1, x2: f64, the same layer's output from the same input on two machines."""
+        """Return the divergence of x1 and x2, f64: the same layer's output from the same input on two machines."""
         r1, r2 = round_to(x1, format), round_to(x2, format)
         differ = r1 != r2
         unit = torch.minimum(place(x1, format), place(x2, format))
@@ -278,8 +432,9 @@ class Divergence:
         )
 
     def search(self) -> float:
-        """Threshold found by bisection between 0.25 and 0.5, as in Algorithm 3: a threshold succeeds if every differing
-        element is logged, on either machine. 0.5 (nothing has to be logged) if nothing differed in the sample."""
+        """Return the threshold found by bisection between 0.25 and 0.5, as in Algorithm 3: a threshold succeeds if
+        every differing element is logged, on either machine. 0.5 (nothing has to be logged) if nothing differed in the
+        sample."""
         if not self.differing:
             return 0.5
         lower, upper = MIN_THRESHOLD, 0.5
@@ -292,9 +447,9 @@ class Divergence:
         return lower
 
     def threshold(self) -> float:
-        """A threshold to train with: that of Algorithm 3, but no higher than the sample's largest difference allows an
-        element that the sample did not have to differ by, twice over. A layer that never differed in the sample gets
-        one in this way, too."""
+        """Return a threshold to train with: that of Algorithm 3, but no higher than the sample's largest difference
+        allows an element that the sample did not have to differ by, twice over. A layer that never differed in the
+        sample gets one in this way, too."""
         return min(max(MIN_THRESHOLD, min(self.search(), 0.5 - 2 * self.widest)), 0.5 - 2.0**-24)
 
     @property
