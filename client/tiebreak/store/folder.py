@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from roundlog.storage import BESIDE, lock_file, open_regular, replace_file, sync_directory
+from roundlog.storage import BESIDE, lock_file, open_regular, replace_file, require_regular, sync_directory
 
 from tiebreak.store.dagpb import MAX_BLOCK, Cid, decode
 from tiebreak.store.store import Build, Store, blocks
@@ -138,11 +138,12 @@ class FolderStore(Store):
     @contextmanager
     def _lock(self, *, shared: bool) -> Iterator[None]:
         path = self._root / "lock"
-        try:
-            lock = lock_file(path, shared=shared, wait=True)
-        except OSError as error:
-            raise unusable(f"the content store {self._root} cannot be used", error) from error
-        with lock:
+        with ExitStack() as stack:
+            try:
+                lock = stack.enter_context(lock_file(path, shared=shared, wait=True))
+                require_regular(lock.fileno(), path)
+            except OSError as error:
+                raise unusable(f"the content store {self._root} cannot be used", error) from error
             yield
 
     def _put(self, cid: Cid, block: bytes) -> tuple[Path, ...]:

@@ -330,7 +330,7 @@ class Slices:
 
     layout: Layout
     needs: Needs
-    parts: tuple[Samples, ...]
+    count: int
     workspace: int
     """Bytes that the largest of them needs beside inputs and output."""
 
@@ -339,7 +339,7 @@ class Slices:
         op, shape = operator(node.op), node.type.shape
         assert isinstance(op, Inexact)
         result = torch.empty(shape, dtype=torch_dtype(format), device=inputs[0].device)
-        for first, last in self.parts:
+        for first, last in ranges(shape[self.layout.axis], self.count):
             part = [x if one is None else one.part(x, first, last) for x, one in zip(inputs, self.needs, strict=True)]
             window = self.layout.window(shape, first, last)
             rounded = rounding.round(index, op, part, node.attributes, format, window)
@@ -368,8 +368,7 @@ def slices_of(program: Program, index: int) -> Slices | None:
         # What every slice needs, however small it is, is not saved by smaller ones.
         least = needed(layout, need, 1)
         count = min(size, -(-(whole - least) // max(WORKSPACE - least, WORKSPACE // 4)))
-        parts = tuple(ranges(size, max(count, 1)))
-        bytes = needed(layout, need, max(last - first for first, last in parts))
+        bytes = needed(layout, need, -(-size // max(count, 1)))
         if best is None or bytes < best.workspace:
-            best = Slices(layout, need, parts, bytes)
+            best = Slices(layout, need, max(count, 1), bytes)
     return best if best is not None and best.workspace < whole else None
