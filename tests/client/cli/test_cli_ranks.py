@@ -71,15 +71,6 @@ def train(job: Path, run: Path) -> list[object]:
 
 
 @pytest.mark.slow
-def test_two_ranks_train_to_the_root_of_one_process(trained: Trained, tmp_path: Path) -> None:
-    (code, out, err), (other, silent, _) = ended(by_hand([train(trained.job, tmp_path)] * 2))
-    assert (code, other, silent) == (0, 0, ""), err
-    found = json.loads(out)
-    assert found["checkpoint_root"] == "0x" + trained.root.hex()
-    assert found["ranks"] == 2
-
-
-@pytest.mark.slow
 def test_three_ranks_of_torchrun_audit_what_two_have_trained(run: Run, trained: Trained, tmp_path: Path) -> None:
     """And so does one process."""
 
@@ -98,7 +89,8 @@ def test_three_ranks_of_torchrun_audit_what_two_have_trained(run: Run, trained: 
         return json.loads(done.stdout)
 
     made = tmp_path / "trained"
-    assert by_torchrun(2, "train", trained.job, "--run", made)["checkpoint_root"] == "0x" + trained.root.hex()
+    by_two = by_torchrun(2, "train", trained.job, "--run", made)
+    assert (by_two["checkpoint_root"], by_two["ranks"]) == ("0x" + trained.root.hex(), 2)
     audit = ["audit", trained.job, "--log", made / "log", "--claim", made, "--verify-log", "all"]
     for found in (
         by_torchrun(3, *audit, "--run", tmp_path / "by ranks"),
@@ -170,31 +162,6 @@ def test_a_rank_that_is_terminated_alone_is_named_by_the_others(tmp_path: Path) 
     assert "has stopped: it was terminated; run the same command again" in err
 
 
-ON_A_DEVICE = """
-from tests.engine.running import foreign_device
-from tiebreak.cli.app import main
-foreign_device.install()
-with foreign_device.foreign():
-    main()
-"""
-
-
-@pytest.mark.slow
-def test_a_rank_on_the_cpu_and_one_on_a_device_train_and_audit(trained: Trained, tmp_path: Path) -> None:
-    starts = [ALONE, [sys.executable, "-c", ON_A_DEVICE]]
-
-    def by_both(*words: object) -> Any:
-        said = ended(by_hand([[*words, "--device", device] for device in ("cpu", "foreign")], starts))
-        assert [code for code, _, _ in said] == [0, 0], said
-        return json.loads(said[0][1])
-
-    made = tmp_path / "trained"
-    assert by_both(*train(trained.job, made))["checkpoint_root"] == "0x" + trained.root.hex()
-    words = ["--run", tmp_path / "audited", "--log", made / "log", "--verify-log", "all"]
-    found = by_both("audit", trained.job, "--claim", trained.run, "--json", *words)
-    assert found["agrees"] is True and found["log"] == "right" and found["findings"] == []
-
-
 def group_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tuple[RankGroup, list[str]]:
     """One of several processes, and the devices on which it agrees with the others."""
     chosen: list[str] = []
@@ -209,8 +176,7 @@ def group_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tup
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     # The room's face keeps what it has loaded, and the command line asks the face.
-    for name in ("agree", "agree_without_job"):
-        monkeypatch.setattr(roundlog.training, name, agrees)
+    monkeypatch.setattr(roundlog.training, "agree", agrees)
     launch = Launch(rank, 8, "10.0.0.1", 29500, "tiebreak/none/0", is_host=False, local_rank=local_rank)
     return RankGroup(cast(Any, Alike()), launch), chosen
 

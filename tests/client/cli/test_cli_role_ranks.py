@@ -70,26 +70,6 @@ def finish(chain: Chain, job: int) -> None:
     chain.game.node.advance_time(deadline + 1 - now)
 
 
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_trainer_and_an_auditor_of_two_ranks_each_do_what_one_process_does(
-    chain: Chain, trained: Trained, job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = start(monkeypatch, chain, 1, role("trainer", job, tmp_path))
-    until(lambda: chain.game.job(job).status is JobStatus.CLAIMED, trainer)
-    assert chain.game.job(job).claim.checkpoint_root == trained.root
-    auditor = start(monkeypatch, chain, 2, role("auditor", job, tmp_path))
-    until(lambda: chain.game.job(job).attestations == 1, auditor)
-    finish(chain, job)
-    for processes in (trainer, auditor):
-        (code, out, err), (other, silent, said) = ended(processes)
-        assert (code, other, silent) == (0, 0, ""), err + said
-        assert "goes on alone" not in out and json.loads(out.splitlines()[-1])["finished"] is True
-        # The claim was audited as a whole, and every step was helped with.
-        assert said.splitlines() == ["rank 1 has helped with 4 steps"]
-    assert chain.game.job(job).status is JobStatus.FINAL
-
-
 @pytest.fixture
 def long_job(run: Run, chain: Chain, tmp_path: Path) -> int:
     """A job in which there is time to kill somebody."""
@@ -164,20 +144,6 @@ def test_a_trainer_that_is_stopped_says_so_and_its_helper_names_it(
         assert other == 1 and message.startswith(f"rank 0 (process {processes[0].pid} on "), said
     else:
         assert other in (1, 130), said
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_helper_whose_trainer_is_killed_ends_with_one_sentence(
-    chain: Chain, long_job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    processes = start(monkeypatch, chain, 1, role("trainer", long_job, tmp_path))
-    until(lambda: recorded(tmp_path / "trainer") > 1, processes)
-    processes[0].send_signal(signal.SIGKILL)
-    _, (code, silent, said) = ended(processes)
-    # Without a launcher the store lies with rank 0, which can be missed by either.
-    assert (code, silent) == (1, "")
-    assert json.loads(said.splitlines()[-1])["error"]["message"].startswith(f"rank 0 (process {processes[0].pid} on ")
 
 
 @pytest.mark.slow
