@@ -132,8 +132,9 @@ class Ranks:
             return [mine.new_empty(0) for _ in sizes]
         sent = self._where_sent(F.pad(mine, (0, width - mine.numel())) if mine.numel() < width else mine.contiguous())
         whole = _memory(self.size * width, sent)
-        to, own = _carried(whole), _carried(sent)
-        self._run(sent, lambda group: [dist.all_gather_into_tensor(to, own, group=group, async_op=True)])
+        own = _carried(sent)
+        to = list(_carried(whole).split(own.numel()))
+        self._run(sent, lambda group: [dist.all_gather(to, own, group=group, async_op=True)])
         whole = whole.to(mine.device)
         return [whole[rank * width : rank * width + size] for rank, size in enumerate(sizes)]
 

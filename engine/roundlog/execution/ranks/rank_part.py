@@ -140,9 +140,11 @@ class SlicesInMemory:
         self._of = of
         self._slices: dict[int, torch.Tensor] = {}
         self._readers: dict[int, set[int]] = {value: set() for value in of.parts.kept_slices}
-        for members in of.parts.members:
-            for index in members:
-                for value in self._readers.keys() & set(of.program.nodes[index].inputs):
+        times = {index: time for time, members in enumerate(of.parts.members) for index in members}
+        for index, time in times.items():
+            for value in self._readers.keys() & set(of.program.nodes[index].inputs):
+                # Within its own pass, a value is read from that pass's program.
+                if times[value] != time:
                     self._readers[value].add(index)
 
     def __contains__(self, value: int) -> bool:
