@@ -7,8 +7,11 @@ collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,7 +33,7 @@ from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import RankRounding
 from roundlog.execution.ranks.rank_states import Ownership
 from roundlog.number_format import Format
-from roundlog.operators import Inexact, StepInputs
+from roundlog.operators import Inexact, OperatorKind, StepInputs, operator
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import Node, Program, ProgramError, TensorType
 from roundlog.rounding import Window
@@ -75,7 +78,26 @@ def analyse_for(program: Program, size: int, passes: int = 1) -> Analysis:
                 return tuple(parts)
         return None
 
-    return analysis_of(program, samples_of(program), choose)
+    return _postponed(program, analysis_of(program, samples_of(program), choose))
+
+
+def _postponed(program: Program, analysis: Analysis) -> Analysis:
+    """Move whole values that are made of sources alone, such as decayed weights, from the first stage to the one that
+    first reads them: until then, they would take memory."""
+    when, movable = list(analysis.when), set[int]()
+    readers: list[list[int]] = [[] for _ in program.nodes]
+    sources = {index for index, node in enumerate(program.nodes) if operator(node.op).kind == OperatorKind.SOURCE}
+    for index, node in enumerate(program.nodes):
+        for value in node.inputs:
+            readers[value].append(index)
+        is_whole = analysis.layouts[index] is None and index not in analysis.parts and index not in sources
+        if is_whole and all(value in sources or value in movable for value in node.inputs):
+            movable.add(index)
+    for index in sorted(movable, reverse=True):
+        if readers[index]:
+            # The terms of a sum are read in the pass before its stage.
+            when[index] = min(when[one] - (one in analysis.parts) for one in readers[index])
+    return replace(analysis, when=when)
 
 
 def _is_cheaper_whole(node: Node, inputs: list[TensorType], needs: Needs) -> bool:
@@ -134,18 +156,20 @@ class RankPart:
 
 
 class SlicesInMemory:
-    """This rank's slices of values, each until its last reader has run (implements Slices)."""
+    """This rank's slices of values, each until it was last read (implements Slices)."""
 
     def __init__(self, of: RankPart) -> None:
+        analysis = of.analysis
         self._of = of
         self._slices: dict[int, torch.Tensor] = {}
-        self._readers: dict[int, set[int]] = {value: set() for value in of.parts.kept_slices}
+        self._reads: dict[int, set[object]] = {value: set() for value in of.parts.kept_slices}
+        """Reads to come: sums over the batch, and (time, layout) of a part's."""
         times = {index: time for time, members in enumerate(of.parts.members) for index in members}
         for index, time in times.items():
-            for value in self._readers.keys() & set(of.program.nodes[index].inputs):
+            for value, need in zip(of.program.nodes[index].inputs, analysis.needs[index], strict=True):
                 # Within its own pass, a value is read from that pass's program.
-                if times[value] != time:
-                    self._readers[value].add(index)
+                if value in self._reads and (need != analysis.layouts[value] or times[value] != time):
+                    self._reads[value].add(index if index in analysis.parts else (time, need))
 
     def __contains__(self, value: int) -> bool:
         return value in self._slices
@@ -160,13 +184,29 @@ class SlicesInMemory:
         assert layout is not None
         return layout.part(self._slices[value], first - start, last - start)
 
-    def forget_read_by(self, operators: Iterable[int]) -> None:
-        """Drop the slices that no other operators than these, and those given before, read."""
-        for index in operators:
-            for value in set(self._of.program.nodes[index].inputs) & self._readers.keys():
-                self._readers[value].discard(index)
-                if not self._readers[value]:
-                    self._slices.pop(value, None)
+    def has_read(self, value: int, read: object) -> None:
+        """Drop a slice if this was the last read of it."""
+        reads = self._reads.get(value)
+        if reads is not None:
+            reads.discard(read)
+            if not reads:
+                self._slices.pop(value, None)
+
+
+class _RankReads(Reads):
+    """The `data` slots of a part, each of which is read once."""
+
+    def __init__(self, slices: SlicesInMemory | None, time: int, *reads: Any) -> None:
+        """slices: None if they stay on disk for other micro-batches. reads: as for `Reads`."""
+        super().__init__(*reads)
+        self._slices, self._time = slices, time
+
+    def tensor(self, slot: int) -> torch.Tensor:
+        found = super().tensor(slot)
+        if self._slices is not None:
+            value, layout = self._reads[slot]
+            self._slices.has_read(value, (self._time, layout))
+        return found
 
 
 class _Running:
@@ -201,8 +241,6 @@ class _Running:
                     disturbed = error
             parts.forget_after(time, self._values)
             self._values.forget_gathered()
-            if self._in_memory is not None:
-                self._in_memory.forget_read_by(parts.members[time])
         if disturbed is not None:
             raise disturbed
         return None if stopped else result
@@ -211,7 +249,8 @@ class _Running:
         """Run a stage (samples is None), or a pass for these samples; return None if it has gone past a stop."""
         of = self._of
         part, executor = of.parts.of(time, samples)
-        reads = Reads(self._values, part.reads, samples, lambda index: self._summed(index, part))
+        summed = partial(self._summed, part=part)
+        reads = _RankReads(self._in_memory, time, self._values, part.reads, samples, summed)
 
         def pass_on(slot: int, value: torch.Tensor) -> None:
             self._values.keep(part.passes_on[slot], samples, value)
@@ -264,7 +303,9 @@ class _Running:
             # Where one rank reads it, there is nothing to compare.
             self._sums[index] = one if index in self._of.owners.readers else self._received(one)
         if self._in_memory is not None:
-            self._in_memory.forget_read_by(sums)
+            for index in sums:
+                for value in self._of.terms[index]:
+                    self._in_memory.has_read(value, index)
 
     def _sum(self, index: int) -> BatchSum:
         of, of_all = self._of, len(self._of.analysis.parts[index])
