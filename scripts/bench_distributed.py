@@ -32,8 +32,9 @@ import torch.distributed as dist
 from roundlog.execution import Batches, Executor, StepExecutor
 from roundlog.execution.batches import TensorsOf
 from roundlog.execution.microbatch import samples_of
-from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, samples_of_ranks, serve
-from roundlog.execution.ranks.rank_program import Gathered, analyse_for, local_program
+from roundlog.execution.microbatch.stages import cut
+from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, serve
+from roundlog.execution.ranks.rank_part import analyse_for
 from roundlog.execution.ranks.rank_states import ownership
 from roundlog.execution.slicing import sliced_type, summation
 from roundlog.rounding import Recorder
@@ -138,22 +139,28 @@ def bytes_on_paper(job: Job, size: int) -> dict[str, float]:
     # A batch may have fewer samples than this. What is sent for a sum does not depend on whose samples it is of.
     few = min(size, samples_of(program))
     analysis = analyse_for(program, few)
-    local = local_program(program, analysis, samples_of_ranks(program, few)[0])
     owners = ownership(program, analysis, few)
     once = everywhere = 0
-    for one in local.sums:
-        node, needs = program.nodes[one.value], analysis.needs[one.value]
+    for index in analysis.parts:
+        node, needs = program.nodes[index], analysis.needs[index]
         types = [program.nodes[i].type for i in node.inputs]
         part = [sliced_type(kind, need, 1) for kind, need in zip(types, needs, strict=True)]
         measured = 8 * summation(node).measured(part, node.type)
-        has_reader = one.value in owners.readers
+        has_reader = index in owners.readers
         # A single reader gets all of it, and nobody gets it back.
         once += (8 if has_reader else 8 + 4) * node.type.numel
         if has_reader or summation(node).by_element:
             once += measured
         else:
             everywhere += measured
-    once += sum(program.nodes[one.value].type.nbytes for one in local.reads if isinstance(one, Gathered))
+    kept = cut(program, analysis).kept_slices
+    gathered = {
+        value
+        for node, needs in zip(program.nodes, analysis.needs, strict=True)
+        for value, need in zip(node.inputs, needs, strict=True)
+        if value in kept and need != analysis.layouts[value]
+    }
+    once += sum(program.nodes[value].type.nbytes for value in gathered)
     slots = list(program.states.values())
     once += sum(slots[slot].nbytes for slot in owners.handed_out)
     share = (size - 1) / size

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from roundlog.training.helpers import Helpers, MakeExecution
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
+from roundlog.training.rank_runs import Helpers, MakeExecution
 from roundlog.training.trainer import Trainer
 from tiebreak.contract.enums import JobStatus, Outcome, Reason
 from tiebreak.devnet.embedded import embedded_node
@@ -189,18 +189,18 @@ def test_a_role_calls_a_person_about_a_helper_that_is_stuck_and_goes_on_once_it_
 
     market.until(lambda: bool(alerts()), trainer, helper)
     assert alerts()[0].startswith(f"rank-late: rank 1 (process {helper.process.pid} on "), alerts()
-    assert "has not come to what rank 0 has waited for, for " in alerts()[0]
+    assert " kept rank 0 waiting for " in alerts()[0]
     stuck.unlink()
     market.until(lambda: market.status(job) is JobStatus.CLAIMED, trainer, helper)
     market.until(lambda: alerts()[-1] == "resolved: rank-late: no rank keeps the others waiting", trainer, helper)
     right = Trainer(Job.read(market.world.root / "files"), market.world.root / "alone").run().checkpoint_root
     assert market.world.contract.job(job).claim.checkpoint_root == right
     # Its one sentence comes by one way.
-    assert "has not come" not in trainer.err.read_text() + helper.err.read_text()
+    assert "kept rank 0" not in trainer.err.read_text() + helper.err.read_text()
 
 
 class Busy:
-    """Helpers that never have time (as `roundlog.training.helpers.Helpers`)."""
+    """Helpers that never have time (as `roundlog.training.Helpers`)."""
 
     def execute(self, job: Job, run: Callable[[MakeExecution], Any], alone: MakeExecution, warn: object) -> Any:
         return run(alone)

@@ -93,15 +93,13 @@ def _live(
     said: Connection, work: Callable[..., Any], size: int, rank: int, port: int, arguments: tuple[Any, ...]
 ) -> None:
     import torch
-    from roundlog.execution.ranks import connect, disconnect
+    from roundlog.execution.ranks import Launch, connect, disconnect
 
     torch.set_num_threads(1)
     ranks = None
     try:
         if size > 1:
-            ranks = connect(
-                ("127.0.0.1", port), rank, size, "round", is_host=rank == 0, loopback="127.0.0.1", seconds=60
-            )
+            ranks = connect(Launch(rank, size, "127.0.0.1", port, "round", rank == 0, loopback="127.0.0.1"))
         said.send("joined")
         said.send(("result", work(ranks, *arguments)))
     except BaseException as error:

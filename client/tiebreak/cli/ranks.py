@@ -67,11 +67,11 @@ class RankGroup:
         Raises RankMismatchError if the ranks differ, LostRankError."""
         if self._ranks is None:
             return False
-        from roundlog.training import JobLimits, agree_without_job, help_with_runs
+        from roundlog.training import JobLimits, agree, help_with_runs
 
         from tiebreak.process_resources import usable_memory
 
-        agree_without_job(self._ranks, self._device(str(chosen.device) if chosen else "cpu"))
+        agree(self._ranks, None, self._device(str(chosen.device) if chosen else "cpu"))
         if not self._ranks.rank:
             return False
         limits = JobLimits(
@@ -94,7 +94,7 @@ class RankGroup:
         from roundlog.training import Helpers
 
         # Rank 0 is watched, and its monitor tells.
-        self._ranks.membership.stragglers.on_late = lambda sentence: None
+        self._ranks.membership.on_late = lambda sentence: None
         found = Helpers(self._ranks)
         try:
             yield found
@@ -132,7 +132,7 @@ def rank_group() -> Iterator[RankGroup]:
     launch = Launch.of(os.environ)
     assert launch is not None
     with joined(launch) as ranks:
-        ranks.membership.stragglers.on_late = output.warn
+        ranks.membership.on_late = output.warn
         yield RankGroup(ranks, launch)
 
 

@@ -6,7 +6,6 @@ from roundlog.data.files import (
     HELD_BYTES,
     FileField,
     StoredField,
-    file_bytes,
     file_pieces,
     most_data_bytes,
     read_fields,

@@ -167,11 +167,6 @@ def write_fields(path: Path, fields: Mapping[str, Field]) -> None:
             file.write(piece)
 
 
-def file_bytes(fields: Mapping[str, Field]) -> int:
-    """Size of the file of these fields."""
-    return len(_header(fields)) + sum(field.nbytes for field in fields.values())
-
-
 def most_data_bytes(kinds: Mapping[str, FieldType], rows: int) -> int:
     """Most bytes of a file of such fields that a reader takes."""
     return most_tensor_bytes({name: entry_of(kind, rows) for name, kind in kinds.items()})

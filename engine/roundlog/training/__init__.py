@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from roundlog.training.auditor import Auditor, LogStanding, Verdict, audit
     from roundlog.training.export import load_into, trained_state
     from roundlog.training.fabricated_values import noted_stop
-    from roundlog.training.helpers import Helpers, help_with_runs
     from roundlog.training.job import (
         DATA,
         JOB_FILES,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
         draws_numbers,
         read_validation_rows,
     )
-    from roundlog.training.rank_runs import agree, agree_without_job, by_ranks, help_rank_0
+    from roundlog.training.rank_runs import Helpers, agree, by_ranks, help_rank_0, help_with_runs
     from roundlog.training.receipt import (
         MAX_ADDRESS,
         MAX_REASON,
@@ -86,13 +85,12 @@ _FILES = {
     "auditor": "Auditor LogStanding Verdict audit",
     "export": "load_into trained_state",
     "fabricated_values": "noted_stop",
-    "helpers": "Helpers help_with_runs",
     "job": "DATA JOB_FILES JOB_STAGES Job JobError JobLimits TooLargeJobError read_program require_memory",
     "machine_support": (
         "ArithmeticSupport ArithmeticWay compiled_kernels_work kernel_instructions supported_arithmetics"
     ),
     "options": "DEFAULT_OPTIONS Execution RunOptions StepEvent Validation draws_numbers read_validation_rows",
-    "rank_runs": "agree agree_without_job by_ranks help_rank_0",
+    "rank_runs": "Helpers agree by_ranks help_rank_0 help_with_runs",
     "receipt": (
         "AuditRecord MAX_ADDRESS MAX_REASON MAX_RECEIPT_BYTES RECEIPT_FORMATS Receipt ReceiptError "
         "WrongInterval interval_ranges parse_receipt read_receipt"

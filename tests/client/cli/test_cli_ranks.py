@@ -1,4 +1,4 @@
-"""Commands by ranks: the root of one process, whatever becomes of the ranks; and a role that others help."""
+"""`train` and `audit` by ranks: the root of one process, whatever becomes of the ranks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import roundlog.training
+import torch
 from roundlog.examples.digits import digits
+from roundlog.execution.ranks import Launch
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from tiebreak.cli.ranks import RankGroup
 
-from tests.client.cli.cli_world import Chain, Run, Trained, refused
+from tests.client.cli.cli_world import Run, Trained, refused
 from tests.engine.ranks.rank_processes import free_port, seconds_to_stop
 
 ALONE = [sys.executable, "-P", "-m", "tiebreak"]
@@ -84,7 +89,8 @@ def test_three_ranks_of_torchrun_audit_what_two_have_trained(run: Run, trained: 
         return json.loads(done.stdout)
 
     made = tmp_path / "trained"
-    assert by_torchrun(2, "train", trained.job, "--run", made)["checkpoint_root"] == "0x" + trained.root.hex()
+    by_two = by_torchrun(2, "train", trained.job, "--run", made)
+    assert (by_two["checkpoint_root"], by_two["ranks"]) == ("0x" + trained.root.hex(), 2)
     audit = ["audit", trained.job, "--log", made / "log", "--claim", made, "--verify-log", "all"]
     for found in (
         by_torchrun(3, *audit, "--run", tmp_path / "by ranks"),
@@ -101,8 +107,8 @@ def recorded(run: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_run_whose_rank_was_killed_carries_on_with_another_number(tmp_path: Path, run: Run) -> None:
-    victim = 1
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_run_whose_rank_was_killed_carries_on_with_another_number(victim: int, tmp_path: Path, run: Run) -> None:
     Job.from_task(lambda: digits(steps=60, interval=1)).write(tmp_path / "job")
     made = tmp_path / "trained"
     processes = by_hand([train(tmp_path / "job", made)] * 3)
@@ -128,6 +134,70 @@ def test_a_run_whose_rank_was_killed_carries_on_with_another_number(tmp_path: Pa
     assert found["checkpoint_root"] == alone["checkpoint_root"]
 
 
+@pytest.mark.slow
+def test_ranks_that_are_terminated_name_the_one_that_was_killed_before(tmp_path: Path) -> None:
+    """As torchrun does it: one is killed, and the others are terminated at once."""
+    Job.from_task(lambda: digits(steps=60, interval=1)).write(tmp_path / "job")
+    made = tmp_path / "trained"
+    processes = by_hand([train(tmp_path / "job", made)] * 3)
+    while recorded(made) < 1 and all(one.poll() is None for one in processes):
+        time.sleep(0.01)
+    processes[2].send_signal(signal.SIGKILL)
+    for one in processes[:2]:
+        one.terminate()
+    for code, out, err in ended(processes)[:2]:
+        assert (code, out) == (1, ""), err
+        assert f"rank 2 (process {processes[2].pid} on " in json.loads(err.splitlines()[-1])["error"]["message"]
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_terminated_alone_is_named_by_the_others(tmp_path: Path) -> None:
+    Job.from_task(lambda: digits(steps=60, interval=1)).write(tmp_path / "job")
+    processes = by_hand([train(tmp_path / "job", tmp_path / "trained")] * 2)
+    while recorded(tmp_path / "trained") < 1 and all(one.poll() is None for one in processes):
+        time.sleep(0.01)
+    processes[1].terminate()
+    (code, _, err), (other, _, _) = ended(processes)
+    assert (code, other) == (1, 130)
+    assert "has stopped: it was terminated; run the same command again" in err
+
+
+def group_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tuple[RankGroup, list[str]]:
+    """One of several processes, and the devices on which it agrees with the others."""
+    chosen: list[str] = []
+
+    class Alike:
+        def __init__(self) -> None:
+            self.rank, self.size, self.device = rank, 8, torch.device("cpu")
+
+    def agrees(ranks: Alike, *given: object) -> None:
+        chosen.append(str(given[-1]))
+        ranks.device = torch.device(chosen[-1])
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    # The room's face keeps what it has loaded, and the command line asks the face.
+    monkeypatch.setattr(roundlog.training, "agree", agrees)
+    launch = Launch(rank, 8, "10.0.0.1", 29500, "tiebreak/none/0", is_host=False, local_rank=local_rank)
+    return RankGroup(cast(Any, Alike()), launch), chosen
+
+
+def test_rank_0_agrees_and_runs_on_the_device_of_its_place_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, chosen = group_of(0, 3, monkeypatch)
+    assert not group.serves(cast(Job, None), "cuda")
+    assert chosen == ["cuda:3"] and group.options(RunOptions(device="cuda")).device == torch.device("cuda:3")
+
+
+def test_a_role_runs_on_the_device_of_its_place_alone_and_with_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, chosen = group_of(0, 2, monkeypatch)
+    options = RunOptions(device="cuda", keep_every=7)
+    assert not group.helps(1 << 30, options)
+    found = group.on_device(options)
+    assert found is not None and chosen == ["cuda:2"]
+    assert (found.device, found.keep_every) == (torch.device("cuda:2"), 7)
+    # One process alone has what was chosen.
+    assert RankGroup(None).on_device(options) is options
+
+
 BROKEN = """
 from roundlog.training import rank_runs
 
@@ -139,6 +209,31 @@ rank_runs.check_machine = fails
 
 
 @pytest.mark.slow
+def test_a_rank_whose_machine_cannot_compute_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
+    changed = [sys.executable, "-c", f"{BROKEN}\nfrom tiebreak.cli.app import main\nmain()"]
+    processes = by_hand([train(trained.job, tmp_path)] * 2, [ALONE, changed])
+    for exit_code, out, err in ended(processes):
+        assert (exit_code, out) == (1, ""), err
+        message = json.loads(err)["error"]["message"]
+        assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
+        assert "cannot take part: this process flushes subnormal numbers to zero" in message
+    assert not recorded(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_rank_that_chooses_a_device_that_is_not_there_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
+    """Each chooses its own."""
+    commands = [[*train(trained.job, tmp_path), "--device", device] for device in ("cpu", "cuda:99")]
+    processes = by_hand(commands, settings=[{"LOCAL_RANK": str(rank)} for rank in range(2)])
+    for code, out, err in ended(processes):
+        assert (code, out) == (1, ""), err
+        message = json.loads(err)["error"]["message"]
+        assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
+        assert "cannot take part: the device 'cuda:99' cannot be used (" in message
+        assert message.endswith("): choose another, cpu is here.")
+
+
+@pytest.mark.slow
 def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
     Job.from_task(lambda: digits(steps=5, interval=1)).write(tmp_path / "other")
     run = tmp_path / "trained"
@@ -147,37 +242,31 @@ def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Pat
         assert ") has another job (" in err and "give every rank the same job" in err
 
 
-def test_an_environment_without_a_rank_is_refused(run: Run, tmp_path: Path) -> None:
-    refused(run(*train(tmp_path / "job", tmp_path), env={"WORLD_SIZE": "2"}), "RANK is not there")
+@pytest.mark.slow
+def test_a_rank_without_a_job_is_named_by_the_others(trained: Trained, tmp_path: Path) -> None:
+    said = ended(by_hand([train(trained.job, tmp_path / "run"), train(tmp_path / "none", tmp_path / "run")]))
+    assert [code for code, _, _ in said] == [1, 1]
+    assert "there is no job directory" in said[1][2]
+    assert "has stopped: there is no job directory" in said[0][2] and "rank 1 (process " in said[0][2]
 
 
 @pytest.mark.slow
-def test_a_helper_that_cannot_compute_is_named_before_a_role_does_anything(
-    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a person is called once, by rank 0: a game may wait for it."""
-    changed = [ALONE[0], "-c", f"{BROKEN}\nfrom tiebreak.cli.app import main\nmain()"]
-    places = ["--store", tmp_path / "store", "--dir", tmp_path / "trainer", "--notify", f"tee -a {tmp_path / 'alerts'}"]
-    for name, value in chain.environment().items():
-        monkeypatch.setenv(name, value)
-    key = chain.environment(1)["TIEBREAK_PRIVATE_KEY"]
-    words = ["trainer", "run", "--job", 1, "--json", *places]
-    processes = by_hand([words, words], [ALONE, changed], [{"TIEBREAK_PRIVATE_KEY": key}, {}])
-    for code, out, err in ended(processes):
-        assert (code, out) == (1, ""), err
-        message = json.loads(err.splitlines()[-1])["error"]["message"]
-        assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
-        assert "cannot take part: this process flushes subnormal numbers to zero" in message
-    assert not (tmp_path / "trainer").exists()
-    alert = (tmp_path / "alerts").read_text()
-    assert alert.count("role-ended") == 1 and f"rank 1 (process {processes[1].pid} on " in alert
+def test_only_rank_0_needs_what_the_trainer_has_written(trained: Trained, tmp_path: Path) -> None:
+    """The others may be on other machines."""
+    shared = ["audit", trained.job, "--json", "--run", tmp_path]
+    words = [[*shared, "--log", place / "log", "--claim", place] for place in (trained.run, tmp_path / "none")]
+    (code, out, err), (other, silent, _) = ended(by_hand(words))
+    assert (code, other, silent) == (0, 0, ""), err
+    assert json.loads(out)["agrees"] is True and json.loads(out)["log"] == "right"
 
 
-def test_what_takes_one_process_refuses_to_be_several(run: Run, tmp_path: Path) -> None:
-    ranks = {"WORLD_SIZE": "2", "RANK": "1"}
-    for words, command in (
-        (("referee", "run"), "tiebreak referee run"),
-        (("job", "collect", 1, "--model", tmp_path / "model"), "tiebreak job collect"),
-        (("auditor", "run", "--job", 1, "--workers", 2), "tiebreak auditor run --workers"),
-    ):
-        refused(run(*words, env=ranks), f"{command} runs in one process, and torchrun", "start it alone", code=2)
+@pytest.mark.slow
+def test_ranks_cut_their_parts_into_micro_batches(trained: Trained, tmp_path: Path) -> None:
+    words = ["audit", trained.job, "--run", tmp_path, "--log", trained.run / "log", "--micro-batches", 4, "--json"]
+    (code, out, err), (other, silent, _) = ended(by_hand([[*words, "--claim", trained.run]] * 2))
+    assert (code, other, silent) == (0, 0, ""), err
+    assert json.loads(out)["agrees"] is True and json.loads(out)["log"] == "right"
+
+
+def test_an_environment_without_a_rank_is_refused(run: Run, tmp_path: Path) -> None:
+    refused(run(*train(tmp_path / "job", tmp_path), env={"WORLD_SIZE": "2"}), "RANK is not there")

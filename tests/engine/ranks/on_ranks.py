@@ -18,9 +18,9 @@ from roundlog.execution import Executor, StoppedError
 from roundlog.execution.executor import StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.execution.ranks import LostRankError, Ranks, RanksExecutor, batch_sums, dismiss, rank_passes, serve
+from roundlog.execution.ranks import Ranks, RanksExecutor, batch_sums, dismiss, rank_part, serve
 from roundlog.execution.ranks import batch_sums as sums_of_ranks
-from roundlog.execution.ranks.batch_sums import BatchSum, BatchTerms, sums_over
+from roundlog.execution.ranks.batch_sums import BatchSum, sums_over
 from roundlog.execution.slicing import ranges
 from roundlog.log.payload import decode, encode
 from roundlog.number_format import FLOAT32, narrow_float32
@@ -82,7 +82,7 @@ def run_programs(
     for seed, log in logs.items():
         made = _made(int(seed), mixed)
         # Sums go alone, a few together, and as many as wait when one is needed.
-        rank_passes.TOGETHER = (0, 500, 1 << 25)[int(seed) % 3]
+        rank_part.TOGETHER = (0, 500, 1 << 25)[int(seed) % 3]
         # What owners get comes an element at a time, some, or all.
         sums_of_ranks.SENT_AT_ONCE = (8, 1000, 8 << 20)[int(seed) // 3 % 3]
         if samples_of(made.program) < ranks.size:
@@ -168,8 +168,8 @@ def _case(ranks: Ranks, name: str, draw: Any, reader: int | None) -> Any:
         seen.append(found.at(places, torch.zeros(stop - start, device=ranks.device)).cpu())
         return Recorder(4).round(0, owned, (), {}, FLOAT32, Window((stop,), 0, start, stop))
 
-    terms = BatchTerms(op, attributes, lambda _: part, 1, whole, ranks.size)
-    found = BatchSum(TensorType(tuple(y.shape), DType.F32), FLOAT32, terms, round_share, reader)
+    kind = TensorType(tuple(y.shape), DType.F32)
+    found = BatchSum(kind, FLOAT32, op, attributes, lambda _: part, 1, whole, ranks.size, round_share, reader)
     start, stop = found.share(ranks, ranks.rank)
     return found, right, bound.whole(y).reshape(-1)[start:stop], seen
 
@@ -287,14 +287,3 @@ def run_swaps(ranks: Ranks | None) -> list[str]:
     if ranks is not None:
         dismiss(ranks)
     return found
-
-
-def run_until_one_is_lost(ranks: Ranks) -> str:
-    """Collectives without end, and what this rank says where one of the others is killed."""
-    print("here", flush=True)
-    try:
-        while True:
-            ranks.to_owners([[torch.ones(100, device=ranks.device)]] * ranks.size, [100] * ranks.size)
-            ranks.numbers(ranks.rank)
-    except LostRankError as error:
-        return str(error)

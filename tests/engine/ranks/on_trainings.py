@@ -21,7 +21,7 @@ from roundlog.execution.ranks import (
     Ranks,
     RanksExecutor,
     dismiss,
-    rank_passes,
+    rank_part,
     serve,
 )
 from roundlog.log.payload import decode, encode
@@ -108,7 +108,7 @@ def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> lis
     job = Job.from_task(lambda: TASKS[name](steps=6))
     batches = Batches(job.dataset, job.spec)
     if ranks.rank == broken:
-        rank_passes.sums_over = Broken(rank_passes.sums_over, at)
+        rank_part.sums_over = Broken(rank_part.sums_over, at)
 
     def inputs_of(step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         return job.inputs(batches, step, states)

@@ -76,8 +76,7 @@ def main() -> None:
     called = named(function)
     launch = Launch.of(os.environ)
     assert launch is not None
-    address, loopback = (launch.host, launch.port), launch.loopback
-    ranks = connect(address, launch.rank, launch.size, launch.name, is_host=launch.is_host, loopback=loopback)
+    ranks = connect(launch)
     try:
         answer = called(ranks, *json.loads(arguments))
     except BaseException as error:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from roundlog.execution.ranks import Launch
-from roundlog.execution.ranks.wire import suit_nccl
+import torch.distributed as dist
+from roundlog.execution.ranks import Launch, LostRankError, Ranks, dismiss
+from roundlog.execution.ranks.group import suit_nccl
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
+from roundlog.training.options import RunOptions
+from roundlog.training.rank_runs import agree, by_ranks, help_rank_0
 from roundlog.training.trainer import Trainer
 
-from tests.engine.ranks import on_helpers, on_ranks
-from tests.engine.ranks.rank_processes import call, seconds_to_stop, start
+from tests.engine.ranks import on_ranks, test_helped_runs
+from tests.engine.ranks.rank_processes import call, named, seconds_to_stop, start
+from tests.engine.running import foreign_device
 from tests.engine.running.foreign_device import NAME
 from tests.engine.tasks import TASKS
 
@@ -37,12 +42,84 @@ DEVICES = [
 ]
 
 
-def hold_programs(devices: list[str], seeds: Sequence[int], cut: bool = False, mixed: bool = False) -> int:
-    """Holds ranks on these devices against one process on the CPU; returns how many programs there were. mixed: they
-    are of several formats."""
-    right = on_ranks.alone(list(seeds), mixed)
+@contextmanager
+def _usable(name: str) -> Iterator[None]:
+    """A block in which this process has a device of this name."""
+    if name != foreign_device.NAME:
+        yield
+        return
+    foreign_device.install()
+    with foreign_device.foreign():
+        yield
+
+
+def run(ranks: Ranks, devices: list[str], function: str, *arguments: Any) -> Any:
+    """What a function `module:name` of these tests returns, with every rank on its own device."""
+    with _usable(devices[ranks.rank]):
+        ranks.use(torch.device(devices[ranks.rank]))
+        return named(function)(ranks, *arguments)
+
+
+def run_looked_at(ranks: Ranks, function: str, *arguments: Any) -> Any:
+    """What a function of these tests returns where everything is sent as nccl would, by gloo."""
+    group = dist.new_group(backend="gloo")
+    ranks._run_by_gloo = lambda start: ranks._run_by_nccl(group, start)  # type: ignore[method-assign]
+    return named(function)(ranks, *arguments)
+
+
+def train_and_audit(ranks: Ranks, devices: list[str], job_directory: str, place: str) -> dict[str, Any]:
+    """The roots of a training by ranks, and of an audit in micro-batches that follows its log; what the audit finds."""
+    job, room, device = Job.read(Path(job_directory)), Path(place), devices[ranks.rank]
+    with _usable(device):
+        agree(ranks, job, device)
+        if ranks.rank:
+            help_rank_0(ranks, job)
+            help_rank_0(ranks, job)
+            return {}
+        trained = Trainer(job, room / "trained", by_ranks(RunOptions(), ranks)).run()
+        dismiss(ranks)
+        options = by_ranks(RunOptions(micro_batches=2 * ranks.size), ranks)
+        audited = Auditor(job, room / "audited", options, log_dir=trained.log_dir, verify_log=1.0).run()
+        dismiss(ranks)
+    return {
+        "roots": [one.checkpoint_root.hex() for one in (trained, audited)],
+        "found": [*map(str, audited.findings), *map(str, audited.unreadable)],
+        "log": str(trained.log_dir),
+    }
+
+
+def wait_for_what_never_ends(ranks: Ranks, starts: bool) -> str:
+    """What this rank says where a collective hangs on its device, or already in the call that starts it, and one of the
+    others is killed."""
+
+    def hangs() -> list[_NeverEnds]:
+        if not starts:
+            time.sleep(3600)
+        return [_NeverEnds()]
+
+    group = dist.new_group(backend="gloo")
+    print("here", flush=True)
+    try:
+        ranks._run_by_nccl(group, hangs)
+    except LostRankError as error:
+        return str(error)
+    return ""
+
+
+class _NeverEnds:
+    """A collective whose event never comes."""
+
+    def is_completed(self) -> bool:
+        return False
+
+
+def hold_programs(devices: list[str], seeds: Sequence[int], cut: bool = False) -> int:
+    """Holds ranks on these devices against one process on the CPU; returns how many programs there were."""
+    right = on_ranks.alone(list(seeds))
     logs = {seed: one[1] for seed, one in right.items()}
-    found: dict[str, Any] = call("on_devices:run", len(devices), devices, "on_ranks:run_programs", logs, cut, mixed)[0]
+    found: dict[str, Any] = call(
+        "test_devices_of_ranks:run", len(devices), devices, "on_ranks:run_programs", logs, cut
+    )[0]
     for seed, (result, log, findings) in found.items():
         assert result == right[int(seed)][0], seed
         assert findings == [], seed
@@ -63,26 +140,12 @@ def test_ranks_on_devices_give_the_bits_of_one_process_for_random_programs(devic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("devices", "cut"), [(FOREIGN, False), (MIXED, True)])
-def test_they_do_for_programs_of_several_formats(devices: list[str], cut: bool) -> None:
-    assert hold_programs(devices, range(5), cut, mixed=True) > 3
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize("devices", [*DEVICES, pytest.param([NAME, "cpu", NAME], id="three")])
-def test_ranks_on_devices_do_for_many_programs(devices: list[str], cut: bool) -> None:
-    assert hold_programs(devices, range(500, 700), cut) > 30
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("undecided", [False, True])
 @pytest.mark.parametrize("devices", DEVICES)
 def test_hostile_sums_over_devices_have_the_bound_and_the_bits_of_the_whole(
     devices: list[str], undecided: bool
 ) -> None:
-    assert call("on_devices:run", len(devices), devices, "on_ranks:run_sums", undecided) == [[], []]
+    assert call("test_devices_of_ranks:run", len(devices), devices, "on_ranks:run_sums", undecided) == [[], []]
 
 
 @pytest.mark.slow
@@ -94,7 +157,7 @@ def test_ranks_on_devices_train_and_audit_to_the_root_of_one_process(
     Job.from_task(lambda: TASKS[name](steps=4)).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
-    there = call("on_devices:train_and_audit", 2, devices, str(tmp_path / "job"), str(tmp_path))[0]
+    there = call("test_devices_of_ranks:train_and_audit", 2, devices, str(tmp_path / "job"), str(tmp_path))[0]
     assert there["roots"] == [here.checkpoint_root.hex()] * 2
     assert there["found"] == []
     audit = Auditor(job, tmp_path / "audit", log_dir=Path(there["log"]), verify_log=1.0).run()
@@ -104,50 +167,28 @@ def test_ranks_on_devices_train_and_audit_to_the_root_of_one_process(
 @pytest.mark.slow
 def test_a_role_and_its_helper_on_devices_come_to_the_root_of_one_process(tmp_path: Path) -> None:
     """Rank 0 fails as it fetches a state, and goes on alone."""
-    job = ["on_helpers:run_with_a_fault", str(tmp_path), True]
-    (errors, roots, warnings), said = call("on_devices:run", 2, FOREIGN, *job)
+    job = ["test_helped_runs:run_with_a_fault", str(tmp_path), True]
+    (errors, roots, warnings), said = call("test_devices_of_ranks:run", 2, FOREIGN, *job)
     assert errors == ["the disk is gone"] and len(warnings) == 1
-    assert roots == [on_helpers.alone("conv", tmp_path / "alone")]
+    assert roots == [test_helped_runs.alone("conv", tmp_path / "alone")]
     assert "could not end a step that all ranks execute" in said
-
-
-def killed(processes: list[Any], victim: int, speaks: int) -> list[str]:
-    """What the others say once one of them is killed, after rank `speaks` has printed a line."""
-    try:
-        assert processes[speaks].stdout.readline() == "here\n"
-        processes[victim].kill()
-        since = time.monotonic()
-        said = [one.communicate(timeout=60) for rank, one in enumerate(processes) if rank != victim]
-        assert time.monotonic() - since < seconds_to_stop()
-        assert all(one.returncode == 0 for rank, one in enumerate(processes) if rank != victim), said
-        return [json.loads(out.splitlines()[-1]) for out, _ in said]
-    finally:
-        for one in processes:
-            one.kill()
-            one.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", [one for one in DEVICES if "mixed" not in str(one.id)])
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_is_killed_in_a_training_on_devices_is_named(
-    victim: int, devices: list[str], tmp_path: Path
-) -> None:
-    Job.from_task(lambda: TASKS["conv"](steps=400)).write(tmp_path / "job")
-    processes = start(
-        "on_devices:train_until_one_is_lost", 2, devices, str(tmp_path / "job"), str(tmp_path / "trained")
-    )
-    (said,) = killed(processes, victim, 0)
-    assert f"rank {victim} (process {processes[victim].pid} on " in said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_process_whose_collective_hangs_ends_with_the_name_of_the_rank_that_was_killed(starts: bool) -> None:
-    processes = start("on_devices:wait_for_what_never_ends", 2, starts)
-    (said,) = killed(processes, 1, 0)
-    assert said.startswith(f"rank 1 (process {processes[1].pid} on ")
-    assert said.endswith(" to carry on")
+    processes = start("test_devices_of_ranks:wait_for_what_never_ends", 2, starts)
+    try:
+        assert processes[0].stdout is not None and processes[0].stdout.readline() == "here\n"
+        processes[1].kill()
+        since = time.monotonic()
+        said = json.loads(processes[0].communicate(timeout=60)[0].splitlines()[-1])
+        assert time.monotonic() - since < seconds_to_stop() and processes[0].returncode == 0
+    finally:
+        for one in processes:
+            one.kill()
+            one.wait()
+    assert said.startswith(f"rank 1 (process {processes[1].pid} on ") and said.endswith(" to carry on")
 
 
 @pytest.mark.slow
@@ -155,17 +196,8 @@ def test_ranks_send_by_a_wire_that_is_looked_at_as_nccl_is() -> None:
     """By gloo, in its place."""
     right = on_ranks.alone([1, 18])
     logs = {seed: one[1] for seed, one in right.items()}
-    found = call("on_devices:run_looked_at", 2, "on_ranks:run_programs", logs)[0]
+    found = call("test_devices_of_ranks:run_looked_at", 2, "on_ranks:run_programs", logs)[0]
     assert {seed: one[0] for seed, one in found.items()} == {str(seed): one[0] for seed, one in right.items()}
-
-
-@pytest.mark.slow
-def test_a_device_that_is_not_there_is_named_with_its_rank_by_all(tmp_path: Path) -> None:
-    Job.from_task(lambda: TASKS["linear"](steps=2)).write(tmp_path / "job")
-    for said, device in call("on_devices:choose", 2, str(tmp_path / "job"), ["cpu", "cuda:99"]):
-        assert said.startswith("rank 1 (process ") and device == "cpu"
-        assert "cannot take part: the device 'cuda:99' cannot be used (" in said
-        assert said.endswith("): choose another, cpu is here")
 
 
 def test_nccl_is_for_ranks_with_a_card_each_and_one_version() -> None:
@@ -182,12 +214,10 @@ def launch(local_rank: int | None) -> Launch:
     ("chosen", "local_rank", "there", "device"),
     [
         ("cuda", 1, 4, "cuda:1"),
-        ("cuda", 0, 1, "cuda:0"),
         # More processes than devices share them.
         ("cuda", 3, 2, "cuda:1"),
         ("cuda", 1, 0, "cuda"),
         ("cuda", None, 4, "cuda"),
-        ("cuda:0", 1, 4, "cuda:0"),
         ("cpu", 1, 4, "cpu"),
     ],
 )

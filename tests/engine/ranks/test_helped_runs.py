@@ -2,16 +2,258 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from roundlog.arithmetic import MachineError
+from roundlog.capture import Task
 from roundlog.execution import StoppedError
+from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, rank_part
+from roundlog.execution.ranks.rank_states import KeptStates
+from roundlog.training import rank_runs
+from roundlog.training.job import Job, JobLimits
+from roundlog.training.options import RunOptions, StepEvent, prescribed
+from roundlog.training.rank_runs import Helpers, MakeExecution, help_with_runs
 from roundlog.training.trainer import Trainer
+from torch import nn
 
-from tests.engine.ranks import on_helpers
+from tests.engine.ranks.on_trainings import Broken
 from tests.engine.ranks.rank_processes import answers, call, start
+from tests.engine.running.test_tensor_core_jobs import task
+from tests.engine.tasks import TASKS
 
 pytestmark = pytest.mark.slow
+
+LIMITS = JobLimits()
+
+
+class Lead:
+    """Rank 0 of the tests: runs in a directory, what is told of them, and how many jobs were sent."""
+
+    def __init__(self, ranks: Ranks, place: str) -> None:
+        self.helpers = Helpers(ranks)
+        self.warnings: list[str] = []
+        self.sent = 0
+        self._place, self._device = Path(place), ranks.device
+        written = Job.write_all_but_data
+
+        def counted(job: Job, directory: Path) -> None:
+            self.sent += 1
+            written(job, directory)
+
+        Job.write_all_but_data = counted  # type: ignore[method-assign]
+
+    def train(self, name: str, on_step: Callable[[StepEvent], None] | None = None) -> str:
+        """The checkpoint root of a training of a task by all ranks."""
+        return self.of(Job.from_task(lambda: TASKS[name](steps=6)), on_step)
+
+    def of(self, job: Job, on_step: Callable[[StepEvent], None] | None = None) -> str:
+        """The checkpoint root of a training by all ranks."""
+
+        def run(execution: MakeExecution) -> str:
+            options = RunOptions(device=self._device, execution=execution, on_step=on_step)
+            return Trainer(job, self.place_of(job), options).run().checkpoint_root.hex()
+
+        return self.helpers.execute(job, run, prescribed, self.warnings.append)
+
+    def place_of(self, job: Job) -> Path:
+        """The directory of a job's run."""
+        return self._place / job.spec.run_id.hex()
+
+    def stops(self, job: Job) -> str:
+        """The sentence of a training that stops."""
+        try:
+            return self.of(job)
+        except StoppedError as error:
+            return str(error)
+
+
+def alone(name: str, place: Path) -> str:
+    """The checkpoint root that one process comes to."""
+    return Trainer(Job.from_task(lambda: TASKS[name](steps=6)), place).run().checkpoint_root.hex()
+
+
+class GivesWay(Exception):
+    """A run is told to give way."""
+
+
+def run_many(ranks: Ranks, place: str) -> Any:
+    """[roots, sentence of a run that stops, warnings, jobs sent] on rank 0; steps helped with on the others."""
+    if ranks.rank:
+        return help_with_runs(ranks, LIMITS)
+    lead = Lead(ranks, place)
+    found: list[str] = []
+
+    def gives_way(event: StepEvent) -> None:
+        if event.step == 2:
+            raise GivesWay
+
+    def another_comes(event: StepEvent) -> None:
+        if event.step == 3:
+            thread = threading.Thread(target=lambda: found.append(lead.train("features")))
+            thread.start()
+            thread.join()
+
+    with suppress(GivesWay):
+        found.append(lead.train("linear", gives_way))
+    # Resumed, it is not sent again.
+    for name in ("linear", "conv", "linear"):
+        found.append(lead.train(name, another_comes if name == "conv" else None))
+    stopped = lead.stops(diverging())
+    lead.helpers.dismiss()
+    return [found, stopped, lead.warnings, lead.sent]
+
+
+def run_bent(ranks: Ranks, place: str, broken: int, at: int) -> Any:
+    """[roots, errors, warnings] where one rank receives a bent sum, once."""
+    if ranks.rank == broken:
+        rank_part.sums_over = Broken(rank_part.sums_over, at)
+    if ranks.rank:
+        return help_with_runs(ranks, LIMITS)
+    lead = Lead(ranks, place)
+    errors = []
+    try:
+        roots = [lead.train("linear")]
+    except DisagreementError as error:
+        errors.append(str(error))
+        roots = [lead.train("linear")]
+    roots.append(lead.train("conv"))
+    lead.helpers.dismiss()
+    return [roots, errors, lead.warnings]
+
+
+def run_unfit(ranks: Ranks, place: str, most: int) -> Any:
+    """[roots, warnings] of a job that a helper has no room for, of one with too few samples, of one that cannot be
+    written to be sent, and of one that fits."""
+    if ranks.rank:
+        if ranks.rank == 2:
+            written = rank_runs._written
+
+            def full(file: Any, piece: bytes) -> str:
+                if len(piece) <= most:
+                    return written(file, piece)
+                with Path("/dev/full").open("wb", buffering=0) as disk:
+                    return written(disk, piece)
+
+            rank_runs._written = full
+        return help_with_runs(ranks, LIMITS)
+    lead = Lead(ranks, place)
+    roots = [lead.train("conv"), lead.of(two_samples())]
+    lead.place_of(Job.from_task(lambda: TASKS["features"](steps=6))).mkdir()
+    (lead.place_of(Job.from_task(lambda: TASKS["features"](steps=6))) / "sent").write_text("in the way")
+    roots += [lead.train("features"), lead.train("linear")]
+    lead.helpers.dismiss()
+    return [roots, lead.warnings]
+
+
+def run_with_products(ranks: Ranks, place: str, arithmetic: str) -> Any:
+    """[roots, warnings] of a job of tensor cores whose products a helper cannot compute, and of one that it can."""
+    if ranks.rank:
+        checked = rank_runs.check_machine
+
+        def check(device: torch.device, products: Collection[tuple[str, str]] = ()) -> None:
+            checked(device, products)
+            if (arithmetic, "bf16") in products:
+                raise MachineError(f"a card does not compute products of bf16 as {arithmetic} has them")
+
+        rank_runs.check_machine = check  # type: ignore[attr-defined]
+        return help_with_runs(ranks, LIMITS)
+    lead = Lead(ranks, place)
+    roots = [lead.of(of_tensor_cores(name)) for name in ("hopper", "ampere")]
+    lead.helpers.dismiss()
+    return [roots, lead.warnings]
+
+
+def run_and_lose(ranks: Ranks, place: str) -> Any:
+    """[roots, warnings] where rank 1 ends in the midst of a run; what the others say."""
+    if ranks.rank:
+        if ranks.rank == 1:
+            gather, left = Ranks.gather_all, [60]
+
+            def dying(self: Ranks, mine: torch.Tensor, sizes: Any) -> list[torch.Tensor]:
+                left[0] -= 1
+                if not left[0]:
+                    print("1", flush=True)
+                    os._exit(0)
+                return gather(self, mine, sizes)
+
+            Ranks.gather_all = dying  # type: ignore[method-assign]
+        try:
+            return help_with_runs(ranks, LIMITS)
+        except LostRankError as error:
+            return str(error)
+    lead = Lead(ranks, place)
+    roots = [lead.train("linear"), lead.train("conv")]
+    lead.helpers.dismiss()
+    return [roots, lead.warnings]
+
+
+def run_with_a_fault(ranks: Ranks, place: str, fetching: bool) -> Any:
+    """[errors, roots, warnings] where rank 0 fails in the midst of a step, or of fetching a state; what the others
+    say."""
+    if ranks.rank:
+        try:
+            return help_with_runs(ranks, LIMITS)
+        except LostRankError as error:
+            return str(error)
+    owner, name, at = (KeptStates, "give_slot", 1) if fetching else (Ranks, "gather_all", 40)
+    called, left = getattr(owner, name), [at]
+
+    def failing(*given: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise OSError("the disk is gone")
+        return called(*given)
+
+    lead, errors = Lead(ranks, place), []
+    lead.train("linear")
+    setattr(owner, name, failing)
+    try:
+        lead.train("conv")
+    except OSError as error:
+        errors.append(str(error))
+    roots = [lead.train("conv")]
+    lead.helpers.dismiss()
+    return [errors, roots, lead.warnings]
+
+
+def diverging() -> Job:
+    """A training whose numbers become infinite."""
+    return _least_squares(rate=1e9, batch_size=4)
+
+
+def of_tensor_cores(arithmetic: str) -> Job:
+    """A training of six steps in BF16."""
+    return Job.from_task(task, arithmetic=arithmetic)
+
+
+def two_samples() -> Job:
+    """A training with two samples in a batch."""
+    return _least_squares(rate=0.1, batch_size=2)
+
+
+def _least_squares(rate: float, batch_size: int) -> Job:
+    torch.manual_seed(5)
+    model = nn.Linear(4, 1)
+    return Job.from_task(
+        lambda: Task(
+            model=model,
+            loss=lambda model, batch: model(batch["x"]).square().mean(),
+            optimizer=torch.optim.SGD(model.parameters(), lr=rate),
+            dataset={"x": torch.randn(12, 4)},
+            batch_size=batch_size,
+            steps=8,
+            interval=2,
+            seed=9,
+        )
+    )
+
 
 ALONE = "until all ranks are started again, rank 0 goes on alone, from the last checkpoint: "
 
@@ -20,13 +262,13 @@ ALONE = "until all ranks are started again, rank 0 goes on alone, from the last 
 def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The roots of one process."""
     place = tmp_path_factory.mktemp("alone")
-    return {name: on_helpers.alone(name, place / name) for name in ("linear", "conv", "features")}
+    return {name: alone(name, place / name) for name in ("linear", "conv", "features")}
 
 
 def test_one_run_after_another_is_helped_with_and_a_job_is_sent_once(right: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(StoppedError) as stopped:
-        Trainer(on_helpers.diverging(), tmp_path / "alone").run()
-    (roots, said, warnings, sent), helped = call("on_helpers:run_many", 2, str(tmp_path))
+        Trainer(diverging(), tmp_path / "alone").run()
+    (roots, said, warnings, sent), helped = call("test_helped_runs:run_many", 2, str(tmp_path))
     # One came while the helpers were in use.
     assert roots == [right[name] for name in ("linear", "features", "conv", "linear")] and warnings == []
     assert said == str(stopped.value)
@@ -42,7 +284,7 @@ def test_one_run_after_another_is_helped_with_and_a_job_is_sent_once(right: dict
 def test_a_rank_that_receives_a_bent_number_makes_no_wrong_root(
     size: int, broken: int, right: dict[str, str], tmp_path: Path
 ) -> None:
-    (roots, errors, warnings), *helped = call("on_helpers:run_bent", size, str(tmp_path), broken, 4)
+    (roots, errors, warnings), *helped = call("test_helped_runs:run_bent", size, str(tmp_path), broken, 4)
     assert roots == [right["linear"], right["conv"]]
     if broken == 0:
         # The others can say that it is rank 0, so its own word is not taken; they help with the next attempt.
@@ -60,20 +302,20 @@ def test_a_rank_that_receives_a_bent_number_makes_no_wrong_root(
 
 def test_what_the_helpers_cannot_take_part_in_rank_0_executes_alone(right: dict[str, str], tmp_path: Path) -> None:
     """A helper has no room for one job, which the other one has."""
-    (roots, warnings), *helped = call("on_helpers:run_unfit", 3, str(tmp_path), 20_000)
-    small = Trainer(on_helpers.two_samples(), tmp_path / "alone").run().checkpoint_root.hex()
+    (roots, warnings), *helped = call("test_helped_runs:run_unfit", 3, str(tmp_path), 10_000)
+    small = Trainer(two_samples(), tmp_path / "alone").run().checkpoint_root.hex()
     assert roots == [right["conv"], small, right["features"], right["linear"]]
     no_room, too_few, not_sent = warnings
     assert no_room.startswith("rank 0 executes this job alone: rank 2 (process ")
-    assert "cannot take part: the job has" in no_room and "more than the 20000 allowed" in no_room
+    assert "cannot take part: it cannot keep the job below " in no_room and "No space left on device" in no_room
     assert too_few == "rank 0 executes this job alone: 2 samples of a batch cannot be shared out among 3 ranks"
     assert not_sent.startswith("rank 0 executes this job alone: it cannot be sent to the other ranks (")
     assert helped == [6, 6]
 
 
 def test_a_helper_whose_device_cannot_compute_a_jobs_products_says_so_when_it_has_come(tmp_path: Path) -> None:
-    (roots, warnings), helped = call("on_helpers:run_with_products", 2, str(tmp_path), "hopper")
-    alone = [Trainer(on_helpers.of_tensor_cores(name), tmp_path / name).run() for name in ("hopper", "ampere")]
+    (roots, warnings), helped = call("test_helped_runs:run_with_products", 2, str(tmp_path), "hopper")
+    alone = [Trainer(of_tensor_cores(name), tmp_path / name).run() for name in ("hopper", "ampere")]
     assert roots == [one.checkpoint_root.hex() for one in alone]
     (warning,) = warnings
     assert warning.startswith("rank 0 executes this job alone: rank 1 (process ")
@@ -83,7 +325,7 @@ def test_a_helper_whose_device_cannot_compute_a_jobs_products_says_so_when_it_ha
 
 @pytest.mark.long
 def test_rank_0_goes_on_alone_where_a_helper_is_lost(right: dict[str, str], tmp_path: Path) -> None:
-    processes = start("on_helpers:run_and_lose", 3, str(tmp_path))
+    processes = start("test_helped_runs:run_and_lose", 3, str(tmp_path))
     (roots, warnings), _, said = answers(processes)
     assert roots == [right["linear"], right["conv"]]
     (warning,) = warnings
@@ -96,7 +338,7 @@ def test_rank_0_goes_on_alone_where_a_helper_is_lost(right: dict[str, str], tmp_
 def test_an_error_of_rank_0_in_the_midst_of_a_step_lets_the_helpers_go(
     fetching: bool, right: dict[str, str], tmp_path: Path
 ) -> None:
-    (errors, roots, warnings), said = call("on_helpers:run_with_a_fault", 2, str(tmp_path), fetching)
+    (errors, roots, warnings), said = call("test_helped_runs:run_with_a_fault", 2, str(tmp_path), fetching)
     assert errors == ["the disk is gone"] and roots == [right["conv"]]
     assert "rank 0 (process " in said and "could not end a step that all ranks execute" in said
     assert len(warnings) == 1 and "goes on alone" in warnings[0]

@@ -14,7 +14,7 @@ _JOIN = """
 import os, sys
 from datetime import timedelta
 from torch.distributed import PrefixStore, TCPStore
-from roundlog.execution.ranks import LostRankError, connect
+from roundlog.execution.ranks import Launch, LostRankError, connect
 from roundlog.execution.ranks.membership import Membership
 
 rank, port, is_victim = map(int, sys.argv[1:])
@@ -27,7 +27,7 @@ if is_victim:
     print("here", flush=True)
     sys.stdin.read()
 try:
-    connect(("127.0.0.1", port), rank, 3, "test", is_host=rank == 0, loopback="127.0.0.1")
+    connect(Launch(rank, 3, "127.0.0.1", port, "test", rank == 0, loopback="127.0.0.1"))
 except LostRankError as error:
     print(error, flush=True)
 os._exit(0)

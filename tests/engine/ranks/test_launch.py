@@ -32,23 +32,14 @@ def test_the_environment_names_the_ranks() -> None:
     ("name", "value"),
     [
         ("WORLD_SIZE", "two"),
-        ("WORLD_SIZE", "0"),
-        ("WORLD_SIZE", ""),
         ("WORLD_SIZE", "100000"),
         ("RANK", None),
         ("RANK", "3"),
         ("RANK", "-1"),
-        ("RANK", "1" * 5000),
         ("RANK", "\u0661"),
-        ("LOCAL_RANK", "3"),
-        ("LOCAL_RANK", "-1"),
         ("LOCAL_RANK", ""),
-        ("LOCAL_WORLD_SIZE", "0"),
         ("LOCAL_WORLD_SIZE", "4"),
         ("MASTER_ADDR", None),
-        ("MASTER_ADDR", ""),
-        ("MASTER_PORT", None),
-        ("MASTER_PORT", "0"),
         ("MASTER_PORT", "65536"),
     ],
 )
@@ -66,26 +57,18 @@ SEVERAL_MACHINES = {"LOCAL_WORLD_SIZE": "2"}
     ("named", "more", "host", "loopback"),
     [
         ("127.0.0.1", {}, "127.0.0.1", "127.0.0.1"),
-        ("127.0.1.1", {}, "127.0.1.1", "127.0.1.1"),
         ("::1", {}, "::1", "::1"),
         ("localhost", {}, "127.0.0.1", "127.0.0.1"),
         ("10.0.0.1", {}, "10.0.0.1", None),
-        ("0.0.0.0", {}, "0.0.0.0", None),
-        ("2001:db8::1", {}, "2001:db8::1", None),
         ("node0", {}, "node0", None),
         ("localhost.example", {}, "localhost.example", None),
         ("127.0.0.1", SEVERAL_MACHINES, "127.0.0.1", None),
-        ("localhost", SEVERAL_MACHINES, "localhost", None),
-        ("node0", SEVERAL_MACHINES, "node0", None),
         ("node0", SEVERAL_MACHINES | BY_TORCHRUN, "node0", None),
-        ("127.0.0.1", ONE_MACHINE, "127.0.0.1", "127.0.0.1"),
         ("::1", ONE_MACHINE, "::1", "::1"),
         ("node0", ONE_MACHINE, "127.0.0.1", "127.0.0.1"),
-        ("10.0.0.1", ONE_MACHINE, "127.0.0.1", "127.0.0.1"),
         # The agent's store is where the agent says.
         ("node0", ONE_MACHINE | BY_TORCHRUN, "node0", "127.0.0.1"),
         ("localhost", ONE_MACHINE | BY_TORCHRUN, "localhost", "127.0.0.1"),
-        ("localhost", BY_TORCHRUN, "localhost", "127.0.0.1"),
     ],
 )
 def test_only_what_an_environment_says_keeps_ranks_to_the_loopback_interface(
@@ -107,5 +90,5 @@ def test_only_what_an_environment_says_keeps_ranks_to_the_loopback_interface(
 def test_a_rank_that_was_terminated_as_well_is_no_reason_of_the_launcher(fate: str, is_named: bool) -> None:
     """Somebody has ended all of them."""
     membership = Membership.__new__(Membership)
-    membership._lost, membership._beats, membership._left = f"rank 1 (process 7 on box) {fate}", {}, set()
+    membership._lost, membership._others = f"rank 1 (process 7 on box) {fate}", {}
     assert (membership.why_terminated() is not None) is is_named

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -30,9 +31,23 @@ from roundlog.randomness import uniform
 from roundlog.rounding import Window
 
 
+class Slices(Protocol):
+    """Sliced values that outlive the pass that computed them."""
+
+    def __contains__(self, value: int) -> bool: ...
+
+    def write(self, value: int, first: int, part: torch.Tensor) -> None:
+        """Keep the part of a value that samples from `first` on own. Raises OSError."""
+
+    def read(self, value: int, first: int, last: int, memory: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the part of a value that samples first <= s < last own. memory: a flat tensor of the value's dtype
+        that may be written into. Raises OSError."""
+        ...
+
+
 class Scratch:
-    """A file of slices without a name, which disappears with the process. Every value is stored sample by sample, so
-    that any range of samples is one range of bytes."""
+    """A file of slices without a name, which disappears with the process (implements Slices). Every value is stored
+    sample by sample, so that any range of samples is one range of bytes."""
 
     def __init__(self, directory: Path, values: Mapping[int, tuple[TensorType, Layout]], batch: int) -> None:
         """directory: on a disk, not in memory. Raises OSError."""
@@ -81,7 +96,7 @@ class Scratch:
 class Values:
     """Values of one running step that outlive the part that computed them."""
 
-    def __init__(self, program: Program, analysis: Analysis, scratch: Scratch, inputs: StepInputs) -> None:
+    def __init__(self, program: Program, analysis: Analysis, scratch: Slices, inputs: StepInputs) -> None:
         self._program, self._analysis, self._scratch = program, analysis, scratch
         self._inputs = inputs
         self._whole: dict[int, torch.Tensor] = {}
@@ -375,6 +390,16 @@ class Parts:
     def end(self) -> int:
         """The time of the last stage, which stores the state."""
         return len(self._cut.members) - 1
+
+    @property
+    def members(self) -> Sequence[Sequence[int]]:
+        """For each time, the operators that run at it, in program order."""
+        return self._cut.members
+
+    @property
+    def kept_slices(self) -> frozenset[int]:
+        """Sliced values that are read after their pass."""
+        return self._cut.kept_slices
 
     def scratch(self, directory: Path) -> Scratch:
         """A file for the slices that are read after their pass. Raises OSError."""

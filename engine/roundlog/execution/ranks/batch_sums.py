@@ -12,50 +12,56 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 import torch
 
 from roundlog.arithmetic.exact_sums import RunningSums
 from roundlog.execution.ranks.group import Ranks, bytes_of
-from roundlog.execution.ranks.orders import RankRounding
-from roundlog.execution.slicing import summation, terms_of
 from roundlog.kernels import superaccumulator
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact, Summation
 from roundlog.operators.bounds import Bound, FullBound
 from roundlog.operators.registry import Attributes, Tensors, Types, operands
 from roundlog.operators.summation import F32, Index, Measures, ReadPart, round_running
-from roundlog.program import Program, TensorType
-from roundlog.rounding import Window
+from roundlog.program import TensorType
 from roundlog.rounding.resolve import AT_ONCE, in_doubt
 
+RoundShare = Callable[[Inexact, int, int], torch.Tensor]
+"""Rounds the elements first <= i < last of a sum, given as an operator without inputs."""
 
-@dataclass(frozen=True)
-class BatchTerms:
-    """This rank's terms of a sum over the batch."""
 
+@dataclass(frozen=True, slots=True)
+class BatchSum:
+    """A sum over the batch, and this rank's terms of it."""
+
+    output: TensorType
+    format: Format
     operator: Summation
     attributes: Attributes
     read: ReadPart
     """Reads this rank's slices of the inputs for one part, by its number: called again and again."""
     parts: int
     """Parts of this rank, as many as keep the bound."""
-    of_whole: int
+    terms: int
     """Terms of the whole sum."""
-    parts_of_whole: int
+    parts_of_all: int
     """Parts of all ranks."""
+    round_share: RoundShare
+    reader: int | None = None
+    """The only rank that reads the sum; None: every rank does."""
 
     def approximate(self) -> tuple[torch.Tensor, Measures]:
-        """The approximation of these terms, and their measures."""
+        """Return the approximation of this rank's terms, and their measures."""
         return self.operator.add_parts(self._operands, self.parts, self.attributes)
 
     def sums(self, elements: Index) -> RunningSums:
-        """Double-double sums of these terms, at these elements of the output."""
+        """Return double-double sums of this rank's terms, at these elements of the output."""
         return self.operator.sums_of_parts(self._on_cpu, self.parts, self.attributes, elements)
 
     def exact(self, elements: Index) -> Index:
-        """Exact sums of these terms, at these elements of the output."""
+        """Return exact sums of this rank's terms, at these elements of the output."""
         return self.operator.exact_of_parts(self._on_cpu, self.parts, self.attributes, elements)
 
     def _operands(self, number: int) -> list[torch.Tensor]:
@@ -63,6 +69,16 @@ class BatchTerms:
 
     def _on_cpu(self, number: int) -> list[torch.Tensor]:
         return [x.cpu() for x in self._operands(number)]
+
+    def share(self, ranks: Ranks, rank: int) -> tuple[int, int]:
+        """Return (first, last): a rank owns the elements first <= i < last. A single reader owns them all."""
+        if self.reader is None:
+            return ranks.share(self.output.numel, rank)
+        return 0, self.output.numel if rank == self.reader else 0
+
+    def is_by_element(self, x: torch.Tensor) -> bool:
+        """Return whether a measure has one number for every element of the output."""
+        return self.operator.by_element and x.numel() == self.output.numel
 
 
 class _Query(IntEnum):
@@ -83,15 +99,14 @@ _WIDTH = {_Query.NOTHING: 0, _Query.SUMS: 3, _Query.EXACT: superaccumulator.LIMB
 class ElementQueries:
     """The questions of all ranks about some sums. Elements are counted over all of these sums, one after another."""
 
-    def __init__(self, ranks: Ranks, sums: Sequence[BatchTerms], sizes: Sequence[int]) -> None:
-        """sizes: of the sums' outputs, in elements."""
+    def __init__(self, ranks: Ranks, sums: Sequence[BatchSum]) -> None:
         self._ranks, self._sums = ranks, sums
-        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum([one.output.numel for one in sums])])
         self._ahead = np.empty(0, np.int64)
         self._answers: list[Index] = []
 
     def ask_ahead(self, wanted: Sequence[Index]) -> None:
-        """Asks at once about what this rank is likely to need of every sum: ascending indices of its elements. All
+        """Ask at once about what this rank is likely to need of every sum: ascending indices of its elements. All
         ranks call it, once."""
         of_all = [start + elements for start, elements in zip(self._starts, wanted, strict=False)]
         # Hostile data may leave everything in doubt: the rest is asked for later, a part at a time.
@@ -99,7 +114,7 @@ class ElementQueries:
         self._answers = self._turn(_Query.SUMS, self._ahead)[1]
 
     def sums(self, number: int, elements: Index) -> RunningSums:
-        """Double-double sums of these elements of a sum."""
+        """Return double-double sums of these elements of a sum."""
         chosen = elements + self._starts[number]
         place = np.searchsorted(self._ahead, chosen)
         if len(chosen) and place[-1] < len(self._ahead) and np.array_equal(self._ahead[place], chosen):
@@ -112,7 +127,7 @@ class ElementQueries:
         return found
 
     def exact(self, number: int, elements: Index, format: Format) -> F32:
-        """Exact sums of these elements of a sum, rounded."""
+        """Return exact sums of these elements of a sum, rounded."""
         _, answers = self._turn(_Query.EXACT, elements + self._starts[number])
         exact = superaccumulator.new_sums(len(elements))
         for answer in answers:
@@ -120,13 +135,13 @@ class ElementQueries:
         return superaccumulator.rounded(exact, format)
 
     def answer_to_the_end(self) -> None:
-        """Answers the other ranks' questions until they have none left."""
+        """Answer the other ranks' questions until they have none left."""
         asked = True
         while asked:
             asked, _ = self._turn(_Query.NOTHING, np.empty(0, np.int64))
 
     def _turn(self, question: _Query, chosen: Index) -> tuple[bool, list[Index]]:
-        """One turn: every rank asks, and all answer. Returns whether anybody has asked anything, and every rank's
+        """Let every rank ask, and all answer. Return whether anybody has asked anything, and every rank's
         answer to this one, int64, bit for bit."""
         ranks = self._ranks
         asked = ranks.numbers(int(question), len(chosen))
@@ -141,14 +156,14 @@ class ElementQueries:
         return True, [answer.numpy() for answer in got]
 
     def _answer(self, question: _Query, elements: Index) -> Index:
-        """Sums of this rank's terms at these elements."""
+        """Return sums of this rank's terms at these elements."""
         if question == _Query.NOTHING or not len(elements):
             return np.empty(0, np.int64)
         by_sum = np.split(elements, np.searchsorted(elements, self._starts[1:-1]))
         asked = [(self._sums[number], some - self._starts[number]) for number, some in enumerate(by_sum) if len(some)]
         if question == _Query.EXACT:
-            return np.concatenate([terms.exact(some) for terms, some in asked])
-        sums = [terms.sums(some) for terms, some in asked]
+            return np.concatenate([one.exact(some) for one, some in asked])
+        sums = [one.sums(some) for one, some in asked]
         return np.concatenate([np.stack([one.total, one.errors, one.magnitude]) for one in sums], axis=1).view(np.int64)
 
 
@@ -158,11 +173,14 @@ class Owned(Inexact):
     name = "owned by a rank"
 
     def __init__(
-        self, queries: ElementQueries, number: int, terms: BatchTerms, y: torch.Tensor, bound: Bound, first: int
+        self, queries: ElementQueries, number: int, one: BatchSum, y: torch.Tensor, bound: Bound, first: int
     ) -> None:
         """number: of the sum, among those that are asked about. y: f64[n], the approximations; first: the first
         element's index in the whole sum."""
-        self._queries, self._number, self._terms = queries, number, terms
+        self._queries, self._number = queries, number
+        self._terms = one.terms + 2 * one.parts_of_all
+        """Numbers behind a double-double sum: every rank has added up its parts, whose errors are among the others,
+        and so has this one what they gave."""
         self._y, self._bound, self._first = y, bound, first
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
@@ -179,85 +197,21 @@ class Owned(Inexact):
     ) -> torch.Tensor:
         chosen = elements.numpy() + self._first
         sums = self._queries.sums(self._number, chosen)
-        # Every rank has added up its parts, whose errors are among the others, and so has this one what they gave.
-        terms = self._terms.of_whole + 2 * self._terms.parts_of_whole
-        return round_running(sums, terms, format, chosen, lambda some: self._queries.exact(self._number, some, format))
-
-
-RoundShare = Callable[[Inexact, int, int], torch.Tensor]
-"""Rounds the elements first <= i < last of a sum, given as an operator without inputs."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSum:
-    """A sum over the batch, and this rank's terms of it."""
-
-    output: TensorType
-    format: Format
-    terms: BatchTerms
-    round_share: RoundShare
-    reader: int | None = None
-    """The only rank that reads it; None: every rank does."""
-
-    def share(self, ranks: Ranks, rank: int) -> tuple[int, int]:
-        """(first, last): the elements first <= i < last that a rank owns. A single reader owns them all."""
-        if self.reader is None:
-            return ranks.share(self.output.numel, rank)
-        return 0, self.output.numel if rank == self.reader else 0
-
-    def of_reader(self, ranks: Ranks, share: torch.Tensor) -> torch.Tensor:
-        """The sum on its single reader, whose share is all of it; elsewhere a tensor of its shape without memory."""
-        shape = self.output.shape
-        return share.reshape(shape) if ranks.rank == self.reader else share.new_empty(()).expand(shape)
-
-    def is_by_element(self, x: torch.Tensor) -> bool:
-        """Whether a measure has one number for every element of the output."""
-        return self.terms.operator.by_element and x.numel() == self.output.numel
-
-
-def batch_sum(
-    program: Program,
-    index: int,
-    format: Format,
-    read: ReadPart,
-    parts: int,
-    parts_of_whole: int,
-    rounding: RankRounding,
-    reader: int | None,
-) -> BatchSum:
-    """The sum over the batch that operator `index` is. read, parts, parts_of_whole: as those of `BatchTerms`. format,
-    reader: as those of `BatchSum`."""
-    node = program.nodes[index]
-    of_whole = terms_of(node, [program.nodes[value].type for value in node.inputs])
-
-    def round_share(operator: Inexact, first: int, last: int) -> torch.Tensor:
-        window = Window((node.type.numel,), 0, first, last)
-        return rounding.own(index, operator, (), node.attributes, format, window)
-
-    return BatchSum(
-        node.type,
-        format,
-        BatchTerms(summation(node), node.attributes, read, parts, of_whole, parts_of_whole),
-        round_share,
-        reader,
-    )
+        exact = partial(self._queries.exact, self._number, format=format)
+        return round_running(sums, self._terms, format, chosen, exact)
 
 
 def sums_over(ranks: Ranks, sums: Sequence[BatchSum]) -> list[torch.Tensor]:
-    """The sums of all ranks' terms, rounded, of the outputs' shapes. Where only another rank
-    reads a sum, its numbers mean nothing. All ranks call it, with the same sums."""
-    queries = ElementQueries(ranks, [one.terms for one in sums], [one.output.numel for one in sums])
+    """Return the sums of all ranks' terms, rounded, of the outputs' shapes. Where only another rank reads a sum, its
+    numbers mean nothing. All ranks call it, with the same sums."""
+    queries = ElementQueries(ranks, sums)
     owned: list[Owned | None] = []
     wanted = []
-    for number, (one, found) in enumerate(zip(sums, _sent_to_owners(ranks, sums), strict=True)):
-        operator: Owned | None = None
-        doubtful = np.empty(0, np.int64)
-        if found is not None:
-            first, _ = one.share(ranks, ranks.rank)
-            operator = Owned(queries, number, one.terms, *found, first)
-            doubtful = first + in_doubt(operator, (), {}, one.format)
-        owned.append(operator)
-        wanted.append(doubtful)
+    for number, (one, found) in enumerate(zip(sums, _reduce_to_owners(ranks, sums), strict=True)):
+        first, _ = one.share(ranks, ranks.rank)
+        owned.append(None if found is None else Owned(queries, number, one, *found, first))
+        nothing = np.empty(0, np.int64)
+        wanted.append(nothing if owned[-1] is None else first + in_doubt(owned[-1], (), {}, one.format))
     queries.ask_ahead(wanted)
     shares = []
     for one, owns in zip(sums, owned, strict=True):
@@ -267,12 +221,15 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum]) -> list[torch.Tensor]:
         else:
             shares.append(one.round_share(owns, first, last))
     queries.answer_to_the_end()
-    of_all = [(one, share) for one, share in zip(sums, shares, strict=True) if one.reader is None]
-    gathered = iter(_gathered(ranks, *zip(*of_all, strict=True)) if of_all else ())
-    return [
-        next(gathered) if one.reader is None else one.of_reader(ranks, share)
-        for one, share in zip(sums, shares, strict=True)
-    ]
+    shared = [number for number, one in enumerate(sums) if one.reader is None]
+    gathered = _gather(ranks, [sums[number] for number in shared], [shares[number] for number in shared])
+    whole = dict(zip(shared, gathered, strict=True))
+    for number, (one, share) in enumerate(zip(sums, shares, strict=True)):
+        if one.reader is not None:
+            # Elsewhere than on its reader, a tensor of its shape without memory.
+            shape = one.output.shape
+            whole[number] = share.reshape(shape) if ranks.rank == one.reader else share.new_empty(()).expand(shape)
+    return [whole[number] for number in range(len(sums))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,13 +242,13 @@ class _Part:
     """Joins two ranks' numbers."""
 
 
-def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound] | None]:
-    """The approximations, f64[n], and the bound of the n elements that this rank owns, of every sum; None if another
-    rank reads the sum."""
+def _reduce_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[torch.Tensor, Bound] | None]:
+    """Yield the approximations, f64[n], and the bound of the n elements that this rank owns, of every sum; None if
+    another rank reads the sum."""
     messages: list[list[torch.Tensor]] = [[] for _ in range(ranks.size)]
     own: list[list[_Part]] = []
     for one in sums:
-        y, measures = one.terms.approximate()
+        y, measures = one.approximate()
         own.append([])
         for rank in range(ranks.size) if one.reader is None else (one.reader,):
             share = slice(*one.share(ranks, rank))
@@ -300,13 +257,12 @@ def _sent_to_owners(ranks: Ranks, sums: Sequence[BatchSum]) -> Iterator[tuple[to
             if rank != ranks.rank:
                 messages[rank] += [part.reshape(-1) for part in parts]
                 continue
-            least = one.terms.operator.least
             for position, (part, cut) in enumerate(zip(parts, by_element, strict=True)):
                 # The approximation comes first, and adds up. What every owner gets is sent on while this is joined.
-                join = torch.minimum if position - 1 in least else torch.add
+                join = torch.minimum if position - 1 in one.operator.least else torch.add
                 own[-1].append(_Part(part if cut else part.clone(memory_format=torch.contiguous_format), join))
     del y, measures, parts
-    _join(ranks, messages, [part for parts in own for part in parts])
+    _reduce(ranks, messages, [part for parts in own for part in parts])
     messages.clear()
     for one, of_one in zip(sums, own, strict=True):
         if not of_one:
@@ -321,9 +277,9 @@ SENT_AT_ONCE = 8 << 20
 would take memory that grows with their number."""
 
 
-def _join(ranks: Ranks, messages: Sequence[Sequence[torch.Tensor]], own: Sequence[_Part]) -> None:
-    """Joins what this rank owns with what all others have of it, in place. messages: what this rank has of what each of
-    the others owns. All ranks call it."""
+def _reduce(ranks: Ranks, messages: Sequence[Sequence[torch.Tensor]], own: Sequence[_Part]) -> None:
+    """Reduce-scatter in place: join the parts that this rank owns with those of all others. messages: this rank's parts
+    of what each of the others owns. All ranks call it."""
     width = max(SENT_AT_ONCE // (8 * (ranks.size - 1)), 1)
     mine = [part.numbers.view(-1) for part in own]
     lengths = [sum(map(len, mine if rank == ranks.rank else parts)) for rank, parts in enumerate(messages)]
@@ -340,7 +296,7 @@ def _join(ranks: Ranks, messages: Sequence[Sequence[torch.Tensor]], own: Sequenc
 
 
 def _within(parts: Sequence[torch.Tensor], start: int, width: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """(number of a part, its elements) that lie in a range of all parts, one behind the other."""
+    """Yield (number of a part, its elements) in a range of all parts, one behind the other."""
     for number, part in enumerate(parts):
         if start < len(part) and start + width > 0 and len(part):
             yield number, part[max(start, 0) : max(start + width, 0)]
@@ -348,8 +304,8 @@ def _within(parts: Sequence[torch.Tensor], start: int, width: int) -> Iterator[t
 
 
 def _bound_of_share(ranks: Ranks, one: BatchSum, measures: Measures, y: torch.Tensor) -> Bound:
-    """The bound of the whole sum, for the elements that this rank owns, whose approximations are y."""
-    operator, terms = one.terms.operator, one.terms.of_whole
+    """Return the bound of the whole sum, for the elements that this rank owns, whose approximations are y."""
+    operator, terms = one.operator, one.terms
     first, last = one.share(ranks, ranks.rank)
     if not operator.by_element:
         return FullBound(operator.bound_of(measures, terms).of_range(first, y))
@@ -357,8 +313,10 @@ def _bound_of_share(ranks: Ranks, one: BatchSum, measures: Measures, y: torch.Te
     return operator.bound_of(tuple(of_elements), terms)
 
 
-def _gathered(ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The whole sums; every rank gives its shares. They go as bytes, since sums may be of several dtypes."""
+def _gather(ranks: Ranks, sums: Sequence[BatchSum], shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """All-gather whole sums of the ranks' shares, as bytes, since sums may be of several dtypes."""
+    if not sums:
+        return []
 
     def size(one: BatchSum, rank: int) -> int:
         first, last = one.share(ranks, rank)

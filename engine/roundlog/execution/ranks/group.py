@@ -1,7 +1,8 @@
-"""A group of ranks: processes that execute one step together, and what they send each other.
+"""A group of ranks: processes that execute one step together, and what they send each other by torch.distributed.
 
-All is sent by torch.distributed (`roundlog.execution.ranks.wire`). One promise of it is enough: what arrives are
-the bytes that were sent. Every rank has to call the same methods in the same order.
+What lies in CPU memory goes by gloo. What lies on a device goes by nccl where every rank computes on a CUDA device of
+its own, and else through CPU memory, by gloo as well. One promise is enough: what arrives are the bytes that were sent.
+Every rank has to call the same methods in the same order.
 
 A launcher (torchrun) sets RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in the environment of every
 process that it starts, and ends all of them by SIGTERM where one has ended with an error.
@@ -15,12 +16,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,24 +31,23 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from roundlog.execution.batches import CPU
 from roundlog.execution.ranks.membership import TERMINATED, LostRankError, Membership
-from roundlog.execution.ranks.wire import (
-    FOREVER,
-    PATIENCE,
-    Gloo,
-    Nccl,
-    StagedWire,
-    Wire,
-    by_nccl,
-    card,
-    suit_nccl,
-    within,
-)
 from roundlog.kernels.scratch import empty
+
+FOREVER = timedelta(days=365)
+"""Timeout of collectives. A rank may wait for hours, as rank 0 validates; a lost one is found by its signs of life."""
+
+PATIENCE = 0.5
+"""Seconds after which a waiting rank asks whether the others are still there."""
+
+_LOOK = 5e-5
+"""Seconds between two looks at a collective of nccl."""
+
+_SECONDS_TO_ABORT = 3.0
+"""Time that nccl gets to let go of its device. It may hang for the same reason as the collective did."""
 
 _SECONDS_TO_CLOSE = 10.0
 
-_MOST_BYTES = 1 << 30
-"""Bytes of a rank's message at most: what it tells of a step's log is the longest."""
+T = TypeVar("T")
 
 
 class Ranks:
@@ -57,18 +58,19 @@ class Ranks:
     """Whether this process has left ranks in the midst of what they do together. Threads of PyTorch's wait for them
     then, and abort a process that ends in the usual way."""
 
-    def __init__(self, group: dist.ProcessGroup, rank: int, size: int, membership: Membership) -> None:
+    def __init__(self, group: dist.ProcessGroup, membership: Membership) -> None:
         """group: of gloo."""
-        self.rank, self.size = rank, size
+        self.rank, self.size = membership.rank, membership.size
         self.membership = membership
         self.device = CPU
         """The device on which this rank computes."""
         self._cards: list[str] = []
-        self._between_cpus: Wire = Gloo(group, membership)
-        self._between_devices: Wire = StagedWire(self._between_cpus, rank)
+        self._gloo = group
+        self._nccl: dist.ProcessGroup | None = None
+        """The group between the devices of all ranks, if there is one."""
 
     def use(self, device: torch.device) -> None:
-        """Chooses the device on which this rank computes, and with all others the wire between their devices. All ranks
+        """Choose the device on which this rank computes, and with all others how tensors go between devices. All ranks
         call it, before anything lies on a device. Raises LostRankError."""
         if device.type == "cuda":
             if device.index is None:
@@ -79,203 +81,313 @@ class Ranks:
         before, self._cards = self._cards, cards
         self.device = device
         if not suit_nccl(cards):
-            self._between_devices = StagedWire(self._between_cpus, self.rank)
+            self._nccl = None
         elif cards != before:
-            self._between_devices = by_nccl(self.membership, device)
+            self._nccl = nccl_group()
             # The first collective connects all: what is wrong with that is said now.
             self.gather_all(torch.zeros(1, device=device), [1] * self.size)
 
-    def _wire(self, x: torch.Tensor) -> Wire:
-        return self._between_cpus if x.device.type == "cpu" else self._between_devices
-
     def close(self) -> bool:
-        """Lets go of all connections, once the others have left, too. Whether that has ended in time."""
-        if isinstance(self._between_devices, Nccl):
-            self._between_devices.close()
-        has_ended = within(_SECONDS_TO_CLOSE, dist.destroy_process_group)
+        """Close all connections, once the others have left, too. Return whether that has ended in time."""
+        has_ended = _ends_within(_SECONDS_TO_CLOSE, dist.destroy_process_group)
         # Gloo's threads end with the last reference, and not while the interpreter is taken down.
-        del self._between_cpus, self._between_devices
+        del self._gloo, self._nccl
         return has_ended
 
     def give_up(self, reason: str) -> None:
-        """Leaves the other ranks, wherever they are; each ends with a sentence that has this reason. Nothing is sent
+        """Leave the other ranks, wherever they are; each ends with a sentence that has this reason. Nothing is sent
         afterwards."""
         self.membership.is_leaving = True
         self.membership.leave(reason)
 
-    # Shares of a tensor.
-
-    def share(self, numel: int, rank: int | None = None) -> tuple[int, int]:
-        """(first, last): the elements first <= i < last of a tensor that a rank (None: this one) owns."""
-        width = self._width(numel)
-        first = (self.rank if rank is None else rank) * width
-        return min(first, numel), min(first + width, numel)
-
-    def _width(self, numel: int) -> int:
-        return -(-numel // self.size)
+    def share(self, numel: int, rank: int) -> tuple[int, int]:
+        """Return (first, last): of a tensor, a rank owns the elements first <= i < last."""
+        width = -(-numel // self.size)
+        return min(rank * width, numel), min((rank + 1) * width, numel)
 
     # Collectives to which every rank gives something.
 
     def to_owners(self, parts: Sequence[Sequence[torch.Tensor]], incoming: Sequence[int]) -> list[torch.Tensor]:
-        """Parts of all ranks for this one, by rank. parts: what this one has for every rank, flat and in pieces.
-        incoming: the numbers of elements that come from each.
+        """All-to-all: return the parts of all ranks for this one, by rank. parts: what this one has for every rank,
+        flat and in pieces. incoming: the numbers of elements that come from each.
 
         Sums are exchanged by it too, in place of a reduce-scatter: gloo's is an all-reduce that throws all but a
         share away."""
         outgoing = [sum(map(len, pieces)) for pieces in parts]
         pieces = [piece for pieces in parts for piece in pieces]
         like = pieces[0] if pieces else torch.empty(0, dtype=torch.int64, device=self.device)
-        together, received = (_memory(size, like) for size in (sum(outgoing), sum(incoming)))
+        together = _memory(sum(outgoing), like)
         if pieces:
             torch.cat(pieces, out=together)
-        self._wire(together).to_owners(received, together, incoming, outgoing)
-        return list(received.split(list(incoming)))
+        sent = self._where_sent(together)
+        received = _memory(sum(incoming), sent)
+        sizes = list(incoming), list(outgoing)
+        self._run(sent, lambda group: [dist.all_to_all_single(received, sent, *sizes, group=group, async_op=True)])
+        return list(received.to(together.device).split(list(incoming)))
 
     def gather_all(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Every rank's tensor; `sizes` are their numbers of elements."""
+        """All-gather: return every rank's tensor. sizes: their numbers of elements."""
         width = max(sizes)
         if not width:
             return [mine.new_empty(0) for _ in sizes]
-        whole = _memory(self.size * width, mine)
-        self._gather(whole, F.pad(mine, (0, width - mine.numel())) if mine.numel() < width else mine)
+        sent = self._where_sent(F.pad(mine, (0, width - mine.numel())) if mine.numel() < width else mine.contiguous())
+        whole = _memory(self.size * width, sent)
+        own = _carried(sent)
+        to = list(_carried(whole).split(own.numel()))
+        self._run(sent, lambda group: [dist.all_gather(to, own, group=group, async_op=True)])
+        whole = whole.to(mine.device)
         return [whole[rank * width : rank * width + size] for rank, size in enumerate(sizes)]
 
-    def _gather(self, whole: torch.Tensor, mine: torch.Tensor) -> None:
-        self._wire(whole).gather(_carried(whole), _carried(mine.contiguous()))
-
     def numbers(self, *mine: int) -> list[list[int]]:
-        """Every rank's numbers, as many as this one's, by rank."""
+        """Return every rank's numbers, as many as this one's, by rank."""
         own = torch.tensor(mine, dtype=torch.int64)
         return [x.tolist() for x in self.gather_all(own, [len(mine)] * self.size)]
 
-    # Broadcasts, and bytes of all.
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """Return every rank's bytes."""
+        sizes = [size for (size,) in self.numbers(len(data))]
+        return [x.numpy().tobytes() for x in self.gather_all(_as_tensor(data), sizes)]
+
+    # Broadcasts.
 
     def broadcast(self, x: torch.Tensor, source: int = 0) -> None:
-        """Makes x what it is at rank `source`, in place."""
+        """Make x what it is at rank `source`, in place."""
         self.broadcast_together([(x, source)])
 
     def broadcast_together(self, messages: Sequence[tuple[torch.Tensor, int]]) -> None:
         """`broadcast` of several tensors, each with its source, at the same time: a connection has two directions."""
-        flat = [(_carried(x), source) for x, source in messages]
-        if flat:
-            self._wire(flat[0][0]).broadcast(flat)
+        if not messages:
+            return
+        sent = [self._where_sent(x) for x, _ in messages]
+        flat = [(_carried(x), source) for x, (_, source) in zip(sent, messages, strict=True)]
+        self._run(sent[0], lambda group: [dist.broadcast(x, source, group=group, async_op=True) for x, source in flat])
+        for (x, source), here in zip(messages, sent, strict=True):
+            if here is not x and source != self.rank:
+                x.copy_(here)
 
     def broadcast_bytes(self, data: bytes | None) -> bytes:
-        """The bytes of rank 0; the others give None."""
+        """Return the bytes of rank 0; the others give None."""
         size = torch.tensor([len(data or b"")])
-        self.broadcast(size, 0)
-        if not int(size):
-            return b""
-        x = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(int(size), dtype=torch.uint8)
-        self.broadcast(x, 0)
+        self.broadcast(size)
+        x = _as_tensor(data) if data else torch.empty(int(size), dtype=torch.uint8)
+        if len(x):
+            self.broadcast(x)
         return x.numpy().tobytes()
 
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes. Raises LostRankError, before any memory is taken, for more than any message has."""
-        sizes = [size for (size,) in self.numbers(len(data))]
-        for rank, size in enumerate(sizes):
-            if not 0 <= size <= _MOST_BYTES:
-                raise self.membership.foreign(rank, f"the announcement of {size} bytes")
-        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-        return [x.numpy().tobytes() for x in self.gather_all(mine, sizes)]
+    # How they are sent.
+
+    def _where_sent(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x where it can be sent from: as it is, or a copy in CPU memory."""
+        return x if x.device.type == "cpu" or self._nccl is not None else x.cpu()
+
+    def _run(self, sent: torch.Tensor, start: Callable[[Any], Sequence[Any]]) -> None:
+        """Start collectives (`Work` of torch.distributed) in the group that carries `sent`, and return when they have
+        ended. Raises LostRankError where another rank has."""
+        with self.membership.collective():
+            if sent.device.type == "cpu":
+                self._run_by_gloo(lambda: start(self._gloo))
+            else:
+                self._run_by_nccl(self._nccl, lambda: start(self._nccl))
+
+    def _run_by_gloo(self, start: Callable[[], Sequence[Any]]) -> None:
+        for work in start():
+            while True:
+                self.membership.require_staying()
+                # Asked before the wait: a collective may end between a wait that was too short and a question after.
+                had_ended = work.is_completed()
+                try:
+                    work.wait(timedelta(seconds=PATIENCE))
+                    break
+                except RuntimeError as error:
+                    if had_ended:
+                        # A connection is gone. Who has gone with it is known a little later.
+                        raise self._failed(error) from error
+                    self.membership.require_all()
+                    self.membership.tell_late()
+
+    def _run_by_nccl(self, group: Any, start: Callable[[], Sequence[Any]]) -> None:
+        """Poll collectives of nccl until they have ended. `Work.wait` makes only the device wait, and with a timeout
+        gives the group up. The call that starts a collective may itself hang where a rank is lost, since the first one
+        connects all: it is made on another thread."""
+        is_given_up = threading.Event()
+        stream = _stream(self.device)
+
+        def run() -> None:
+            with stream:
+                for work in start():
+                    while not work.is_completed():
+                        if is_given_up.is_set():
+                            return
+                        time.sleep(_LOOK)
+                    # An error of the collective is raised here, too.
+                    work.wait()
+
+        try:
+            _watched(self.membership, run)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            is_given_up.set()
+            lost = error if isinstance(error, LostRankError) else self._failed(error)
+            # What still runs on the device would keep others from it: this process may go on alone.
+            _ends_within(_SECONDS_TO_ABORT, group.abort)
+            raise lost from error
+
+    def _failed(self, error: Exception) -> LostRankError:
+        """Return the error that names the rank whose loss made a collective fail, once it is known."""
+        return self.membership.why() or LostRankError(
+            f"the connection to another rank is lost ({str(error).partition(chr(10))[0][:200]}), though all of them "
+            "are there: check the network, and run the same command again"
+        )
+
+
+def _watched(membership: Membership, call: Callable[[], T]) -> T:
+    """Make a call that may hang where a rank is lost, on another thread, and return its result. Raises LostRankError
+    once one is."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="collective", daemon=True).start()
+    while True:
+        try:
+            return future.result(PATIENCE)
+        except TimeoutError:
+            if future.done():
+                raise
+        membership.require_all()
+        membership.tell_late()
+
+
+def _ends_within(seconds: float, function: Callable[[], object]) -> bool:
+    """Call a function that may hang, on another thread; return whether it has ended within `seconds`. Its errors are
+    ignored."""
+
+    def call() -> None:
+        with suppress(Exception):
+            function()
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
 
 
 def _carried(x: torch.Tensor) -> torch.Tensor:
-    """A tensor as wires take it: none carries truth values, and not all carry numbers of 16 bits."""
+    """Return a tensor as groups take it: none carries truth values, and not all carry numbers of 16 bits."""
     return bytes_of(x) if x.element_size() < 4 else x
 
 
 def bytes_of(x: torch.Tensor) -> torch.Tensor:
-    """uint8: the memory of a flat tensor without gaps."""
+    """Return uint8: the memory of a flat tensor without gaps."""
     # A single element may have any stride; a new axis has that of one element.
     return x.unsqueeze(-1).view(torch.uint8).view(-1)
 
 
+def _as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
 def _memory(numel: int, like: torch.Tensor) -> torch.Tensor:
-    """A flat tensor of a dtype and on a device, uninitialised."""
+    """Return a flat tensor of a dtype and on a device, uninitialised."""
     return empty((numel,), like.dtype) if like.device.type == "cpu" else like.new_empty(numel)
 
 
-def connect(
-    address: tuple[str, int],
-    rank: int,
-    size: int,
-    name: str,
-    *,
-    is_host: bool,
-    loopback: str | None,
-    seconds: float = 60,
-) -> Ranks:
-    """The ranks of a run, once all of them are there.
+def _stream(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which another thread computes on the device after what this one has computed there."""
+    return torch.cuda.stream(torch.cuda.current_stream(device)) if device.type == "cuda" else nullcontext()
 
-    address: host and port of the store. is_host: whether this process holds the store. loopback: address on the
-    loopback interface, if all ranks are on this machine; nothing that this process opens can be reached from elsewhere
-    then. name: tells this run from others in the same store. Raises LostRankError if a rank does not come within so
-    many seconds."""
+
+def card(device: torch.device) -> str:
+    """Return the CUDA device and the version of nccl, for the ranks to compare; "" where nccl cannot send from it."""
+    if device.type != "cuda" or not dist.is_nccl_available():
+        return ""
+    return f"{torch.cuda.get_device_properties(device).uuid} {torch.cuda.nccl.version()}"
+
+
+def suit_nccl(cards: Sequence[str]) -> bool:
+    """Return whether nccl can send between these `card`s of all ranks: it refuses two ranks on one device, and other
+    versions."""
+    devices, versions = zip(*(one.partition(" ")[::2] for one in cards), strict=True)
+    # A rank without a card names no version, either.
+    return len(set(devices)) == len(cards) and len(set(versions)) == 1
+
+
+def nccl_group() -> dist.ProcessGroup:
+    """Return a new group between the devices of all ranks; all of them call this."""
+    # Nccl's own watch would abort this process before it could name the lost rank, and end it where all is well.
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+    os.environ["TORCH_NCCL_ENABLE_MONITORING"] = "0"
+    group = dist.new_group(backend="nccl", timeout=FOREVER)
+    assert isinstance(group, dist.ProcessGroup), "every rank is a member"
+    return group
+
+
+def connect(launch: Launch, seconds: float = 60) -> Ranks:
+    """Return the ranks of a launch, once all of them are there. Raises LostRankError if a rank does not come within
+    `seconds`."""
     patience = timedelta(seconds=seconds)
-    host, port = address
+    host, port = launch.host, launch.port
     try:
-        if loopback is not None:
+        listening = None
+        if launch.loopback is not None:
             # Gloo would look up this machine's name to find an address to listen on.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        listening = None
-        if is_host and loopback is not None:
-            # A store that listens by itself does so on all interfaces.
-            family = socket.AF_INET6 if ":" in loopback else socket.AF_INET
-            listening = socket.create_server((loopback, port), family=family).detach()
-        store = TCPStore(host, port, None, is_host, patience, wait_for_workers=False, master_listen_fd=listening)
+            if launch.is_host:
+                # A store that listens by itself does so on all interfaces.
+                family = socket.AF_INET6 if ":" in launch.loopback else socket.AF_INET
+                listening = socket.create_server((launch.loopback, port), family=family).detach()
+        store = TCPStore(host, port, None, launch.is_host, patience, wait_for_workers=False, master_listen_fd=listening)
         own = TCPStore(host, port, None, False, patience, wait_for_workers=False)
-        membership = Membership(PrefixStore(f"{name}/membership", own), rank, size, seconds)
-        _connect_all(PrefixStore(f"{name}/group", store), membership)
+        membership = Membership(PrefixStore(f"{launch.name}/membership", own), launch.rank, launch.size, seconds)
+        _connect_all(PrefixStore(f"{launch.name}/group", store), membership)
+    except LostRankError:
+        if launch.is_host:
+            # The others look into the store once more.
+            time.sleep(4 * PATIENCE)
+        raise
     except (RuntimeError, OSError) as error:
-        if isinstance(error, LostRankError):
-            raise
         raise LostRankError(
             f"the ranks cannot reach each other by {host}:{port} ({str(error).partition(chr(10))[0][:200]}): check the "
             "address that the launcher was given"
         ) from error
     group = dist.group.WORLD
     assert group is not None
-    return Ranks(group, rank, size, membership)
+    return Ranks(group, membership)
 
 
 def _connect_all(store: Store, membership: Membership) -> None:
-    """Connects all ranks by gloo. That waits for a rank which has ended meanwhile: on a thread of its own, so that this
-    one can ask. Raises LostRankError, RuntimeError."""
-    has_ended = threading.Event()
-    errors: list[Exception] = []
-
-    def connect() -> None:
-        try:
-            dist.init_process_group(
-                "gloo", store=store, rank=membership.rank, world_size=membership.size, timeout=FOREVER
-            )
-        except Exception as error:
-            errors.append(error)
-        has_ended.set()
-
-    threading.Thread(target=connect, name="connect", daemon=True).start()
-    while not has_ended.wait(PATIENCE):
-        try:
-            membership.require_all()
-        except LostRankError:
-            Ranks.unfinished = True
-            raise
-    if errors:
-        raise membership.why() or errors[0]
+    """Connect all ranks by gloo. Raises LostRankError where one has ended meanwhile, which gloo waits for, and
+    RuntimeError."""
+    rank, size = membership.rank, membership.size
+    try:
+        _watched(
+            membership,
+            lambda: dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=FOREVER),
+        )
+    except LostRankError:
+        Ranks.unfinished = True
+        raise
+    except RuntimeError as error:
+        raise membership.why() or error from error
 
 
 def disconnect(ranks: Ranks, reason: str | None = None) -> None:
-    """Leaves the group. reason: the error that this rank ends with, for the others."""
-    ranks.membership.leave(reason)
+    """Leave the group. reason: the error that this rank ends with, for the others."""
+    membership = ranks.membership
+    membership.leave(reason)
     # So that no rank closes the store while another one still uses it.
     deadline = time.monotonic() + 2
-    while ranks.membership.lost is None and time.monotonic() < deadline and not ranks.membership.all_have_left():
+    while membership.lost is None and time.monotonic() < deadline and not membership.all_have_left():
         time.sleep(0.01)
     if ranks.rank == 0:
         # The store may lie with this process, and the others look into it once more.
         time.sleep(0.5)
-    in_order = reason is None and ranks.membership.lost is None and not ranks.membership.is_leaving
+    in_order = reason is None and membership.lost is None and not membership.is_leaving
     if not (in_order and ranks.close()):
         Ranks.unfinished = True
 
@@ -285,7 +397,8 @@ MAX_RANKS = 4096
 
 
 class LaunchError(RuntimeError):
-    """The environment names ranks in a way that no launcher does, or asks ranks for what they do not do."""
+    """The environment names ranks in a way that no launcher does, or ranks were asked for a job that they cannot
+    execute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +421,7 @@ class Launch:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Launch | None:
-        """Launch of an environment; None if it names no ranks, or a single one. Raises LaunchError."""
+        """Return the launch of an environment; None if it names no ranks, or a single one. Raises LaunchError."""
         if environment.get("WORLD_SIZE", "1") == "1":
             return None
         size = _number(environment, "WORLD_SIZE", 1, MAX_RANKS)
@@ -327,15 +440,15 @@ class Launch:
         return cls(rank, size, host, port, name, rank == 0 and not by_agent, local_rank, loopback)
 
     def device(self, chosen: str) -> str:
-        """The device of this process, where a person has chosen one for all of them: of `cuda`, every process of a
-        machine has a device of its own, as long as there are so many, as torchrun's users expect."""
+        """Return the device of this process, where a person has chosen one for all of them: of `cuda`, every process of
+        a machine has a device of its own, as long as there are so many, as torchrun's users expect."""
         count = torch.cuda.device_count() if chosen == "cuda" and self.local_rank is not None else 0
         return f"cuda:{(self.local_rank or 0) % count}" if count else chosen
 
 
 def _loopback(environment: Mapping[str, str], host: str, size: int) -> str | None:
-    """Address on the loopback interface, if all ranks are on this machine. No name is looked up: many machines have
-    their own on that interface, by which other machines reach them. Raises LaunchError."""
+    """Return an address on the loopback interface, if all ranks are on this machine. No name is looked up: many
+    machines have their own on that interface, by which other machines reach them. Raises LaunchError."""
     try:
         literal = "127.0.0.1" if host == "localhost" else host if ipaddress.ip_address(host).is_loopback else None
     except ValueError:
@@ -368,7 +481,7 @@ class _Terminated(KeyboardInterrupt):
 
 @contextmanager
 def joined(launch: Launch, seconds: float = 300) -> Iterator[Ranks]:
-    """The ranks of a launch, from when all of them are there. Where this rank ends with an error, the others are told.
+    """A block with the ranks of a launch, once all are there. Where this rank ends with an error, the others are told.
 
     Where this process is terminated because another rank is lost, that becomes the LostRankError that names it; else
     KeyboardInterrupt. After an error SIGTERM stays ignored, so that this process can say why it ends. To be called on
@@ -382,15 +495,7 @@ def joined(launch: Launch, seconds: float = 300) -> Iterator[Ranks]:
     before = signal.signal(signal.SIGTERM, terminated)
     ranks: Ranks | None = None
     try:
-        ranks = connect(
-            (launch.host, launch.port),
-            launch.rank,
-            launch.size,
-            launch.name,
-            is_host=launch.is_host,
-            loopback=launch.loopback,
-            seconds=seconds,
-        )
+        ranks = connect(launch, seconds)
         yield ranks
         disconnect(ranks)
         signal.signal(signal.SIGTERM, before)

@@ -1,14 +1,13 @@
-"""Orders of rank 0 to the ranks that serve it, their agreement on what all of them have, by which a broken memory or
-network is found within an interval, and their rounding, by the log of the whole step, and into it.
+"""Orders of rank 0 to the ranks that serve it; the digest that finds a broken memory or network at the end of an
+interval; and the rounding of a rank, by the log of the whole step, and into it.
 
 A rank rounds its slices and its shares of sums alone, and whole values as every other rank does. So it has two
-roundings, one for what is its own, and one that is in the same state on every rank."""
+roundings, one for its own values, and one that is in the same state on every rank."""
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -20,7 +19,6 @@ import torch
 from roundlog.arithmetic import DisturbedError
 from roundlog.commitments import canonical
 from roundlog.execution.ranks.group import Ranks
-from roundlog.execution.ranks.membership import RankWait
 from roundlog.log import Entries
 from roundlog.log.payload import decode, encode
 from roundlog.number_format import Format
@@ -46,7 +44,7 @@ class RoundingOrder:
 
     @classmethod
     def of(cls, rounding: Rounding) -> RoundingOrder:
-        """The one that follows from rank 0's rounding. Raises TypeError for another policy than `certified`."""
+        """Return the order for rank 0's rounding. Raises TypeError for another policy than `certified`."""
         if isinstance(rounding, Recorder):
             return cls(True, rounding.guard, 1.0, 0, False)
         if isinstance(rounding, Follower):
@@ -56,7 +54,7 @@ class RoundingOrder:
 
 
 def log_bytes(rounding: Rounding) -> bytes:
-    """The log that rank 0 follows in this step, for the others."""
+    """Return the log that rank 0 follows in this step, for the others."""
     log = rounding.log if isinstance(rounding, Follower) else None
     return b"" if log is None else encode(log)
 
@@ -67,7 +65,7 @@ class RankRounding:
     def __init__(self, orders: RoundingOrder, rank: int, step: int, log: bytes) -> None:
         self._own, self._shared = (self._made(orders, seed, step, log) for seed in (rank + 1, 0))
         self._tells_all = rank == 0
-        """Whether what every rank finds is told by this one."""
+        """Whether this rank tells what all of them find."""
 
     @staticmethod
     def _made(orders: RoundingOrder, seed: int, step: int, log: bytes) -> Recorder | Follower:
@@ -86,17 +84,17 @@ class RankRounding:
         format: Format,
         window: Window | None,
     ) -> torch.Tensor:
-        """Rounds this rank's part of an operator; without a window, all of an operator that it computes alone."""
+        """Round this rank's part of an operator; without a window, all of an operator that it computes alone."""
         return self._own.round(index, operator, inputs, attributes, format, window)
 
     def shared(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
     ) -> torch.Tensor:
-        """Rounds an operator that every rank rounds."""
+        """Round an operator that every rank rounds."""
         return self._shared.round(index, operator, inputs, attributes, format)
 
     def told(self) -> bytes:
-        """Message of this rank about the step, for `collect`."""
+        """Return the message of this rank about the step, for `collect`."""
         told = (self._own, self._shared) if self._tells_all else (self._own,)
         if isinstance(self._own, Recorder):
             entries: dict[int, Entries] = {}
@@ -107,51 +105,23 @@ class RankRounding:
             return encode(entries)
         findings = [asdict(finding) for one in told if isinstance(one, Follower) for finding in one.findings]
         followed = sum(one.followed for one in told if isinstance(one, Follower))
-        return json.dumps({"findings": findings, "followed": followed}).encode()
+        return json.dumps([followed, findings]).encode()
 
 
-def collect(rounding: Rounding, told: Sequence[bytes], foreign: Callable[[int, str], Exception]) -> None:
-    """Puts what all ranks have told of a step into rank 0's rounding, in program order.
-
-    foreign: makes the error that is raised for a rank, by its number, which tells what is nothing of the kind."""
-    logs: list[Mapping[int, Entries]] = []
-    found: list[LogFinding] = []
-    for rank, one in enumerate(told):
-        try:
-            if isinstance(rounding, Recorder):
-                logs.append(decode(one, None))
-            else:
-                assert isinstance(rounding, Follower)
-                followed, findings = _read_findings(one)
-                rounding.followed += followed
-                found += findings
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise foreign(rank, f"{len(one)} bytes that tell nothing of a step's log") from error
+def collect(rounding: Rounding, told: Sequence[bytes]) -> None:
+    """Put the messages of all ranks about a step into rank 0's rounding, in program order."""
     if isinstance(rounding, Recorder):
-        rounding.entries = _joined(logs)
+        logs = [decode(one, None) for one in told]
+        operators = sorted({index for log in logs for index in log})
+        rounding.entries = {index: in_order([log[index] for log in logs if index in log]) for index in operators}
         return
     assert isinstance(rounding, Follower)
+    found: list[LogFinding] = []
+    for followed, findings in map(json.loads, told):
+        rounding.followed += followed
+        found += [LogFinding(**{**one, "kind": LogFindingKind(one["kind"])}) for one in findings]
     room = MAX_FINDINGS - len(rounding.findings)
     rounding.findings += sorted(found, key=lambda finding: (finding.operator, finding.element))[: max(room, 0)]
-
-
-def _read_findings(told: bytes) -> tuple[int, list[LogFinding]]:
-    """The number of entries that another rank has followed, and its findings. Raises what reading JSON raises, and
-    TypeError."""
-    said = json.loads(told)
-    found = [LogFinding(**{**item, "kind": LogFindingKind(item["kind"])}) for item in said["findings"]]
-    for finding in found:
-        numbers = finding.step, finding.operator, finding.element
-        if not all(type(number) is int for number in numbers) or not isinstance(finding.message, str):
-            raise TypeError("a finding has numbers and a message")
-    if type(said["followed"]) is not int or said["followed"] < 0:
-        raise TypeError("entries are counted")
-    return said["followed"], found
-
-
-def _joined(logs: Sequence[Mapping[int, Entries]]) -> dict[int, Entries]:
-    operators = sorted({index for log in logs for index in log})
-    return {index: in_order([log[index] for log in logs if index in log]) for index in operators}
 
 
 class DisagreementError(RuntimeError):
@@ -173,17 +143,17 @@ class Agreement:
         self._digest = sha256()
 
     def received(self, value: torch.Tensor) -> torch.Tensor:
-        """Takes a value that every rank has received, bit for bit, and returns it."""
+        """Add a value that every rank has received, bit for bit, to the digest, and return it."""
         self._take(value)
         return value
 
     def begin_anew(self) -> None:
-        """Forgets what was received since the last comparison; all ranks call it. Rank 0 may have given up an interval,
-        and a new executor has received nothing yet."""
+        """Start a new digest; all ranks call it. Rank 0 may have given up an interval, and a new executor has received
+        nothing yet."""
         self._digest = sha256()
 
     def after(self, step: int, states: Sequence[torch.Tensor]) -> None:
-        """Compares at the end of an interval; all ranks call it after every step. Raises DisagreementError on all of
+        """Compare at the end of an interval; all ranks call it after every step. Raises DisagreementError on all of
         them where one differs."""
         if (step + 1) % self._interval:
             return
@@ -200,7 +170,8 @@ class Agreement:
 
 
 def _disagreement(said: Sequence[bytes], step: int, ranks: Ranks) -> DisagreementError:
-    """The error that names the ranks that differ from more than half of all; or from rank 0, if no half agrees."""
+    """Return the error that names the ranks that differ from more than half of all; or from rank 0, if no half
+    agrees."""
     most = max(set(said), key=said.count)
     is_majority = 2 * said.count(most) > len(said)
     right = most if is_majority else said[0]
@@ -212,11 +183,6 @@ def _disagreement(said: Sequence[bytes], step: int, ranks: Ranks) -> Disagreemen
         rank_0_differs=right != said[0],
     )
 
-
-_HEADER = struct.Struct("<Bq?qdq?qq")
-"""The kind, the step or slot, and the other fields of an order."""
-
-_NO_ROUNDING = RoundingOrder(False, 0, 0.0, 0, False)
 
 GO_ON = -1
 """The step begins with the states that the step before it has left."""
@@ -242,19 +208,17 @@ class RankOrder:
     kind: OrderKind
     number: int = 0
     """Number of the step, or of the slot."""
-    rounding: RoundingOrder = _NO_ROUNDING
+    rounding: RoundingOrder | None = None
+    """How to round in a step."""
     coming: int = GO_ON
     """Number of tensors of the state that are sent before the step, or GO_ON."""
     passes: int = 1
     """Micro-batches into which each rank cuts its samples."""
 
 
-def give(ranks: Ranks, order: RankOrder) -> None:
-    """Gives an order, on rank 0."""
-    of = order.rounding
-    fields = (of.records, of.guard, of.share, of.secret, of.has_log)
-    header = _HEADER.pack(order.kind, order.number, *fields, order.coming, order.passes)
-    ranks.broadcast(torch.frombuffer(bytearray(header), dtype=torch.uint8))
+def give(ranks: Ranks, order: RankOrder, log: bytes = b"") -> None:
+    """Give an order, on rank 0. log: of the step, if one is followed."""
+    ranks.broadcast_bytes(json.dumps(asdict(order)).encode() + b"\n" + log)
 
 
 class Giver:
@@ -266,11 +230,11 @@ class Giver:
         """Whether the other ranks have done what was ordered, and wait for the next order."""
 
     @contextmanager
-    def given(self, order: RankOrder) -> Iterator[None]:
+    def given(self, order: RankOrder, log: bytes = b"") -> Iterator[None]:
         """A block in which this rank does its part of an order. Of its errors, the other ranks share those that all
         raise at the same place."""
         self.is_idle = False
-        give(self._ranks, order)
+        give(self._ranks, order, log)
         try:
             yield
         except (DisturbedError, DisagreementError):
@@ -279,10 +243,11 @@ class Giver:
         self.is_idle = True
 
 
-def next_order(ranks: Ranks) -> RankOrder:
-    """The next order of rank 0, on another rank."""
-    header = torch.empty(_HEADER.size, dtype=torch.uint8)
-    with ranks.membership.stragglers.expecting(RankWait.ORDER):
-        ranks.broadcast(header)
-    kind, number, *fields, coming, passes = _HEADER.unpack(header.numpy().tobytes())
-    return RankOrder(OrderKind(kind), number, RoundingOrder(*fields), coming, passes)
+def next_order(ranks: Ranks) -> tuple[RankOrder, bytes]:
+    """Return the next order of rank 0, on another rank, and the log that is followed."""
+    with ranks.membership.patience():
+        told = ranks.broadcast_bytes(None)
+    head, _, log = told.partition(b"\n")
+    order = json.loads(head)
+    rounding = order["rounding"] and RoundingOrder(**order["rounding"])
+    return RankOrder(**{**order, "kind": OrderKind(order["kind"]), "rounding": rounding}), log

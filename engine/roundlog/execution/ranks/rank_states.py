@@ -10,6 +10,7 @@ read them, and the stores these lead to."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -43,7 +44,7 @@ class Ownership:
     """Sums over the batch that only one rank reads, such as most gradients -> the rank."""
 
     def left_to_others(self, rank: int) -> frozenset[int]:
-        """Operators that this rank does not compute."""
+        """Return the operators that this rank does not compute."""
         return frozenset(index for index, owner in self.operators.items() if owner != rank)
 
 
@@ -57,7 +58,8 @@ class _Update:
 
 
 def ownership(program: Program, analysis: Analysis, size: int) -> Ownership:
-    """The owners among so many ranks, by bytes, largest first. All analyses of a program for ranks give the same."""
+    """Share updates out among `size` ranks, by bytes, largest first. All analyses of a program for ranks give the
+    same owners."""
     readers = _readers(program)
     reaches = _reached(program, analysis, readers)
     updates: list[_Update] = []
@@ -90,7 +92,7 @@ def ownership(program: Program, analysis: Analysis, size: int) -> Ownership:
 
 
 def _readers(program: Program) -> list[list[int]]:
-    """The operators that read each value, in program order."""
+    """Return the operators that read each value, in program order."""
     found: list[list[int]] = [[] for _ in program.nodes]
     for index, node in enumerate(program.nodes):
         for value in node.inputs:
@@ -99,8 +101,8 @@ def _readers(program: Program) -> list[list[int]]:
 
 
 def _reached(program: Program, analysis: Analysis, readers: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Operators of whole values that lead to stores and nowhere else -> the slots of these. They read no samples, so
-    that no rank waits for another one in them."""
+    """Return operators of whole values that lead to stores and nowhere else -> the slots of these. They read no
+    samples, so that no rank waits for another one in them."""
     layouts = analysis.layouts
     found: dict[int, int] = {}
     for index in reversed(range(len(program.nodes))):
@@ -117,7 +119,7 @@ def _reached(program: Program, analysis: Analysis, readers: Sequence[Sequence[in
 
 
 def _shared_out(program: Program, updates: list[_Update], size: int) -> dict[int, int]:
-    """Slots of updates -> the rank that owns them."""
+    """Return slots of updates -> the rank that owns them."""
     nbytes = {integer(node.attributes, "slot"): node.type.nbytes for node in program.nodes if node.op == "state"}
     weighed = [(sum(nbytes[slot] for slot in _slots(one.kept)), one) for one in updates]
     loads, found = [0] * size, {}
@@ -135,7 +137,7 @@ def _slots(bits: int) -> Iterator[int]:
 
 
 class KeptStates:
-    """This rank's part of the state: the one that the ranks have come to last."""
+    """This rank's part of the newest state."""
 
     def __init__(self, program: Program, ranks: Ranks, owners: Ownership) -> None:
         self._ranks, self._owners = ranks, owners
@@ -148,7 +150,7 @@ class KeptStates:
         """The memory of the slots that one rank computes for all, and that rank."""
 
     def begin(self, states: Sequence[torch.Tensor] | None, count: int) -> None:
-        """Takes this rank's part of a state of so many tensors that rank 0 sends; the other ranks give None. All ranks
+        """Take this rank's part of a state of `count` tensors that rank 0 sends; the other ranks give None. All ranks
         call it. states: each tensor is read once."""
         if not self.tensors:
             self._set_up()
@@ -160,7 +162,7 @@ class KeptStates:
             self._ranks.broadcast(state.view(-1))
 
     def _set_up(self) -> None:
-        """Takes the memory of all slots. Slots that a rank hands out lie one behind the other: they are one message."""
+        """Allocate all slots. Slots that a rank hands out lie one behind the other: they are one message."""
         self.tensors = [
             self._memory_of(kind) if mine else _elsewhere(kind)
             for kind, mine in zip(self._types, self._mine, strict=True)
@@ -175,12 +177,12 @@ class KeptStates:
             self._handed_out.append((memory, owner))
 
     def _message(self, slot: int) -> tuple[int, str]:
-        """(owner, dtype) of a slot that one rank hands out."""
+        """Return (owner, dtype) of a slot that one rank hands out."""
         return self._owners.handed_out[slot], self._types[slot].dtype.name
 
     def complete(self, slots: Sequence[int], computed: list[torch.Tensor]) -> None:
-        """Goes on to the next state. computed: these slots of it, which this rank has computed; emptied, so that their
-        memory is free. All ranks call it, and hand out what all need."""
+        """Write the next state over this one, and broadcast the slots that one rank computes for all. All ranks call
+        it. computed: these slots of the next state; emptied, so that their memory is free."""
         if not self.tensors:
             self._set_up()
         kept = set(map(_span, self.tensors))
@@ -196,11 +198,11 @@ class KeptStates:
         self._ranks.broadcast_together(self._handed_out)
 
     def everybodys(self) -> list[torch.Tensor]:
-        """The tensors that every rank has."""
+        """Return the tensors that every rank has."""
         return [state for slot, state in enumerate(self.tensors) if slot not in self._owners.kept]
 
     def give_slot(self, slot: int) -> torch.Tensor:
-        """A copy of one tensor that a single rank keeps. All ranks call it."""
+        """Return a copy of one tensor that a single rank keeps. All ranks call it."""
         owner = self._owners.kept[slot]
         is_here = owner == self._ranks.rank
         state = self.tensors[slot].clone() if is_here else self._memory_of(self._types[slot])
@@ -208,21 +210,17 @@ class KeptStates:
         return state
 
     def roots(self) -> dict[int, bytes]:
-        """The tensor roots of the slots that single ranks keep. All ranks call it. Raises LostRankError."""
+        """Return the tensor roots of the slots that single ranks keep. All ranks call it."""
         kept = self._owners.kept
         mine = b"".join(tensor_root(self.tensors[slot]) for slot, owner in kept.items() if owner == self._ranks.rank)
-        told = self._ranks.gather_bytes(mine)
-        for rank, one in enumerate(told):
-            if len(one) != 32 * (count := sum(owner == rank for owner in kept.values())):
-                raise self._ranks.membership.foreign(rank, f"{len(one)} bytes for the roots of {count} tensors")
-        left = [iter([one[i : i + 32] for i in range(0, len(one), 32)]) for one in told]
-        return {slot: next(left[owner]) for slot, owner in kept.items()}
+        told = [io.BytesIO(one) for one in self._ranks.gather_bytes(mine)]
+        return {slot: told[owner].read(32) for slot, owner in kept.items()}
 
     def _memory_of(self, kind: TensorType) -> torch.Tensor:
         return torch.empty(kind.shape, dtype=kind.dtype.torch_dtype, device=self._ranks.device)
 
     def is_here(self, slot: int) -> bool:
-        """Whether this rank has a slot."""
+        """Return whether this rank has a slot."""
         return self._mine[slot]
 
 
@@ -237,7 +235,7 @@ class SharedStates(LazyStates):
         return len(self._kept.tensors)
 
     def tensor(self, slot: int) -> torch.Tensor:
-        """A copy, which stays when the ranks go on."""
+        """Return a copy, which stays when the ranks go on."""
         slot = range(len(self))[slot]
         self._require()
         if self._kept.is_here(slot):
@@ -246,7 +244,7 @@ class SharedStates(LazyStates):
             return self._kept.give_slot(slot)
 
     def root(self) -> bytes:
-        """The state root. Every rank computes the tensor roots of what it keeps."""
+        """Return the state root. Every rank computes the tensor roots of what it keeps."""
         self._require()
         with self._orders.given(RankOrder(OrderKind.ROOTS)):
             elsewhere = self._kept.roots()
@@ -260,7 +258,7 @@ class SharedStates(LazyStates):
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """(first, end) of the memory in which a tensor lies, by its address."""
+    """Return (first, end) of the memory in which a tensor lies, by its address."""
     try:
         memory = tensor.untyped_storage()
         return memory.data_ptr(), memory.data_ptr() + memory.nbytes()
@@ -270,5 +268,5 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _elsewhere(kind: TensorType) -> torch.Tensor:
-    """A tensor of this type without memory or meaning, where another rank keeps one."""
+    """Return a tensor of this type without memory or meaning, where another rank keeps one."""
     return torch.empty((), dtype=kind.dtype.torch_dtype).expand(kind.shape)

@@ -32,8 +32,7 @@ from roundlog.execution.ranks.orders import (
     log_bytes,
     next_order,
 )
-from roundlog.execution.ranks.rank_passes import InOnePass, InPasses, RankPart, passes_of
-from roundlog.execution.ranks.rank_program import analyse_for
+from roundlog.execution.ranks.rank_part import RankPart, analyse_for, passes_of
 from roundlog.execution.ranks.rank_states import KeptStates, SharedStates, ownership
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import StepInputs, check, operator
@@ -57,22 +56,22 @@ class RankStep:
         self.program, self.f32_format = program, f32_format
         self._ranks, self._agreement, self._directory = ranks, Agreement(ranks, interval), directory
         self._parts: dict[int, RankPart] = {}
-        self._analysis = analyse_for(program, ranks.size)
-        self._owners = ownership(program, self._analysis, ranks.size)
+        self._owners = ownership(program, analyse_for(program, ranks.size), ranks.size)
         self._stored = _stored(program, self._owners.left_to_others(ranks.rank))
         self.kept = KeptStates(program, ranks, self._owners)
 
     def begin(self, states: Sequence[torch.Tensor] | None, count: int) -> None:
-        """Takes this rank's part of a state of so many tensors that rank 0 sends. All ranks call it."""
+        """Take this rank's part of a state of `count` tensors that rank 0 sends. All ranks call it."""
         self._agreement.begin_anew()
         self.kept.begin(states, count)
 
     def run(self, inputs: StepInputs, order: RankOrder, log: bytes) -> tuple[float | None, list[bytes]]:
-        """Goes on from the state that this rank has its part of to the next one. Returns the loss, None if the step
-        stops and the state stays, and what all ranks tell of their roundings. Raises DisturbedError if any rank was
+        """Execute a step on the state that this rank has its part of. Return the loss, None if the step stops and the
+        state stays, and what all ranks tell of their roundings. Raises DisturbedError if any rank was
         disturbed, and the state stays; DisagreementError, OSError.
 
         inputs: of the step; its states are not used."""
+        assert order.rounding is not None
         inputs = replace(inputs, states=self.kept.tensors)
         rounding = RankRounding(order.rounding, self._ranks.rank, inputs.step, log)
         result, state, disturbed = None, _WELL, None
@@ -99,13 +98,8 @@ class RankStep:
 
     def _part(self, passes: int) -> RankPart:
         if passes not in self._parts:
-            self._parts[passes] = (
-                InOnePass(self.program, self._ranks, self.f32_format, self._owners, self._analysis)
-                if passes == 1
-                else InPasses(
-                    self.program, self._ranks, self.f32_format, self._owners, passes, on_disk(self._directory)
-                )
-            )
+            directory = on_disk(self._directory)
+            self._parts[passes] = RankPart(self.program, self._ranks, self.f32_format, self._owners, passes, directory)
         return self._parts[passes]
 
 
@@ -119,7 +113,7 @@ def _stored(program: Program, left: frozenset[int]) -> list[int]:
 
 
 def on_disk(given: Path | None) -> Path:
-    """The given directory, or the one where temporary files lie."""
+    """Return the given directory, or the one where temporary files lie."""
     return Path(tempfile.gettempdir()) if given is None else given
 
 
@@ -166,7 +160,7 @@ class RanksExecutor:
         return self._orders.is_idle
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
-        """Executes one step, as `StepExecutor.run`. rounding: a Recorder or a Follower. observe: is called with whole
+        """Execute one step, as `StepExecutor.run`. rounding: a Recorder or a Follower. observe: is called with whole
         outputs, so this rank then executes the step alone. The next state is a `SharedStates`, to be read before the
         next step. Also raises LostRankError, DisagreementError."""
         if observe is not None:
@@ -178,8 +172,8 @@ class RanksExecutor:
             states = list(states)
         coming = len(states) if anew else GO_ON
         order = RankOrder(OrderKind.STEP, inputs.step, RoundingOrder.of(rounding), coming, self._passes)
-        with self._orders.given(order):
-            log = self._ranks.broadcast_bytes(log_bytes(rounding)) if order.rounding.has_log else b""
+        log = log_bytes(rounding)
+        with self._orders.given(order, log):
             if anew:
                 self._state = None
                 self._step.begin(states, coming)
@@ -194,7 +188,7 @@ class RanksExecutor:
                 raise
         if loss is None:
             return self._stop_of(inputs, rounding)
-        collect(rounding, told, self._ranks.membership.foreign)
+        collect(rounding, told)
         self._state = SharedStates(self._step.kept, self._orders, self._ranks_have)
         return StepResult(self._state, loss)
 
@@ -208,7 +202,7 @@ class RanksExecutor:
         return MicrobatchExecutor(self.program, self._micro_batches, on_disk(self._directory), self.f32_format)
 
     def _stop_of(self, inputs: StepInputs, rounding: Rounding) -> StepResult:
-        """Raises what one process raises: this rank executes the step again, alone, which stops at the same operator
+        """Raise what one process raises: this rank executes the step again, alone, which stops at the same operator
         and element."""
         self._alone.run(inputs, rounding)
         raise DisagreementError(
@@ -224,21 +218,23 @@ def serve(
     f32_format: Format = FLOAT32,
     interval: int = 1,
 ) -> int:
-    """Executes the steps that rank 0 tells of, on another rank, until it says that there are no more. Returns how many
+    """Execute the steps that rank 0 orders, on another rank, until it says that there are no more. Return how many
     had a result.
 
     inputs_of: the inputs of a step, from its number and the states before it. interval: as rank 0's. Raises
     ProgramError as `RanksExecutor`, LostRankError, DisagreementError, MachineError."""
     step = RankStep(program, ranks, f32_format, interval, None)
     done = 0
-    while (order := next_order(ranks)).kind != OrderKind.END:
+    while True:
+        order, log = next_order(ranks)
+        if order.kind == OrderKind.END:
+            return done
         if order.kind == OrderKind.SLOT:
             step.kept.give_slot(order.number)
             continue
         if order.kind == OrderKind.ROOTS:
             step.kept.roots()
             continue
-        log = ranks.broadcast_bytes(None) if order.rounding.has_log else b""
         if order.coming != GO_ON:
             step.begin(None, order.coming)
         try:
@@ -247,15 +243,14 @@ def serve(
             # Rank 0 orders the step again.
             continue
         done += loss is not None
-    return done
 
 
 def dismiss(ranks: Ranks) -> None:
-    """Tells the ranks that serve, from rank 0, that there are no more steps."""
+    """Tell the ranks that serve, from rank 0, that there are no more steps."""
     give(ranks, RankOrder(OrderKind.END))
 
 
 def await_dismissal(ranks: Ranks) -> None:
-    """Waits, on another rank, until rank 0 says that there are no more steps. For an error of `serve` that all ranks
+    """Wait, on another rank, until rank 0 says that there are no more steps. For an error of `serve` that all ranks
     share."""
-    assert next_order(ranks).kind == OrderKind.END, "rank 0 orders nothing after such an error"
+    assert next_order(ranks)[0].kind == OrderKind.END, "rank 0 orders nothing after such an error"
