@@ -325,7 +325,7 @@ WORKSPACE = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
-class Slices:
+class OperatorSlices:
     """Parts of an inexact operator's output that are computed one after the other: positions of one axis."""
 
     layout: Layout
@@ -347,7 +347,7 @@ class Slices:
         return result
 
 
-def slices_of(program: Program, index: int) -> Slices | None:
+def slices_of(program: Program, index: int) -> OperatorSlices | None:
     """The slices in which an inexact operator needs at most WORKSPACE, or as little as it can, beside its inputs and
     output. None if it needs no more as a whole, or has no rule for any axis."""
     node = program.nodes[index]
@@ -370,5 +370,5 @@ def slices_of(program: Program, index: int) -> Slices | None:
         count = min(size, -(-(whole - least) // max(WORKSPACE - least, WORKSPACE // 4)))
         bytes = needed(layout, need, -(-size // max(count, 1)))
         if best is None or bytes < best.workspace:
-            best = Slices(layout, need, max(count, 1), bytes)
+            best = OperatorSlices(layout, need, max(count, 1), bytes)
     return best if best is not None and best.workspace < whole else None
