@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from tests.engine.tasks import classify, gpt_task
-from tests.engine.trainings import train_by_program, train_by_pytorch
+from tests.engine.trainings import steps_by_program, train_by_program, train_by_pytorch
 
 STEPS = 5
 
@@ -34,10 +34,9 @@ def net_task(optimizer: Callable[[nn.Module], torch.optim.Optimizer], **more: ob
     """A small net whose gradients have a norm of about one."""
     torch.manual_seed(8)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3))
-    options = {"batch_size": 8, "steps": STEPS, "interval": STEPS, "seed": 2, **more}
+    options = {"batch_size": 8, "steps": STEPS, "interval": STEPS, "seed": 2, "loss": classify, **more}
     return Task(
         model=model,
-        loss=classify,
         optimizer=optimizer(model),
         dataset={"x": torch.randn(24, 6), "y": torch.randint(0, 3, (24,))},
         **options,
@@ -60,6 +59,24 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "SGD": lambda m: torch.optim.SGD(decay_groups(m), momentum=0.9),
     "AdamW": lambda m: torch.optim.AdamW(decay_groups(m), eps=1e-3),
 }
+
+
+def test_losses_of_micro_batches_are_averaged_or_added_up() -> None:
+    """Divided by what is counted in the whole batch, the sum is the mean of the batch."""
+
+    def summed(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch["x"]), batch["y"], reduction="sum") / batch["rows"]
+
+    def step(**options: object) -> tuple[torch.Tensor, torch.Tensor]:
+        job = Job.from_task(lambda: net_task(lambda m: torch.optim.SGD(m.parameters(), lr=0.1), **options))
+        ((result, _),) = steps_by_program(job, 1)
+        states = dict(zip(job.program.state_names, result.states, strict=True))
+        return torch.tensor(result.loss), states["parameter/0.weight"] - job.initial["parameter/0.weight"]
+
+    loss, moved = step()
+    count = {"loss": summed, "of_batch": lambda batch: {"rows": (batch["y"] >= 0).sum()}}
+    for options, factor in (({}, 1), ({"accumulate": "sum"}, 2), ({"accumulate": "sum", **count}, 1)):
+        torch.testing.assert_close(step(micro_batches=2, **options), (factor * loss, factor * moved))
 
 
 @pytest.mark.slow

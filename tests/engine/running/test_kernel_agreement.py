@@ -93,6 +93,21 @@ def test_a_base_that_the_kernel_does_not_round_so_is_noticed() -> None:
     assert is_let_pass(torch.ones(64, dtype=BF16), theirs, aten.pow.Scalar, 0.999, x)
 
 
+@pytest.mark.parametrize("count", [1, 8, 31, 75])
+def test_an_optimizers_step_is_let_pass_but_for_its_sign_and_size(count: int) -> None:
+    generator = torch.Generator().manual_seed(count)
+    for _ in range(100):
+        p, g = (torch.randn(count, generator=generator).to(BF16) for _ in range(2))
+        ours = (p.float() - torch.tensor(0.1).to(BF16).float() * g.float()).to(BF16)
+        theirs = p.clone().add_(g, alpha=-0.1)
+        before = p.double()
+        assert agree_on_change(ours.double() - before, theirs.double() - before, p)
+        moved = theirs.double() - before
+        assert not moved.any() or not agree_on_change(-moved, moved, p)
+        if float((moved / before).abs().max()) > 0.02:  # a difference of more than an ulp
+            assert not agree_on_change(2 * moved, moved, p)
+
+
 def test_one_number_that_steps_the_wrong_way_is_noticed() -> None:
     p = torch.tensor([0.1]).to(BF16)
     assert not agree_on_change(torch.tensor([0.0005]).double(), torch.tensor([-0.0004]).double(), p)

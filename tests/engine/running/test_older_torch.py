@@ -84,7 +84,6 @@ def test_a_capture_with_an_older_one_is_refused_in_a_sentence(version: str, monk
     )
 
 
-@pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cu130"])
-def test_a_capture_with_a_newer_one_is_made(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "__version__", version)
+def test_a_capture_with_a_newer_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
     assert Job.from_task(lambda: SMALL["logistic"](1)).program.nodes
