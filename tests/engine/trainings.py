@@ -10,7 +10,6 @@ from roundlog.capture.tracing.warmed_task import tied
 from roundlog.examples.baseline import PlainTraining
 from roundlog.execution import Batches, Executor
 from roundlog.execution.executor import StepResult
-from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
 from roundlog.storage import save_tensors
@@ -62,14 +61,7 @@ def steps_by_program(
             if index in wanted:
                 kept[index] = value.clone()
 
-        inputs = StepInputs(
-            states=states,
-            data=batches.load(step),
-            schedule=job.schedule[step],
-            seed=job.spec.seed,
-            step=step,
-            device=torch.device("cpu"),
-        )
+        inputs = job.inputs(batches, step, states)
         # Observed steps are run operator by operator.
         result = executor.run(inputs, Recorder(4), observe=keep if wanted else None)
         states = list(result.states)

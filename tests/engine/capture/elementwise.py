@@ -30,6 +30,25 @@ class _Evaluated(nn.Module):
         return y.sum() if self.differentiates else (self.xs[0] * 0).sum()
 
 
+class Computing(nn.Module):
+    """Functions of parameters, whose values stay in buffers."""
+
+    def __init__(self, cases: list[tuple[Callable[..., Tensor], tuple[Tensor, ...]]]) -> None:
+        super().__init__()
+        self.functions = [function for function, _ in cases]
+        self.xs = nn.ParameterList([x.float() for _, xs in cases for x in xs])
+        self.dtypes = [tuple(x.dtype for x in xs) for _, xs in cases]
+        for place, (function, xs) in enumerate(cases):
+            self.register_buffer(f"y{place}", torch.zeros_like(function(*xs)))
+
+    def forward(self) -> Tensor:
+        xs = iter(self.xs)
+        with torch.no_grad():
+            for place, (function, dtypes) in enumerate(zip(self.functions, self.dtypes, strict=True)):
+                getattr(self, f"y{place}").copy_(function(*(next(xs).to(dtype) for dtype in dtypes)))
+        return sum(x.sum() for x in self.xs)
+
+
 def value_of(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
     """Value of a function, by one step of a program."""
     return states_after_a_step(_Evaluated(function, xs, False))["buffer/value"]

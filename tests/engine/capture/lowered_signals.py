@@ -78,6 +78,18 @@ class Bag(nn.Module):
         return (self.bag(WORDS.flatten(), OFFSETS) if self.offsets else self.bag(WORDS)) * x
 
 
+class Padded(nn.Module):
+    """An Embedding with a row that pads, which has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 6, padding_idx=-2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.embedding(WORDS).sum(1) * x
+
+
+modules("bags of embeddings", (6,), one_by_one=Padded)
 modules(
     "bags of embeddings",
     (6,),

@@ -22,9 +22,6 @@ RELATIVE = 1e-4
 
 TIMES_PYTORCH = 10
 
-MAX_ELEMENTS = 20_000
-"""Elements of the largest argument that is tried."""
-
 RANDOM = re.compile(
     r"dropout|bernoulli|multinomial|(^|[._])normal($|[._])|rand|uniform|exponential|cauchy|geometric|rrelu|empty|multi_head"
 )

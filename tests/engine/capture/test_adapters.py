@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import roundlog
 import torch
-from roundlog.capture import CaptureError, Task
+from roundlog.capture import Task
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from safetensors.torch import load_file
@@ -58,18 +58,3 @@ def test_the_base_stays_as_it_was_and_the_adapters_come_out(tmp_path: Path) -> N
         assert torch.equal(read(input_ids=words).logits, wanted)
         merged = model.merge_and_unload()
         torch.testing.assert_close(merged(input_ids=words).logits, wanted)
-
-
-def test_a_base_alone_takes_no_state_with_adapters(tmp_path: Path) -> None:
-    from tests.engine.trainings import run_of
-
-    model = ADAPTED["LoRA"][0](0.0)
-    run = run_of(model, tmp_path)
-    with pytest.raises(CaptureError, match="which the model has not"):
-        roundlog.load_into(ADAPTED["LoRA"][0](0.0).unload(), run)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            if "lora_" in name:
-                value.zero_()
-    roundlog.load_into(model, run)
-    assert all(bool(value.any()) for name, value in model.named_parameters() if "lora_" in name)

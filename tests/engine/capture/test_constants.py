@@ -53,16 +53,6 @@ def test_what_depends_on_nothing_is_computed_at_capture() -> None:
     assert not {"log", "floor"} & {node.op for node in program.nodes}
 
 
-def test_complex_numbers_of_fp64_become_those_of_fp32() -> None:
-    def turned(x: torch.Tensor) -> torch.Tensor:
-        angles = torch.arange(3, dtype=torch.float64)
-        factors = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
-        real = torch.polar(torch.ones_like(angles), angles).real.to(torch.float32).sum()
-        return torch.view_as_real(torch.view_as_complex(x[:, :6].reshape(-1, 3, 2)) * factors).flatten(1) * real
-
-    linear_through(turned)
-
-
 def test_a_constant_that_is_written_to_is_not_taken_for_its_first_value() -> None:
     def write(x: torch.Tensor) -> torch.Tensor:
         table = torch.arange(6).to(torch.int32).to(torch.float32)

@@ -184,15 +184,6 @@ def test_a_trainer_is_given_or_made(tmp_path: Path) -> None:
     assert Task.from_trainer(lambda: made).model is Task.from_trainer(made).model is made.model
 
 
-def test_optimizers_of_the_script_are_its_own(tmp_path: Path) -> None:
-    model = Plain(0.0)
-    own = torch.optim.Adam(model.parameters())
-    given = {"model": model, "optimizers": (own, torch.optim.lr_scheduler.ConstantLR(own))}
-    made = trainer(tmp_path, given=given, optim="adafactor")
-    made.args.lr_scheduler_type = "greedy"
-    assert Task.from_trainer(made).optimizer is own
-
-
 # Data.
 
 

@@ -74,13 +74,6 @@ def test_a_folder_without_room_is_named(tmp_path: Path) -> None:
     assert f"kept in {tempfile.gettempdir()} (File too large): set TMPDIR" in str(caught.value)
 
 
-def test_a_missing_folder_is_named(tmp_path: Path, monkeypatch: Any) -> None:
-    made = trainer(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(DataError, match=r"kept in .*gone \(No such file or directory\): set TMPDIR"):
-        Task.from_trainer(made)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_nothing_of_the_rows_is_left_behind(tmp_path: Path, monkeypatch: Any) -> None:
     room = tmp_path / "room"

@@ -7,9 +7,7 @@ import copy
 import pytest
 import torch
 from roundlog.capture import Task
-from roundlog.execution import Batches, Executor
-from roundlog.operators import StepInputs
-from roundlog.rounding import Recorder
+from roundlog.execution import Batches
 from roundlog.training.job import Job
 from torch import nn
 
@@ -19,6 +17,7 @@ from tests.engine.capture import (
     lowered_signals,  # noqa: F401  (adds its cases)
 )
 from tests.engine.capture.lowered_cases import BATCH, GROUPS, Case
+from tests.engine.trainings import steps_by_program
 
 MAX_ERROR = 3e-6
 """Part of a tensor's largest element: some dozen FP32 roundings. A wrong formula errs by a million times as much."""
@@ -67,15 +66,7 @@ def task_of(cases: dict[str, Case]) -> Task:
 
 def one_step(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and next state of the captured step."""
-    inputs = StepInputs(
-        states=list(job.initial.values()),
-        data=Batches(job.dataset, job.spec).load(0),
-        schedule=job.schedule[0],
-        seed=job.spec.seed,
-        step=0,
-        device=torch.device("cpu"),
-    )
-    result = Executor(job.program).run(inputs, Recorder(4))
+    ((result, _),) = steps_by_program(job, 1)
     return result.loss, dict(zip(job.program.state_names, result.states, strict=True))
 
 

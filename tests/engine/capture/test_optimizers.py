@@ -30,6 +30,7 @@ OPTIMIZERS: dict[str, tuple[type[optim.Optimizer], Options]] = {
     "SGD, maximize": (optim.SGD, {"lr": 0.1, **DECAY, **UP}),
     "Adam, amsgrad": (optim.Adam, {"amsgrad": True, **DECAY}),
     "Adam, maximize": (optim.Adam, {**UP, **DECAY}),
+    "Adam, decoupled": (optim.Adam, {"decoupled_weight_decay": True, **DECAY}),
     "AdamW, amsgrad": (optim.AdamW, {"amsgrad": True, "betas": (0.5, 0.6), **DECAY, **UP}),
     "NAdam": (optim.NAdam, {}),
     "NAdam, options": (optim.NAdam, {**DECAY, "momentum_decay": 0.1, "decoupled_weight_decay": True, **UP}),

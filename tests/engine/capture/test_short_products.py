@@ -17,10 +17,10 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from tests.engine.capture.elementwise import after_a_step
+from tests.engine.capture.elementwise import Computing, after_a_step
 from tests.engine.tasks import in_bf16, short_layers_task
 
 ROWS, TERMS, COLUMNS = 6, 40, 9
@@ -29,28 +29,9 @@ ROWS, TERMS, COLUMNS = 6, 40, 9
 Case = tuple[Callable[..., Tensor], tuple[Tensor, ...]]
 
 
-class Evaluated(nn.Module):
-    """Functions of BF16 tensors, whose values stay in buffers."""
-
-    def __init__(self, cases: Sequence[Case]) -> None:
-        super().__init__()
-        self.functions = [function for function, _ in cases]
-        self.counts = [len(xs) for _, xs in cases]
-        self.xs = nn.ParameterList([x.bfloat16() for _, xs in cases for x in xs])
-        for place, (function, xs) in enumerate(cases):
-            self.register_buffer(f"y{place}", torch.zeros_like(function(*(x.bfloat16() for x in xs))))
-
-    def forward(self) -> Tensor:
-        xs = iter(self.xs)
-        with torch.no_grad():
-            for place, (function, count) in enumerate(zip(self.functions, self.counts, strict=True)):
-                getattr(self, f"y{place}").copy_(function(*(next(xs) for _ in range(count))))
-        return (self.xs[0].float() * 0).sum()
-
-
 def evaluated(cases: Sequence[Case]) -> tuple[list[Tensor], Sequence[Node]]:
-    """Values of functions, by one step of a program, and the program's operators."""
-    states, program = after_a_step(Evaluated(cases))
+    """Values of functions of BF16 tensors, by one step of a program, and the program's operators."""
+    states, program = after_a_step(Computing([(function, tuple(x.bfloat16() for x in xs)) for function, xs in cases]))
     return [states[f"buffer/y{place}"] for place in range(len(cases))], program.nodes
 
 

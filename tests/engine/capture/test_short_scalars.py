@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from roundlog.capture import CaptureError
-from torch import Tensor, nn
+from torch import Tensor
 from torch._ops import OpOverload
 
-from tests.engine.capture.elementwise import states_after_a_step
+from tests.engine.capture.elementwise import Computing, states_after_a_step
 from tests.engine.capture.short_kernels import (
     ELSEWHERE,
     OF_NUMBERS,
@@ -37,25 +37,6 @@ def operands(size: int, number: float) -> tuple[Tensor, Tensor]:
     if size > 32:
         x[-4:] = x[1:8:2].flip(0)
     return x, y
-
-
-class Computing(nn.Module):
-    """Functions of parameters, whose values stay in buffers."""
-
-    def __init__(self, cases: list[tuple[Callable[..., Tensor], tuple[Tensor, ...]]]) -> None:
-        super().__init__()
-        self.functions = [function for function, _ in cases]
-        self.xs = nn.ParameterList([x.float() for _, xs in cases for x in xs])
-        self.dtypes = [tuple(x.dtype for x in xs) for _, xs in cases]
-        for place, (function, xs) in enumerate(cases):
-            self.register_buffer(f"y{place}", torch.zeros_like(function(*xs)))
-
-    def forward(self) -> Tensor:
-        xs = iter(self.xs)
-        with torch.no_grad():
-            for place, (function, dtypes) in enumerate(zip(self.functions, self.dtypes, strict=True)):
-                getattr(self, f"y{place}").copy_(function(*(next(xs).to(dtype) for dtype in dtypes)))
-        return sum(x.sum() for x in self.xs)
 
 
 def by_program(cases: list[tuple[Callable[..., Tensor], tuple[Tensor, ...]]]) -> list[Tensor]:

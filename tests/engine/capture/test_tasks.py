@@ -73,6 +73,12 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "a norm that is text": ({"max_grad_norm": "1"}, "max_grad_norm is '1': give a finite number above 0, or None"),
     "a norm of True": ({"max_grad_norm": True}, "max_grad_norm is True: give a finite number above 0, or None"),
     "a number for a schedule": ({"schedule": 0.5}, f"the schedule is a float: {SCHEDULE}"),
+    "another accumulation": ({"accumulate": "max"}, 'choose "mean" or "sum"'),
+    "a number for a function of the batch": ({"of_batch": 3}, "of_batch is an int"),
+    "a number of the batch with the name of a field": (
+        {"of_batch": lambda batch: {"x": batch["x"]}},
+        "of_batch gives x, which is a field of the dataset",
+    ),
     "a schedule that fails": ({"schedule": fails}, "the schedule fails at step 1 with ValueError: a$"),
 }
 

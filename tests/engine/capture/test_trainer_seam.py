@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from roundlog.capture import Task, capture
-from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
-from roundlog.training.trainer import Trainer
 
 from tests.engine.capture.random_trainers import Case, by_program, by_trainer, distance, random_case
 
@@ -54,36 +49,3 @@ def case_of(model: str, **arguments: Any) -> Case:
     own = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 3, "max_grad_norm": 0.0, "weight_decay": 0.1}
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     return Case(model, 0.0, 11, 3, own | sizes | arguments)
-
-
-WRONG = {
-    "losses are averaged": (case_of("tied"), {"accumulate": "mean"}),
-    "losses are added up": (case_of("plain"), {"accumulate": "sum"}),
-    "tokens are counted in each micro-batch": (case_of("rotary"), {"of_batch": None}),
-    "gradients are not clipped": (case_of("plain", max_grad_norm=0.05), {"max_grad_norm": None}),
-    "the whole batch is one": (case_of("plain"), {"micro_batches": 1, "accumulate": "sum", "of_batch": None}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WRONG)
-def test_the_comparison_notices_what_is_followed_wrongly(name: str, tmp_path: Path) -> None:
-    case, wrong = WRONG[name]
-    task = replace(Task.from_trainer(case.trainer(tmp_path)), **wrong)
-    if "micro_batches" in wrong:
-        task = replace(task, batch_size=2)
-        case.arguments["gradient_accumulation_steps"] = 1
-        assert difference(case, task, tmp_path) is None, "one micro-batch is a batch"
-    else:
-        assert difference(case, task, tmp_path) is not None
-
-
-@pytest.mark.slow
-def test_a_trainers_job_is_audited_in_micro_batches(tmp_path: Path) -> None:
-    """Accumulation, the count of tokens in the whole batch and dropout, with half of the memory, to the same root."""
-    case = case_of("tied")
-    case.dropout = 0.1
-    job = Job.from_task(lambda: Task.from_trainer(case.trainer(tmp_path), interval=1))
-    result = Trainer(job, tmp_path / "trainer").run()
-    audit = Auditor(job, tmp_path / "auditor", RunOptions(micro_batches=2), log_dir=result.log_dir).run()
-    assert audit.checkpoint_root == result.checkpoint_root and audit.findings == []

@@ -10,17 +10,13 @@ import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.optimizers import rates
-from roundlog.examples.baseline import PlainTraining
 from roundlog.execution.fusion import peak_bytes
-from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
-from roundlog.training.trainer import Trainer
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tests.engine.tasks import ConvNet, classify, gpt_task
-from tests.engine.trainings import batch_of, named_state, train_by_program, train_by_pytorch
+from tests.engine.tasks import classify, gpt_task
+from tests.engine.trainings import steps_by_program, train_by_program, train_by_pytorch
 
 STEPS = 5
 
@@ -34,23 +30,13 @@ def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) 
         )
 
 
-def trained_and_audited(task: Task, directory) -> dict[str, torch.Tensor]:
-    job = Job.from_task(lambda: task)
-    result = Trainer(job, directory / "trainer").run()
-    audit = Auditor(job, directory / "auditor", log_dir=result.log_dir, verify_log=1.0).run()
-    assert audit.checkpoint_root == result.checkpoint_root
-    assert audit.findings == []
-    return train_by_program(job, task.steps)
-
-
 def net_task(optimizer: Callable[[nn.Module], torch.optim.Optimizer], **more: object) -> Task:
     """A small net whose gradients have a norm of about one."""
     torch.manual_seed(8)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3))
-    options = {"batch_size": 8, "steps": STEPS, "interval": STEPS, "seed": 2, **more}
+    options = {"batch_size": 8, "steps": STEPS, "interval": STEPS, "seed": 2, "loss": classify, **more}
     return Task(
         model=model,
-        loss=classify,
         optimizer=optimizer(model),
         dataset={"x": torch.randn(24, 6), "y": torch.randint(0, 3, (24,))},
         **options,
@@ -71,78 +57,26 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "SGD": lambda m: torch.optim.SGD(decay_groups(m), momentum=0.9),
-    "Adam": lambda m: torch.optim.Adam(decay_groups(m), eps=1e-3),
     "AdamW": lambda m: torch.optim.AdamW(decay_groups(m), eps=1e-3),
-    "Adam, decoupled": lambda m: torch.optim.Adam(decay_groups(m), eps=1e-3, decoupled_weight_decay=True),
 }
 
 
-@pytest.mark.slow_but("AdamW")
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_groups_with_their_own_rates_and_decays(name: str, tmp_path) -> None:
-    task = net_task(OPTIMIZERS[name])
-    assert_same(trained_and_audited(task, tmp_path), train_by_pytorch(task, STEPS, torch.float64))
+def test_losses_of_micro_batches_are_averaged_or_added_up() -> None:
+    """Divided by what is counted in the whole batch, the sum is the mean of the batch."""
 
+    def summed(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch["x"]), batch["y"], reduction="sum") / batch["rows"]
 
-@pytest.mark.slow
-def test_a_group_without_decay_has_no_operators_for_it() -> None:
-    columns = capture(lambda: net_task(OPTIMIZERS["AdamW"])).program.schedule_names
-    assert "0/decay" in columns
-    assert "1/decay" not in columns
+    def step(**options: object) -> tuple[torch.Tensor, torch.Tensor]:
+        job = Job.from_task(lambda: net_task(lambda m: torch.optim.SGD(m.parameters(), lr=0.1), **options))
+        ((result, _),) = steps_by_program(job, 1)
+        states = dict(zip(job.program.state_names, result.states, strict=True))
+        return torch.tensor(result.loss), states["parameter/0.weight"] - job.initial["parameter/0.weight"]
 
-
-@pytest.mark.slow_cases("does not clip")
-@pytest.mark.parametrize("max_norm", [0.05, 1e6], ids=["clips", "does not clip"])
-def test_gradients_are_clipped_as_by_clip_grad_norm(max_norm: float, tmp_path) -> None:
-    task = net_task(sgd, max_grad_norm=max_norm)
-    model, optimizer = copy.deepcopy((task.model.double(), task.optimizer))
-    task.model.float()
-    clipped = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        batch = batch_of(task, step)
-        classify(model, {"x": batch["x"].double(), "y": batch["y"]}).backward()
-        clipped.append(float(nn.utils.clip_grad_norm_(model.parameters(), max_norm)) > max_norm)
-        optimizer.step()
-    assert set(clipped) == {max_norm < 1}
-    assert_same(trained_and_audited(task, tmp_path), named_state(model))
-
-
-def test_micro_batches_are_averaged_as_users_do(tmp_path) -> None:
-    torch.manual_seed(6)
-    model = ConvNet(dropout=0.0)
-    task = Task(
-        model=model,
-        loss=classify,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
-        dataset={"x": torch.randn(40, 1, 8, 8), "y": torch.randint(0, 5, (40,))},
-        batch_size=12,
-        steps=3,
-        interval=3,
-        seed=1,
-        micro_batches=3,
-    )
-    reference, optimizer = copy.deepcopy((task.model.double(), task.optimizer))
-    task.model.float()
-    for step in range(3):
-        batch = batch_of(task, step)
-        optimizer.zero_grad()
-        for x, y in zip(batch["x"].double().chunk(3), batch["y"].chunk(3), strict=True):
-            (classify(reference, {"x": x, "y": y}) / 3).backward()
-        optimizer.step()
-    ours = trained_and_audited(task, tmp_path)
-    assert_same(ours, named_state(reference))
-    # Batch norm sees one micro-batch after the other.
-    assert int(ours["buffer/norm.num_batches_tracked"]) == 9
-
-
-@pytest.mark.slow
-def test_the_loss_of_a_step_is_the_mean_over_its_micro_batches(tmp_path) -> None:
-    task = net_task(sgd, micro_batches=4)
-    losses: list[float] = []
-    Trainer(Job.from_task(lambda: task), tmp_path, RunOptions(on_step=lambda event: losses.append(event.loss))).run()
-    plain = PlainTraining(task, torch.float64)
-    assert losses == pytest.approx([plain.step(step, batch_of(task, step)) for step in range(STEPS)], rel=1e-5)
+    loss, moved = step()
+    count = {"loss": summed, "of_batch": lambda batch: {"rows": (batch["y"] >= 0).sum()}}
+    for options, factor in (({}, 1), ({"accumulate": "sum"}, 2), ({"accumulate": "sum", **count}, 1)):
+        torch.testing.assert_close(step(micro_batches=2, **options), (factor * loss, factor * moved))
 
 
 @pytest.mark.slow
@@ -201,7 +135,7 @@ def test_a_parameter_without_a_gradient_stays_as_it_is_even_with_decay(tmp_path)
         micro_batches=2,
         max_grad_norm=0.1,
     )
-    ours = trained_and_audited(task, tmp_path)
+    ours = train_by_program(Job.from_task(lambda: task), task.steps)
     assert_same(ours, train_by_pytorch(task, 3, torch.float64))
     for name in ("unused.weight", "unused.bias", "used.bias"):
         assert torch.equal(ours[f"parameter/{name}"], dict(model.named_parameters())[name])
@@ -209,17 +143,8 @@ def test_a_parameter_without_a_gradient_stays_as_it_is_even_with_decay(tmp_path)
 
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]] = {
     "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, [lambda step: 1 / (1 + step), lambda step: 0.9**step]),
-    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.9),
-    "StepLR": lambda o: lr_scheduler.StepLR(o, 3, 0.5),
-    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [2, 5], 0.5),
-    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, 0.5, 4),
-    "LinearLR": lambda o: lr_scheduler.LinearLR(o, 0.1, 1.0, 5),
-    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
-    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 9, 2.0),
     "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, 10, 1e-3),
-    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4, 2),
     "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, [0.1, 0.2], total_steps=10, cycle_momentum=False),
-    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, 3, cycle_momentum=False),
     "warm-up, then cosine": lambda o: lr_scheduler.SequentialLR(
         o, [lr_scheduler.LinearLR(o, 0.1, 1.0, 3), lr_scheduler.CosineAnnealingLR(o, 7)], [3]
     ),
@@ -246,29 +171,11 @@ def test_a_scheduler_gives_the_rates_that_it_gives_pytorch(name: str) -> None:
     assert len({tuple(row) for row in found}) > 1
 
 
-def test_a_scheduler_trains_as_with_pytorch(tmp_path) -> None:
-    def make() -> tuple[Task, lr_scheduler.LRScheduler]:
-        task = net_task(OPTIMIZERS["AdamW"])
-        return task, SCHEDULERS["warm-up, then cosine"](task.optimizer)
-
-    task, scheduler = make()
-    ours = trained_and_audited(replace(task, schedule=scheduler), tmp_path)
-    reference, scheduler = make()
-    reference.model.double()
-    for step in range(STEPS):
-        batch = batch_of(reference, step)
-        reference.optimizer.zero_grad()
-        classify(reference.model, {"x": batch["x"].double(), "y": batch["y"]}).backward()
-        reference.optimizer.step()
-        scheduler.step()
-    assert_same(ours, named_state(reference.model))
-
-
 def test_everything_at_once(tmp_path) -> None:
     task = net_task(OPTIMIZERS["AdamW"], micro_batches=2, max_grad_norm=0.1)
     task.model[2].weight.requires_grad_(False)
     task = replace(task, schedule=SCHEDULERS["CosineAnnealingLR"](task.optimizer))
-    assert_same(trained_and_audited(task, tmp_path), train_by_pytorch(task, STEPS, torch.float64))
+    assert_same(train_by_program(Job.from_task(lambda: task), task.steps), train_by_pytorch(task, STEPS, torch.float64))
 
 
 def refused(task: Task, message: str) -> None:
@@ -283,7 +190,6 @@ def refused(task: Task, message: str) -> None:
         ({"micro_batches": 3}, "a batch of 8 cannot be cut into 3 equal parts"),
         ({"micro_batches": 0}, "cannot be cut into 0 equal parts"),
         ({"micro_batches": 2.0}, "micro_batches is 2.0: give a whole number"),
-        ({"batch_size": True}, "batch_size is True: give a whole number"),
         ({"max_grad_norm": 0.0}, "max_grad_norm is 0.0"),
         ({"max_grad_norm": float("nan")}, "max_grad_norm is nan"),
         ({"max_grad_norm": float("inf")}, "max_grad_norm is inf"),
@@ -312,7 +218,7 @@ def test_clipping_by_gradients_that_the_optimizer_does_not_see_is_refused(tmp_pa
     task = net_task(lambda m: torch.optim.SGD(m[3].parameters(), lr=0.1), max_grad_norm=0.05)
     refused(task, "0.weight requires a gradient but is in no group")
     task.model[:3].requires_grad_(False)
-    assert_same(trained_and_audited(task, tmp_path), train_by_pytorch(task, STEPS, torch.float64))
+    assert_same(train_by_program(Job.from_task(lambda: task), task.steps), train_by_pytorch(task, STEPS, torch.float64))
 
 
 def test_a_model_of_another_precision_is_refused() -> None:

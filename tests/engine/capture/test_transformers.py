@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from torch import nn
-
-from tests.engine.trainings import train_by_program, train_by_pytorch
 
 transformers = pytest.importorskip("transformers")
 
@@ -116,7 +113,7 @@ def task_of(family: str, dropout: float) -> Task:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.slow_but("decoder")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_from_a_config_is_trained_and_audited_as_it_is(family: str, tmp_path) -> None:
     job = Job.from_task(lambda: task_of(family, dropout=0.1))
@@ -126,22 +123,3 @@ def test_a_model_from_a_config_is_trained_and_audited_as_it_is(family: str, tmp_
     alone = Auditor(job, tmp_path / "alone").run()
     assert followed.checkpoint_root == alone.checkpoint_root == result.checkpoint_root
     assert followed.findings == []
-
-
-@pytest.mark.slow_but("decoder")
-@pytest.mark.parametrize("family", FAMILIES)
-def test_without_dropout_every_parameter_moves_as_with_pytorch(family: str) -> None:
-    """SGD takes steps as long as the gradients: a loss hardly shows a wrong one, and AdamW but its sign."""
-    task = task_of(family, dropout=0.0)
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=0.1, momentum=0.9)
-    task = replace(task, optimizer=optimizer, steps=3, interval=3)
-    # PyTorch's product of groups, by which a mixture goes to its experts, knows no FP64.
-    dtype = torch.float32 if family == "mixture" else torch.float64
-    ours, theirs = train_by_program(Job.from_task(lambda: task), 3), train_by_pytorch(task, 3, dtype)
-    for name, parameter in task.model.named_parameters():
-        end = theirs[f"parameter/{name}"]
-        moved = (end - parameter.detach().double()).norm()
-        # FP32 rounds what it stores after every step, and leaves something of gradients that are zero (keys' biases).
-        rounding = 3 * 2.0**-24 * end.norm() + 1e-9
-        apart = float((ours[f"parameter/{name}"].double() - end).norm())
-        assert apart <= 1e-3 * float(moved) + float(rounding), name

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
-from roundlog.execution import Batches, Executor
-from roundlog.operators import StepInputs
-from roundlog.rounding import Recorder
+from roundlog.execution import Batches
 from roundlog.training.job import Job
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from tests.engine.trainings import train_by_program
 
 Function = Callable[..., Tensor]
 
@@ -49,17 +49,7 @@ def task_of(function: Function, *fields: Tensor) -> Task:
 def computed(function: Function, *fields: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Result of the captured function, and the fields in the order in which it met them."""
     job = Job.from_task(lambda: task_of(function, *fields))
-    data = Batches(job.dataset, job.spec).load(0)
-    inputs = StepInputs(
-        states=list(job.initial.values()),
-        data=data,
-        schedule=job.schedule[0],
-        seed=job.spec.seed,
-        step=0,
-        device=torch.device("cpu"),
-    )
-    result = Executor(job.program).run(inputs, Recorder(4))
-    return dict(zip(job.program.state_names, result.states, strict=True))["buffer/out"], list(data)
+    return train_by_program(job, 1)["buffer/out"], list(Batches(job.dataset, job.spec).load(0))
 
 
 def same(function: Function, *fields: Tensor) -> None:

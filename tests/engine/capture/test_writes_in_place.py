@@ -1,7 +1,10 @@
-"""Writes into tensors and views of them are captured as PyTorch does them, or refused."""
+"""Writes into tensors, views of them and `out=` are captured as PyTorch does them, or refused; so are tensors whose
+memory does not hold their numbers (efficient zeros, lazy negatives and conjugates)."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.training.job import Job
@@ -120,3 +123,68 @@ def test_batch_norm_updates_statistics_of_which_views_are_read() -> None:
     theirs, ours = train_by_pytorch(task, 3), train_by_program(job, 3)
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=2e-4, atol=2e-5)
+
+
+def test_a_write_through_as_strided_reaches_the_elements_that_it_shows() -> None:
+    def write(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        # Views: of the tensor's shape, but turned; a part in the middle; every third of a transposed one.
+        torch.as_strided(y, (6, 6), (1, 6)).mul_(torch.arange(36.0).reshape(6, 6))
+        torch.as_strided(y, (2, 3), (7, 2), 5).add_(1.0)
+        turned = y.t()
+        torch.as_strided(turned, (4,), (3,), 2).neg_()
+        return y + turned
+
+    linear_through(write)
+
+
+def test_a_write_into_elements_that_are_one_place_is_refused_by_its_line() -> None:
+    def overlapping(x: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        torch.as_strided(y, (3, 3), (2, 1)).mul_(2.0)
+        return y
+
+    refused(Calls(overlapping), r"\(at test_writes_in_place\.py:\d+\).* one place in memory|single memory location")
+
+
+def test_out_of_another_shape_is_refused() -> None:
+    message = (
+        r"aten\.mul\.out \(at test_writes_in_place\.py:\d+\) writes a result of shape \[4, 6\] into an out= of shape"
+    )
+    refused(Calls(lambda x: torch.mul(x.detach(), 2.0, out=torch.zeros(0)) * x), message)
+
+
+def negative(*shape: int) -> torch.Tensor:
+    """A tensor whose memory holds its negatives."""
+    made = torch.randn(*shape, dtype=torch.complex64).conj().imag
+    assert made.is_neg()
+    return made
+
+
+def zeros(*shape: int) -> torch.Tensor:
+    return torch._efficientzerotensor(shape)
+
+
+@pytest.mark.parametrize("make", [negative, zeros])
+def test_a_field_of_the_dataset_has_its_numbers(make: Callable[..., torch.Tensor]) -> None:
+    model, x = nn.Linear(6, 6), make(8, 6)
+    task = Task(
+        model=model,
+        loss=lambda m, b: m(b["x"]).square().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": x},
+        batch_size=4,
+        steps=2,
+        interval=1,
+        seed=0,
+    )
+    assert torch.equal(Job.from_task(lambda: task).dataset["x"].take(torch.arange(8)), x.clone())
+
+
+@pytest.mark.parametrize("make", [negative, zeros])
+def test_a_buffer_or_a_constant_that_is_lazy_is_refused(make: Callable[..., torch.Tensor]) -> None:
+    module, held = Calls(lambda x: x), make(6)
+    module.register_buffer("held", held)
+    message = "held is a lazy zero, negative or conjugate of PyTorch's: make it a copy"
+    refused(module, message)
+    refused(Calls(lambda x: x * held), message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,19 +43,6 @@ def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, dtype: torch
     assert len(found) == 1
 
 
-@pytest.mark.slow_but("llama-bf16", "gpt2-fp32")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", MODELS)
-def test_readers_have_no_operators_but_those_that_the_page_speaks_of(name: str, dtype: torch.dtype) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "generation.md").read_text()
-    named = set(re.findall("`([a-z0-9_]+)`", page))
-    generator = Generator(model_of(name, dtype), positions=16, chunk=8)  # type: ignore[arg-type]
-    generator.step([[1] * 8], [0], {})
-    generator.step([[1], [2]], [3, 5], {})
-    for program in generator.programs.values():
-        assert {node.op for node in program.nodes} <= named
-
-
 def test_choices_of_a_job_and_of_one_pass_are_drawn_alike(tmp_path: Path) -> None:
     model, (prompt,) = model_of("llama", torch.bfloat16), prompts(5)
     how = {"temperature": 0.9, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.2}
@@ -90,22 +76,6 @@ def test_what_cannot_be_generated_is_refused(prompt: list[int], new_tokens: int,
     generator = Generator(model_of("llama"), positions=10)  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match=said):
         generator.generate(prompt, new_tokens=new_tokens)
-
-
-def test_a_model_with_windows_of_its_own_is_refused() -> None:
-    config = transformers.GPTNeoConfig(
-        vocab_size=97,
-        hidden_size=32,
-        num_layers=2,
-        attention_types=[[["global", "local"], 1]],
-        num_heads=4,
-        window_size=4,
-        max_position_embeddings=64,
-    )
-    torch.manual_seed(0)
-    generator = Generator(transformers.GPTNeoForCausalLM(config), positions=16)
-    with pytest.raises(CaptureError, match="other logits with a static cache than without one"):
-        generator.generate([1, 2, 3], new_tokens=2)
 
 
 @pytest.mark.slow_cases("prompt0")

@@ -139,35 +139,29 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "a million layers": ({"block_count": 10**6}, f"'llama.block_count' {UNKNOWN}"),
     "900 layers": ({"block_count": 900}, "numbers, more than the 35,104"),
     "a width of 2^30": ({"embedding_length": 1 << 30}, f"'llama.embedding_length' {UNKNOWN}"),
-    "a width of 2^20": ({"feed_forward_length": 1 << 20}, "numbers, more than the 35,104"),
     "eight million words": ({"vocab_size": 8_000_000}, "numbers, more than the 35,104"),
-    "words, and a list of one architecture": (
-        {"general.architecture": ["llama"], "vocab_size": 8_000_000},
-        "'general.architecture'",
-    ),
     "an unknown architecture": ({"general.architecture": "xllama"}, "'general.architecture'"),
-    "no architecture": ({"general.architecture": None}, "'general.architecture'"),
     "fields of another architecture": ({"mamba.ssm.state_size": 4_000_000}, f"'mamba.ssm.state_size' {UNKNOWN}"),
-    "fields of a name that is changed": (
-        {"general.name": "mistral", "mistral.block_count": 3},
-        "'mistral.block_count'",
-    ),
     "an unknown field": ({"llama.depth_of_everything": 3}, f"'llama.depth_of_everything' {UNKNOWN}"),
     "a number as a text": ({"block_count": "2"}, f"'llama.block_count' {UNKNOWN}"),
-    "a number as a fraction": ({"feed_forward_length": 64.0}, f"'llama.feed_forward_length' {UNKNOWN}"),
-    "a negative number": ({"feed_forward_length": -64}, f"'llama.feed_forward_length' {UNKNOWN}"),
-    "a number as a list": ({"embedding_length": [32]}, f"'llama.embedding_length' {UNKNOWN}"),
-    "no fraction": ({"llama.rope.freq_base": 10_000}, f"'llama.rope.freq_base' {UNKNOWN}"),
     "a fraction without an end": ({"llama.rope.freq_base": float("inf")}, f"'llama.rope.freq_base' {UNKNOWN}"),
-    "a list that nobody knows": ({"general.sizes": [1, 2]}, f"'general.sizes' {UNKNOWN}"),
-    "numbers as tokens": ({"tokenizer.ggml.tokens": [1, 2]}, f"'tokenizer.ggml.tokens' {UNKNOWN}"),
     "a number of tokens": ({"tokenizer.ggml.tokens": 8_000_000}, f"'tokenizer.ggml.tokens' {UNKNOWN}"),
     "a long token": (
         {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a" * 400_000], "tokenizer.ggml.merges": None},
         "400000 bytes of a text, more than 4096",
     ),
     "a state of four million": (MAMBA | {"mamba.ssm.state_size": 4_000_000}, "numbers, more than the 35,104"),
-    "a kernel of four million": (MAMBA | {"mamba.ssm.conv_kernel": 4_000_000}, "numbers, more than the 35,104"),
+    "a negative number": ({"feed_forward_length": -64}, f"'llama.feed_forward_length' {UNKNOWN}"),
+    "a number as a list": ({"embedding_length": [32]}, f"'llama.embedding_length' {UNKNOWN}"),
+    "words, and a list of one architecture": (
+        {"general.architecture": ["llama"], "vocab_size": 8_000_000},
+        "'general.architecture'",
+    ),
+    "fields of a name that is changed": (
+        {"general.name": "mistral", "mistral.block_count": 3},
+        "'mistral.block_count'",
+    ),
+    "numbers as tokens": ({"tokenizer.ggml.tokens": [1, 2]}, f"'tokenizer.ggml.tokens' {UNKNOWN}"),
 }
 
 
@@ -219,23 +213,6 @@ def test_tensors_that_do_not_fit_the_architecture_are_refused(tmp_path: Path) ->
     refused(tmp_path / "narrow.gguf", "cannot be read", "or have it in another shape")
     write_gguf(tmp_path / "shallow.gguf", changes={"block_count": 3})
     refused(tmp_path / "shallow.gguf", "asks for 44,384 numbers, more than the 35,104 that its weights hold")
-
-
-@pytest.mark.slow
-def test_a_file_with_any_byte_changed_is_a_model_or_a_sentence(plain: Path, tmp_path: Path) -> None:
-    data = bytearray(plain.read_bytes())
-    end = data.index(b"output.weight") + 64
-    generator, path, told = torch.Generator().manual_seed(1), tmp_path / "changed.gguf", 0
-    for place in torch.randint(4, end, (60,), generator=generator).tolist():
-        changed = bytearray(data)
-        changed[place] ^= 1 << place % 8
-        path.write_bytes(changed)
-        try:
-            load_model(path)
-        except FolderError as error:
-            told += 1
-            assert len(str(error)) < 700
-    assert told > 10
 
 
 def test_without_gguf_one_sentence_says_what_to_install(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from roundlog.capture import generated_tokens
 from roundlog.capture.huggingface import Sampling, generation_task
 from roundlog.capture.huggingface.generation_task import likeliest_weights
 from roundlog.generation import Generator
-from roundlog.generation import generator as generator_module
 from roundlog.training.run import Run
 
 from tests.engine.generation.test_long_lines import choices
@@ -76,26 +75,6 @@ def test_neighbouring_weights_are_told_apart() -> None:
             assert kept.tolist() == [place < at for place in range(4)]
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        Sampling(temperature=0.7, top_p=0.8),
-        Sampling(temperature=2.0, top_k=20),
-        Sampling(temperature=2.0, top_k=60, top_p=0.5),
-    ],
-    ids=str,
-)
-def test_a_program_draws_from_the_same_tokens_either_way(how: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = 2 * torch.randn(1, 300, generator=torch.Generator().manual_seed(8))
-    sorted_ones = set(choices(how, 300, logits, 120))
-    monkeypatch.setattr(generation_task, "_MOST_COMPARISONS", 0)
-    bisected = set(choices(how, 300, logits, 120))
-    share = how.top_p if how.top_p < 1 else None
-    kept = set(torch.nonzero(likeliest_weights(logits / how.temperature, how.top_k or None, share))[:, 1].tolist())
-    assert sorted_ones <= kept and bisected <= kept
-    assert len(sorted_ones & bisected) > len(kept) / 2 and len(kept) < 100
-
-
 def test_a_large_vocabulary_is_drawn_by_its_shares() -> None:
     """Two tokens have 0.6 and 0.3 of what counts, and 20,000 others so little each that they are beyond 0.9."""
     logits = torch.full((1, MANY), -9.0)
@@ -119,14 +98,3 @@ def test_a_job_a_text_and_its_check_choose_alike(tmp_path: Path) -> None:
     text = generator.generate(prompt, new_tokens=4, sampling=Sampling(**how), seed=3)
     assert text.tokens == tokens
     assert tuple(generator.right_choices(prompt, tokens, sampling=Sampling(**how), seed=3)) == text.choices
-
-
-def test_the_program_that_was_used_last_is_kept_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generator_module, "_SAMPLERS", 2)
-    transformers = pytest.importorskip("transformers")
-    generator = Generator(transformers.LlamaForCausalLM(transformers.LlamaConfig(**TINY)).eval(), positions=8)
-    logits = torch.randn(1, 16)
-    greedy, drawn, two = Sampling(), Sampling(temperature=1.0), Sampling(temperature=1.0, top_k=2)
-    for how in (greedy, drawn, greedy, two):
-        generator.choose(logits, [1], how, 0)
-    assert list(generator._samplers) == [greedy.form(16), two.form(16)]

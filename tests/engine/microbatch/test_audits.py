@@ -10,7 +10,7 @@ import torch
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError, slicing
 from roundlog.execution.microbatch import peak_bytes
-from roundlog.log import Decision, Entries, LogReader, LogWriter
+from roundlog.log import Entries
 from roundlog.program import ProgramError
 from roundlog.rounding import LogFindingKind
 from roundlog.training.auditor import Auditor, AuditResult
@@ -18,13 +18,13 @@ from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
-from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
+from roundlog.training.trainer import Trainer, TrainingResult
 from torch import nn
 
+from tests.engine import forged_logs
+from tests.engine.kept_jobs import kept_job
 from tests.engine.microbatch.test_parts import job_of_one_step
 from tests.engine.tasks import HalfwayGPT, classify, conv_task, gpt_task, linear_task
-
-Changed = Mapping[int, Entries]
 
 
 def plain_net_task() -> Task:
@@ -94,17 +94,7 @@ def test_a_trainer_in_micro_batches_has_the_same_root_and_a_log_that_is_right(tr
         assert cut.log_bytes == pytest.approx(result.log_bytes, rel=0.02)
 
 
-def changed_log(job: Job, source: Path, target: Path, change) -> None:
-    target.mkdir()
-    sizes = [node.type.numel for node in job.program.nodes]
-    for i in range(job.spec.intervals):
-        with LogReader(log_path(source, i), log_header(job, i), sizes) as reader:
-            entries = dict(reader.step(i))
-        with LogWriter(log_path(target, i), log_header(job, i)) as writer:
-            writer.append(i, change(entries))
-
-
-def forge(entries: Changed) -> Changed:
+def forge(entries: Mapping[int, Entries]) -> dict[int, Entries]:
     """In every operator: its first decision turned round, its last one left out, and one entry where none belongs."""
     forged = {}
     for operator, entry in entries.items():
@@ -134,7 +124,11 @@ def test_findings_are_those_of_the_whole_batch(trained, tmp_path: Path, monkeypa
     # Small steps may have nothing in doubt: an entry for every sum and product that has none.
     sums = [index for index, node in enumerate(job.program.nodes) if node.op in ("sum", "matmul", "conv2d")]
     invented = {index: Entries(np.zeros(1, np.int64), np.ones(1, np.uint8), np.zeros(0, np.uint32)) for index in sums}
-    changed_log(job, result.log_dir, tmp_path / "log", lambda entries: {**invented, **forge(entries)})
+
+    def change(steps: forged_logs.Steps) -> None:
+        steps.update({step: {**invented, **forge(entries)} for step, entries in steps.items()})
+
+    forged_logs.rewrite(job, result.log_dir, tmp_path / "log", change)
     whole = Auditor(job, tmp_path / "whole", log_dir=tmp_path / "log", verify_log=1.0).run()
     assert any(f.kind == LogFindingKind.FORGED for f in whole.findings)
     for count, workspace in ((2, slicing.WORKSPACE), (samples, slicing.WORKSPACE), (1, 1 << 9), (2, 1 << 9)):
@@ -168,9 +162,9 @@ def test_an_interval_can_be_replayed_in_micro_batches(trained, tmp_path: Path) -
 
 
 def test_more_micro_batches_than_samples_are_refused_in_one_sentence(tmp_path: Path) -> None:
-    job = Job.from_task(linear_task)
-    for count in (0, -1, 6):
-        with pytest.raises(ProgramError, match=f"5 samples cannot be cut into {count} micro-batches"):
+    job = kept_job("logistic_sgd")
+    for count in (0, -1, 9):
+        with pytest.raises(ProgramError, match=f"8 samples cannot be cut into {count} micro-batches"):
             Auditor(job, tmp_path / "run", RunOptions(micro_batches=count))
     assert not (tmp_path / "run").exists()
 
@@ -197,22 +191,6 @@ def test_a_value_that_is_not_finite_is_named_as_for_the_whole_batch(tmp_path: Pa
     assert "(mul, test_audits.py:" in messages.pop()
 
 
-def test_decisions_are_mapped_to_the_samples_that_they_are_for() -> None:
-    """Window: whole indices and local ones, for an axis that is neither the first nor the last."""
-    from roundlog.rounding import Window
-
-    window = Window((2, 5, 3), axis=1, start=1, stop=4)
-    whole = torch.arange(30).reshape(2, 5, 3)[:, 1:4].reshape(-1).numpy()
-    assert window.whole(np.arange(18)).tolist() == whole.tolist()
-    decisions = np.arange(30, dtype=np.uint8) % 3
-    values = np.arange(10, dtype=np.uint32)
-    inside = window.entries(Entries(np.arange(30), decisions, values))
-    assert inside.indices.tolist() == list(range(18))
-    assert inside.decisions.tolist() == decisions[whole].tolist()
-    by_value = whole[decisions[whole] == Decision.VALUE]
-    assert inside.values.tolist() == [int((decisions[:i] == Decision.VALUE).sum()) for i in by_value]
-
-
 @pytest.mark.slow
 def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path) -> None:
     job = Job.from_task(gpt_task)
@@ -230,8 +208,7 @@ def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path
 
 
 def test_slices_that_wait_are_gone_with_the_process_and_leave_nothing_in_the_run(tmp_path: Path) -> None:
-    job = Job.from_task(lambda: linear_task(steps=2, interval=1))
-    Auditor(job, tmp_path / "run", RunOptions(micro_batches=2)).run()
+    Auditor(kept_job("logistic_sgd"), tmp_path / "run", RunOptions(micro_batches=2)).run()
     assert {path.name for path in (tmp_path / "run").iterdir()} <= {
         "checkpoints",
         "history.jsonl",

@@ -12,12 +12,11 @@ import pytest
 import torch
 from roundlog.commitments import state_root
 from roundlog.execution import Executor, IndexRangeError, NonFiniteError, StepResult
-from roundlog.execution.fusion import Group, plan
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.number_format import narrow_float32
 from roundlog.program import DType, Node, Program, TensorType
-from roundlog.rounding import Follower, Recorder, resolve
+from roundlog.rounding import Follower, Recorder
 from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
 
 from tests.engine.microbatch.random_programs import ALL_FORMATS, make_mixed
@@ -94,20 +93,6 @@ def test_thresholds_follow_a_program_of_several_formats(seed: int) -> None:
     assert follower.findings == [] and not sum(follower.corrections.values())
 
 
-def test_tapes_fuse_fp32_bf16_and_bool_only() -> None:
-    """They would take the bytes of other formats for FP32 numbers."""
-    fused = mixed = 0
-    for seed in range(40):
-        nodes = (program := make_mixed(seed).program).nodes
-        for unit in plan(program):
-            if isinstance(unit, Group):
-                kinds = {nodes[index].type.dtype for index in (*unit.nodes, *unit.inputs)}
-                assert kinds <= {DType.F32, DType.BF16, DType.BOOL}, (seed, unit.nodes)
-                fused += len(unit.nodes) > 1
-                mixed += kinds >= {DType.F32, DType.BF16}
-    assert fused > 40 and mixed > 10
-
-
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
 def test_a_step_stops_alike_in_every_format(dtype: DType, tmp_path: Path) -> None:
     """At an index that is out of range, and at a number that overflows in this format alone."""
@@ -179,16 +164,3 @@ def note(seen: dict[DType, set[str]], dtype: DType, x: torch.Tensor) -> None:
         "-0": (wide == 0) & wide.signbit(),
     }
     seen[dtype].update(name for name, mask in kinds.items() if bool(mask.any()))
-
-
-def test_a_sum_that_is_rounded_to_fp32_first_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    certify = resolve.certify
-
-    def twice(operator: Any, inputs: Any, attributes: Any, scale: float, kind: Any) -> Any:
-        rounded, marked = certify(operator, inputs, attributes, scale, narrow_float32(32))
-        return rounded, marked.of(slice(0, 0))
-
-    monkeypatch.setattr(resolve, "certify", twice)
-    with pytest.raises(AssertionError):
-        for seed in range(40):
-            check_by_oracle(seed)

@@ -24,12 +24,10 @@ from roundlog.rounding import Follower, Recorder
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.trainer import Trainer
 from torch import nn
 
 from tests.engine.microbatch.random_programs import make
 from tests.engine.microbatch.test_random_programs import bits, check_all_cuts
-from tests.engine.tasks import classify, conv_task, linear_task
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "size": (3, 3)}
 STRIDED = {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2), "groups": 2, "size": (2, 3)}
@@ -216,47 +214,6 @@ def test_random_programs_sum_to_the_same_bits(always_in_parts: None, tmp_path: P
         summed.update(program.nodes[index].op for index in analyse(program, 2).parts)
         check_all_cuts(seed, tmp_path)
     assert {"sum", "matmul", "scatter_add", "conv2d_grad_weight"} <= summed
-
-
-def logistic_task() -> Task:
-    torch.manual_seed(5)
-    model = nn.Linear(6, 2)
-    return Task(
-        model=model,
-        loss=classify,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(2500, 6), "y": torch.randint(0, 2, (2500,))},
-        batch_size=1250,
-        steps=2,
-        interval=1,
-        seed=3,
-    )
-
-
-JOBS = {
-    "batch norm": lambda: Job.from_task(lambda: conv_task(steps=2, interval=1)),
-    "linear": lambda: Job.from_task(lambda: linear_task(steps=2, interval=1)),
-    "logistic": lambda: Job.from_task(logistic_task),
-    "fewer bits": lambda: Job.from_task(logistic_task, bits=26),
-}
-
-
-@pytest.mark.slow_but("linear-16")
-@pytest.mark.parametrize("block", [512, 16])
-@pytest.mark.parametrize("name", JOBS)
-def test_audits_come_to_the_same_root(
-    name: str, block: int, always_in_parts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(terms, "BLOCK_TERMS", block)
-    job = JOBS[name]()
-    assert analyse(job.program, 2).parts
-    result = Trainer(job, tmp_path / "trained").run()
-    for count in (2, 3, 5):
-        for log in (None, result.log_dir):
-            run_dir = tmp_path / f"{count} {log is None}"
-            audit = Auditor(job, run_dir, RunOptions(micro_batches=count), log_dir=log, verify_log=0.3).run()
-            assert audit.state_roots == result.state_roots
-            assert audit.findings == []
 
 
 def job_of_one_step(model: nn.Module, loss: Any, x: torch.Tensor) -> Job:

@@ -6,6 +6,7 @@ A sample of the matrix runs with the other tests; all of it, 50 steps on all mac
 import functools
 import hashlib
 import platform
+from collections.abc import Callable
 
 import matrix
 import pytest
@@ -14,11 +15,14 @@ from machines.profiles import MACHINES
 from machines.tasks import FULL, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXTS
 from roundlog.training.job import Job
 
+from tests.engine.kept_jobs import KEPT_JOBS
 from tests.engine.running.processes import finish, start
 from tests.engine.tasks import TASKS
 
 SAMPLE = ("native", "AVX2, one thread", "compatible", "CUDA")
 SAMPLE_TASKS = {"gpt2": 2, "logistic": 3, "resnet50": 1, "vgg11": 2, "gpt_bf16": 2, "llama_bf16": 1, "vgg11_bf16": 1}
+
+WHOLE = {"fp32": SMALL, "bf16": SMALL_IN_BF16, "texts": TEXTS}
 
 
 def here(machines) -> list[str]:
@@ -79,13 +83,14 @@ def test_every_task_of_the_matrix_can_be_made_in_its_small_size() -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> matrix.Result:
-    room = tmp_path_factory.mktemp("matrix")
-    jobs, steps = matrix.make_jobs(SMALL, room / "jobs", full=False, steps=None)
-    for name, task in TASKS.items():
-        Job.from_task(functools.partial(task, steps=SMALL_STEPS)).write(room / "jobs" / f"{name} of the tests")
-        jobs[f"{name} of the tests"] = room / "jobs" / f"{name} of the tests"
-    return matrix.run(jobs, here(MACHINES), room, steps=steps)
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], matrix.Result]:
+    @functools.cache
+    def result(kind: str) -> matrix.Result:
+        room = tmp_path_factory.mktemp(kind)
+        jobs, steps = matrix.make_jobs(WHOLE[kind], room / "jobs", full=False, steps=None)
+        return matrix.run(jobs, here(MACHINES), room, steps=steps, parts=2 if kind == "bf16" else 1)
+
+    return result
 
 
 @pytest.mark.slow
@@ -93,45 +98,11 @@ def whole(tmp_path_factory) -> matrix.Result:
 @pytest.mark.matrix
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("machine", on_all(MACHINES))
-@pytest.mark.parametrize("name", [*SMALL, *(f"{name} of the tests" for name in TASKS)])
-def test_fifty_steps_end_in_the_same_root_on_every_machine(name: str, machine: str, whole: matrix.Result) -> None:
-    has_one_root(whole, name, machine)
-
-
-@pytest.fixture(scope="module")
-def whole_in_bf16(tmp_path_factory) -> matrix.Result:
-    room = tmp_path_factory.mktemp("bf16")
-    jobs, steps = matrix.make_jobs(SMALL_IN_BF16, room / "jobs", full=False, steps=None)
-    return matrix.run(jobs, here(MACHINES), room, steps=steps, parts=2)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.matrix
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("machine", on_all(MACHINES))
-@pytest.mark.parametrize("name", SMALL_IN_BF16)
-def test_fifty_steps_in_bf16_end_in_the_same_root_on_every_machine(
-    name: str, machine: str, whole_in_bf16: matrix.Result
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, tasks in WHOLE.items() for name in tasks])
+def test_fifty_steps_or_a_text_end_in_the_same_root_on_every_machine(
+    kind: str, name: str, machine: str, whole: Callable[[str], matrix.Result]
 ) -> None:
-    has_one_root(whole_in_bf16, name, machine)
-
-
-@pytest.fixture(scope="module")
-def whole_texts(tmp_path_factory) -> matrix.Result:
-    room = tmp_path_factory.mktemp("texts")
-    jobs, steps = matrix.make_jobs(TEXTS, room / "jobs", full=False, steps=None)
-    return matrix.run(jobs, here(MACHINES), room, steps=steps)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.matrix
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("machine", on_all(MACHINES))
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_text_ends_in_the_same_root_on_every_machine(name: str, machine: str, whole_texts: matrix.Result) -> None:
-    has_one_root(whole_texts, name, machine)
+    has_one_root(whole(kind), name, machine)
 
 
 def test_a_difference_in_one_root_or_one_finding_is_told() -> None:
@@ -151,11 +122,10 @@ def test_a_difference_in_one_root_or_one_finding_is_told() -> None:
 
 @pytest.mark.slow
 def test_a_log_and_a_state_have_the_same_bytes_every_time(tmp_path) -> None:
-    Job.from_task(lambda: TASKS["conv"]()).write(tmp_path / "job")
     digests = []
     for run in ("a", "b"):
-        finish(start("native", "train", tmp_path / "job", tmp_path / run))
+        finish(start("native", "train", KEPT_JOBS / "convolution", tmp_path / run))
         files = sorted(p for p in (tmp_path / run).rglob("*") if p.suffix in (".rlog", ".safetensors"))
         digests.append([(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files])
     assert digests[0] == digests[1]
-    assert len(digests[0]) == 6
+    assert len(digests[0]) == 4

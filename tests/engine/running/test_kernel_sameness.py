@@ -3,12 +3,10 @@ casts that are missing, or too many."""
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,36 +19,17 @@ from roundlog.program import DType, Program
 from roundlog.training.job import Job
 from roundlog.training.kernel_sameness import evaluated, has_short_numbers
 from roundlog.training.sameness import confirm_same
-from roundlog.training.trainer import Trainer
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
 from tests.engine.running.short_steps import compared, in_bf16, is_noticed, net, task_of, under_autocast
 
 
-def test_autocast_is_captured_and_comes_to_one_root(tmp_path: Path) -> None:
+def test_what_autocast_computes_is_compared_kernel_by_kernel() -> None:
     found: list[Any] = []
     job = Job.from_task(lambda: task_of(net(), under_autocast, max_grad_norm=0.5), report=found.append)
     assert found[0].kernels > 100 and "results of PyTorch's kernels one by one" in str(found[0])
     assert has_short_numbers(job.program)
-    roots = {Trainer(job, tmp_path / name).run().checkpoint_root for name in ("one", "two")}
-    assert len(roots) == 1
-
-
-def test_a_job_keeps_no_copies_that_were_compared() -> None:
-    def tensors() -> int:
-        return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-
-    task = task_of(net(), under_autocast)
-    gc.collect()
-    gc.disable()  # what is given back, is so at once
-    try:
-        job = Job.from_task(lambda: task)
-        left = tensors()
-        gc.collect()
-        assert left <= tensors() + len(job.initial) // 2
-    finally:
-        gc.enable()
 
 
 @pytest.mark.slow_but("*-AdamW", "*-SGD")
@@ -69,23 +48,6 @@ def test_optimizers_of_bf16_parameters_step_as_pytorch_does(make: Any, norm: flo
     model = net().bfloat16()
     task = task_of(model, in_bf16, make(model.parameters()), max_grad_norm=norm)
     assert confirm_same(capture(lambda: task)).kernels > 100
-
-
-def test_adapters_in_fp32_on_a_base_in_bf16_are_captured() -> None:
-    class Adapted(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.base = net().bfloat16().requires_grad_(False)
-            self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 3, bias=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.base(x.bfloat16()) + self.up(self.down(x)).bfloat16()
-
-    model = Adapted()
-    task = task_of(model, lambda m, b: F.cross_entropy(m(b["x"]).float(), b["y"]), optim.AdamW(model.parameters()))
-    captured = capture(lambda: task)
-    assert confirm_same(captured).kernels > 50
-    assert captured.states["parameter/base.0.weight"].dtype == torch.bfloat16
 
 
 class WithBuffer(nn.Module):
@@ -276,26 +238,15 @@ def test_another_eps_than_that_of_a_norm_is_noticed(kind: Any, loss: Any) -> Non
         compared(replace(captured, program=replace(captured.program, nodes=tuple(nodes))))
 
 
-def test_an_eps_that_is_another_than_that_of_the_trace_is_noticed() -> None:
-    model = net()
-    task = task_of(model, under_autocast)
-    captured = capture(lambda: task)
-    model[3].eps *= 1.02
-    with pytest.raises(CaptureError, match=r"native_layer_norm.* does not read the eps 1\.02e-05"):
-        compared(captured)
-
-
 @pytest.mark.parametrize("loss", [under_autocast, in_bf16])
 @pytest.mark.parametrize(
     "number",
     [
         lambda x, n: x * (n / 40).clamp(max=1.0),
-        lambda x, n: x / (1 - 0.1 * n).clamp(min=0.5),
         lambda x, n: torch.where(x > n / 10, x, -x),
-        lambda x, n: x + n / 10,
         lambda x, n: x * n,
     ],
-    ids=["warm-up", "temperature", "threshold", "shift", "one at first"],
+    ids=["warm-up", "threshold", "one at first"],
 )
 def test_stated_numbers_are_computed_with(number: Any, loss: Any) -> None:
     torch.manual_seed(0)
@@ -309,6 +260,18 @@ def test_stated_numbers_are_computed_with(number: Any, loss: Any) -> None:
 
 
 # Planted errors.
+
+
+def test_a_loss_that_is_not_the_users_is_noticed() -> None:
+    """Gradients and what the optimizer makes of them are right."""
+    task = task_of(net(), under_autocast)
+    captured = capture(lambda: task)
+    nodes = list(captured.program.nodes)
+    (place,) = (index for index, node in enumerate(nodes) if node.op == "loss")
+    other = next(i for i, node in enumerate(nodes) if node.op == "schedule" and node.type == nodes[place].type)
+    nodes[place] = replace(nodes[place], inputs=(other,))
+    with pytest.raises(CaptureError, match="at step 0 the loss gives other numbers than PyTorch's"):
+        confirm_same(replace(captured, program=replace(captured.program, nodes=tuple(nodes))))
 
 
 def gradients(task: Task, captured: Captured) -> list[bytes]:

@@ -11,11 +11,10 @@ from roundlog import load_checkpoint
 from roundlog.capture import CaptureError
 from roundlog.examples.gpt2 import gpt2
 from roundlog.training.job import Job
-from roundlog.training.trainer import Trainer
 from safetensors.torch import load_file, save_file, save_model
 from torch import nn
 
-from tests.engine.tasks import GPT, ConvNet, conv_task
+from tests.engine.tasks import GPT, ConvNet
 from tests.engine.trainings import trained_and_audited
 
 SMALL = {
@@ -62,16 +61,6 @@ def test_tied_tensors_may_have_one_name_or_all(tmp_path: Path) -> None:
         assert model.head.weight is model.tokens.weight
     save_file({**whole, "head.weight": whole["head.weight"] + 1}, path)
     refused(GPT(), path, "two values for tokens.weight and head.weight, which are one tensor")
-
-
-@pytest.mark.slow
-def test_what_was_trained_here_can_be_trained_on(tmp_path: Path) -> None:
-    task = conv_task()
-    result = Trainer(Job.from_task(lambda: task), tmp_path / "run").run()
-    model = ConvNet()
-    load_checkpoint(model, result.final_state)
-    assert int(model.norm.num_batches_tracked) == task.steps
-    assert not torch.equal(model.head.weight, task.model.head.weight)
 
 
 def test_an_example_starts_from_a_checkpoint(tmp_path: Path) -> None:

@@ -39,13 +39,9 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 CASES: list[tuple[str, list[float], Function, str, str, int]] = [
     ("exp", [1, 2, 100, 200], torch.exp, "exp", "inf", 2),
-    ("expm1", [1, 2, 3, 100], torch.expm1, "expm1", "inf", 3),
     ("log of zero", [1, 0, 3, 0], torch.log, "log", "-inf", 1),
-    ("log of a negative number", [1, 2, -3, -1], torch.log, "log", "nan", 2),
-    ("log1p at its pole", [1, -1, 3, 4], torch.log1p, "log1p", "-inf", 1),
     ("division by zero", [1, 2, 3, 0], lambda x: 1 / x, "div", "inf", 3),
     ("root of a negative number", [4, -4, 4, 4], torch.sqrt, "sqrt", "nan", 1),
-    ("product", [1, 2, 3, HUGE], lambda x: x * x, "mul", "inf", 3),
     ("sum", [HUGE, HUGE, 1, 1], lambda x: x.sum(0), "sum", "inf", 0),
     ("sum that FP64 could hold", [HUGE, HUGE, -1, 1], lambda x: x.sum(0) / 2, "sum", "inf", 0),
     ("matmul", [1, 2, HUGE, 3], lambda x: (x.reshape(2, 2) @ x.reshape(2, 2).T).sum(), "matmul", "inf", 3),
@@ -213,9 +209,7 @@ def test_data_with_nan_are_refused_by_the_fields_name(tmp_path: Path) -> None:
 DISCARDED: list[tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = [
     ("log where positive", lambda x, w: (torch.where(x > 0, torch.log(x), 0.0) * w).sum()),
     ("norm at zero", lambda x, w: torch.linalg.vector_norm(x * 0 * w)),
-    ("norms of rows of zeros", lambda x, w: torch.linalg.vector_norm((x * 0 * w).reshape(2, 2), dim=1).sum()),
     ("normalize at zero", lambda x, w: torch.nn.functional.normalize(x * 0 * w, dim=0).sum() + (w * w).sum()),
-    ("cosine similarity at zero", lambda x, w: torch.cosine_similarity(x * 0 * w, x, dim=0) + (w * w).sum()),
     ("a row that a mask hides", lambda x, w: (torch.full((4, 4), -torch.inf).triu(1) + x * w).softmax(-1)[:, 0].sum()),
     ("all hidden, and filled in", lambda x, w: ((x - torch.inf).softmax(-1).nan_to_num(0.5) * w).sum()),
     ("clamped overflow", lambda x, w: ((x * 1e38).exp().clamp(max=2.0) * w).sum()),

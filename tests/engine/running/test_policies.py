@@ -14,12 +14,12 @@ from roundlog.rounding.ovt import TRITS, ThresholdRecorder, Thresholds, Trits
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError, JobLimits
-from roundlog.training.repetition import replay_interval
-from roundlog.training.run import Run, RunError
+from roundlog.training.run import RunError
 from roundlog.training.run_cost import step_bytes
 from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import load_file
 
+from tests.engine.kept_jobs import kept_job
 from tests.engine.running.processes import finish, start
 from tests.engine.tasks import TASKS, linear_task
 
@@ -54,7 +54,8 @@ def test_every_machine_gets_the_trainers_root(name: str, policy: int, bits: int,
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("trained")
-    job = Job.from_task(linear_task, policy=POLICY_THRESHOLD)
+    kept = kept_job("logistic_sgd")
+    job = replace(kept, spec=replace(kept.spec, rounding_policy=POLICY_THRESHOLD))
     return job, Trainer(job, directory / "run").run(), directory
 
 
@@ -112,17 +113,14 @@ def test_an_audit_under_threshold_asks_for_the_log(trained, tmp_path) -> None:
 
 def test_a_log_of_the_other_policy_is_reported_as_unreadable(trained, tmp_path) -> None:
     job, result, _ = trained
-    certified = Job(**{f: getattr(job, f) for f in ("program", "initial", "schedule", "dataset")}, spec=replace(
-        job.spec, rounding_policy=POLICY_CERTIFIED
-    ))  # fmt: skip
-    audit = Auditor(certified, tmp_path / "audit", log_dir=result.log_dir).run()
+    audit = Auditor(kept_job("logistic_sgd"), tmp_path / "audit", log_dir=result.log_dir).run()
     assert len(audit.unreadable) == job.spec.intervals
     assert all("belongs to run" in text for text in audit.unreadable)
 
 
 def test_a_recorder_that_the_policy_does_not_allow_is_refused(trained, tmp_path) -> None:
     job, _, _ = trained
-    certified = Job.from_task(linear_task)
+    certified = kept_job("logistic_sgd")
     with pytest.raises(ValueError, match="not one of the policy `threshold`"):
         Trainer(job, tmp_path / "run", recorder=Recorder(4))
     for wrong in (ThresholdRecorder(), Recorder(4)):
@@ -137,17 +135,13 @@ def test_thresholds_change_the_log_and_not_the_training(trained, tmp_path) -> No
     assert sparse.log_bytes < result.log_bytes
 
 
-def test_a_trainer_replays_its_own_interval(trained) -> None:
-    job, result, directory = trained
-    assert replay_interval(Run(job, directory / "run"), 1)[-1] == result.state_roots[1]
-
-
 def test_a_job_of_few_bits_survives_its_files_and_declares_the_memory_that_it_needs(tmp_path) -> None:
     job = Job.from_task(linear_task, policy=POLICY_THRESHOLD, bits=25)
     job.write(tmp_path / "job")
     assert json.loads((tmp_path / "job" / "spec.json").read_text())["rounding_bits"] == 25
     assert Job.read(tmp_path / "job").spec == job.spec
-    plain = Job.from_task(linear_task)
+    plain = kept_job("logistic_sgd")
+    job = replace(plain, spec=replace(plain.spec, rounding_policy=POLICY_THRESHOLD, rounding_bits=25))
     assert step_bytes(job.program, job.spec) > step_bytes(plain.program, plain.spec)
     with pytest.raises(JobError, match="bytes of memory, more than"):
         Job.read(tmp_path / "job", JobLimits(memory_bytes=1000))

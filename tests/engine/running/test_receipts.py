@@ -79,56 +79,42 @@ def put(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
 HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another format": put("format", value="receipt"),
     "no version": put("version", value="1"),
-    "a version that is true": put("version", value=True),
     "a missing key": lambda plain: plain.pop("date"),
     "an unknown key": put("more", value=1),
-    "a long unknown key": put("m" * 10**6, value=1),
     "a root too short": put("state_roots", 2, value="0x12"),
-    "a root too long": put("state_roots", 2, value="0x" + "1" * 66),
-    "a root in capitals": put("state_roots", 2, value="0x" + "A" * 64),
-    "a root that is a number": put("state_roots", 2, value=12),
     "one root changed": put("state_roots", 2, value="0x" + "1" * 64),
     "a root too few": lambda plain: plain["state_roots"].pop(),
     "a root too many": lambda plain: plain["state_roots"].append("0x" + "1" * 64),
-    "roots as an object": put("state_roots", value={}),
     "another checkpoint root": put("checkpoint_root", value="0x" + "1" * 64),
     "another final state root": put("final_state_root", value="0x" + "1" * 64),
     "another run": put("run_id", value="0x" + "1" * 64),
-    "a spec that is a list": put("spec", value=[]),
     "a spec of no steps": put("spec", "steps", value=0),
     "a spec by threshold": put("spec", "rounding_policy", value=1),
     "a spec with more": put("spec", "more", value=1),
-    "a long spec": put("spec", "more", value="x" * 10**6),
     "another spec": put("spec", "seed", value=12345),
     "a huge number": put("spec", "seed", value=10**30),
-    "a negative number": put("spec", "seed", value=-1),
-    "a float": put("spec", "seed", value=1.0),
     "NaN": put("machine", "threads", value=float("nan")),
-    "Infinity": put("machine", "threads", value=float("inf")),
     "no threads": put("machine", "threads", value=0),
-    "versions that are a text": put("versions", value="1"),
     "versions with more": put("versions", "numpy", value="2"),
-    "a version that is a number": put("versions", "torch", value=2),
     "a long text": put("machine", "processor", value="x" * 201),
     "a text that controls the terminal": put("machine", "processor", value="\x1b[31m"),
     "a text with a line's end": put("machine", "processor", value="a\n"),
     "a machine that is a list": put("machine", value=[]),
     "a date that is none": put("date", value="2026-13-01T00:00:00Z"),
     "a date without a zone": put("date", value="2026-01-01T00:00:00"),
-    "a date that is a number": put("date", value=1),
     "a signer alone": put("signer", value="0x" + "1" * 40),
-    "a signature alone": put("signature", value="0x" + "1" * 130),
     "a signature too short": lambda plain: plain.update(signer="0x" + "1" * 40, signature="0x12"),
-    "a signer too long": lambda plain: plain.update(signer="0x" + "1" * 64, signature="0x" + "1" * 130),
+    "a version that is true": put("version", value=True),
+    "roots as an object": put("state_roots", value={}),
+    "a spec that is a list": put("spec", value=[]),
+    "versions that are a text": put("versions", value="1"),
 }
 TEXTS = {
     "nothing": b"",
     "no JSON": b"hello",
     "no text": b"\xff\xfe",
-    "a list": b"[]",
     "deep": b"[" * 200_000,
     "a number of a million digits": b'{"version": ' + b"1" * 10**6 + b"}",
-    "an exponent": b'{"format": "tiebreak receipt", "version": 1e999}',
 }
 
 
@@ -173,12 +159,6 @@ def test_a_file_that_is_none_or_too_large_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr(receipts, "MAX_RECEIPT_BYTES", 1000)
     (tmp_path / "large").write_bytes(b" " * 1001)
     assert "more than 1000 bytes" in says_one_sentence(tmp_path / "large")
-
-
-def test_a_whole_repetition_of_a_right_run_is_right(trained: Trained, tmp_path: Path) -> None:
-    _, job, result = trained
-    found = repeat_all(job, result.state_roots, tmp_path)
-    assert found.repeated == list(range(6)) and found.first_wrong is None
 
 
 @pytest.mark.parametrize("wrong", range(6))

@@ -19,6 +19,7 @@ from roundlog.training.run_files import load_kept, wrong_checkpoint
 from roundlog.training.trainer import Trainer
 from safetensors.torch import load_file
 
+from tests.engine.kept_jobs import kept_job
 from tests.engine.running.deaths import Point, after_rename, before_rename, before_sync, killed_at
 from tests.engine.running.processes import finish, start
 from tests.engine.tasks import features_task, linear_task
@@ -81,15 +82,6 @@ def test_a_process_killed_at_any_point_carries_on_to_the_same_root(role: str, tr
             assert (tmp_path / "run" / "log" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_a_finished_run_is_not_run_again(trained, tmp_path) -> None:
-    directory, job, result = trained
-    shutil.copytree(directory / "run", tmp_path / "run")
-    steps = []
-    again = Trainer(job, tmp_path / "run", RunOptions(on_step=steps.append)).run()
-    assert steps == []
-    assert again.checkpoint_root == result.checkpoint_root
-
-
 def flip(path, position: int) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 0x10
@@ -107,14 +99,6 @@ def test_a_damaged_checkpoint_is_computed_again(damage: str, trained, tmp_path) 
     else:
         data[-5] ^= 1
         path.write_bytes(data if damage == "flip" else data[:-9])
-    assert Trainer(job, tmp_path / "run").run().checkpoint_root == result.checkpoint_root
-
-
-def test_a_torn_record_of_roots_is_computed_again(trained, tmp_path) -> None:
-    directory, job, result = trained
-    shutil.copytree(directory / "run", tmp_path / "run")
-    roots = tmp_path / "run" / "roots"
-    roots.write_bytes(roots.read_bytes()[:-40])
     assert Trainer(job, tmp_path / "run").run().checkpoint_root == result.checkpoint_root
 
 
@@ -241,12 +225,10 @@ def test_a_state_is_replayed_from_the_newest_checkpoint_before_it(trained) -> No
         replay_state(run, 13)
 
 
-def test_a_directory_of_another_job_is_refused(trained, tmp_path) -> None:
+def test_a_directory_of_another_job_is_refused(trained) -> None:
     directory, _, _ = trained
-    Job.from_task(linear_task).write(tmp_path / "job")
-    other = Job.read(tmp_path / "job")
     with pytest.raises(RunError, match="the run of another job"):
-        Trainer(other, directory / "run")
+        Trainer(kept_job("logistic_sgd"), directory / "run")
 
 
 def test_an_auditor_does_not_carry_on_from_what_the_trainer_computed(trained) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 from roundlog.commitments import state_root, tensor_root
 from roundlog.execution.batches import TensorsOf
@@ -16,14 +15,13 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, StoredState
 from roundlog.training.run import Run
 
+from tests.engine.kept_jobs import KEPT_JOBS
 from tests.engine.microbatch.memory_taken import taken
-from tests.engine.tasks import TASKS
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    Job.from_task(lambda: TASKS["linear"](steps=6)).write(tmp_path / "job")
-    return tmp_path / "job"
+    return Path(shutil.copytree(KEPT_JOBS / "logistic_sgd", tmp_path / "job"))
 
 
 def bent(path: Path) -> bytes:
@@ -81,46 +79,3 @@ def test_a_stored_state_takes_the_memory_of_one_tensor_at_a_time(tmp_path: Path)
     tensor_root(torch.zeros(numel))  # compiles what is needed
     assert taken(read_and_write) < count // 4 * 4 * numel
     assert copy.read_bytes() == path.read_bytes()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_state_is_written_with_the_bytes_that_the_library_writes(seed: int, tmp_path: Path) -> None:
-    draw = torch.Generator().manual_seed(seed)
-
-    def number(below: int) -> int:
-        return int(torch.randint(below, (), generator=draw))
-
-    tensors: dict[str, torch.Tensor] = {}
-    for place in range(number(12)):
-        letters = ["a", "b", "Z", "/", ".", "é", '"', "\\", "\u2028", "\x01", "\x7f", "𝛼", " "]
-        name = "".join(letters[number(len(letters))] for _ in range(1 + number(5))) + f"{place}"
-        shape = tuple((0, 1, 2, 3, 1025)[number(5)] for _ in range(number(3)))
-        numbers = torch.randn(shape, generator=draw) * 9
-        tensors[name] = (numbers, numbers.long(), numbers > 0)[number(3)]
-    kinds = {name: TensorType(tuple(x.shape), DType.of(x.dtype)) for name, x in tensors.items()}
-    save_state(tmp_path / "ours", kinds, [x.mT.contiguous().mT if x.ndim > 1 else x for x in tensors.values()])
-    safetensors.torch.save_file(tensors, tmp_path / "theirs")
-    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-
-
-def test_a_state_that_cannot_be_read_or_written_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, kinds = tmp_path / "state", {"a": TensorType((3,), DType.F32)}
-    save_state(path, kinds, [torch.ones(3)])
-    before = path.read_bytes()
-
-    class Lost(TensorsOf):
-        def tensor(self, slot: int) -> torch.Tensor:
-            raise OSError(5, "Input/output error")
-
-    with pytest.raises(OSError, match="Input/output error"):
-        save_state(path, kinds, Lost({"a": torch.zeros(3)}))
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match=r"state: cannot be written: .*No space"):
-        save_state(path, kinds, [torch.zeros(3)])
-    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

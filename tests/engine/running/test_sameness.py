@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,14 +15,13 @@ from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.real_steps.eager_steps import EagerTraining
 from roundlog.commitments import state_root
 from roundlog.data import DataError
-from roundlog.data.spill_file import SpillFile
 from roundlog.program import Program
 from roundlog.training import sameness
 from roundlog.training.job import Job
 from roundlog.training.sameness import Sameness, confirm_same
 from torch import Tensor, nn
 
-from tests.engine.memory_limits import limit, more_memory
+from tests.engine.memory_limits import limit
 
 
 def task_of(function: Callable[[Tensor], Tensor] = torch.tanh, lr: float = 0.01, **more: object) -> Task:
@@ -57,23 +55,6 @@ def test_a_capture_agrees_with_pytorch_in_fp64() -> None:
     same = compared(task_of(max_grad_norm=0.5, schedule=lambda step: 0.9**step))
     assert same.in_fp64 and same.steps == 3 and 0 < same.largest < 1e-4
     assert "captured step equals yours: 3 steps from two states, largest difference" in str(same)
-
-
-def test_of_states_that_do_not_move_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[tuple[int, ...]] = []
-    append = SpillFile.append
-
-    def noted(self: SpillFile, tensor: Tensor) -> int:
-        written.append(tuple(tensor.shape))
-        return append(self, tensor)
-
-    task = task_of()
-    task.model[0].requires_grad_(False)
-    captured = capture(lambda: task)
-    monkeypatch.setattr(SpillFile, "append", noted)
-    same = confirm_same(captured)
-    assert (4, 8) in written and not {(8, 6), (6,)} & set(written)
-    assert 0 < same.largest < 1e-4
 
 
 def other_constants(program: Program, change: Callable[[float], float]) -> Program:
@@ -178,21 +159,6 @@ def test_a_model_that_insists_on_fp32_is_compared_in_fp32() -> None:
     assert not same.in_fp64 and "since the model does not run in FP64" in str(same)
 
 
-@pytest.mark.slow
-def test_a_model_that_computes_parts_in_fp32_is_compared_in_fp64() -> None:
-    assert compared(task_of(lambda y: torch.softmax(y.float(), 1, dtype=torch.float32))).in_fp64
-
-
-@pytest.mark.slow
-def test_a_penalty_on_the_gradient_of_the_batch_is_compared_in_fp64() -> None:
-    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        x = batch["x"].requires_grad_()
-        (slope,) = torch.autograd.grad(torch.tanh(model(x)).sum(), x, create_graph=True)
-        return (slope.norm(dim=1) - 1).square().mean()
-
-    assert compared(task_of(loss=loss)).in_fp64
-
-
 def test_what_a_step_writes_into_its_batch_is_gone_when_it_runs_again() -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return model(batch["x"].mul_(3.0)).square().mean()
@@ -214,35 +180,6 @@ def test_a_training_that_breaks_down_in_pytorch_too_passes() -> None:
 def test_a_step_that_stops_where_pytorch_goes_on_is_refused() -> None:
     with pytest.raises(CaptureError, match="the captured step stops where yours goes on: step 0: operator"):
         Job.from_task(lambda: task_of(lambda y: (y * 0 + 1e30).long().bool().float() + y))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_results_wait_for_other_runs_in_a_file() -> None:
-    """Of 4.4 million parameters, each of four runs gives 71 MB a step in FP64: 0.85 GB before any of it is compared."""
-
-    def wide(width: int) -> Task:
-        model = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2))
-        return Task(
-            model=model,
-            loss=lambda m, b: m(b["x"]).square().mean(),
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            dataset={"x": torch.randn(8, width)},
-            batch_size=2,
-            steps=4,
-            interval=2,
-            seed=1,
-        )
-
-    small, large = (
-        wide(8),
-        wide(2100),
-    )  # malloc takes the memory of its large tensors from the system, and gives it back
-    confirm_same(capture(lambda: small))  # loads what is needed
-    captured = capture(lambda: large)
-    with limit(resource.RLIMIT_DATA, more_memory(620 << 20)):
-        same = confirm_same(captured)
-    assert same.in_fp64 and same.steps == 3
 
 
 def test_a_folder_without_room_for_results_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +18,8 @@ from roundlog.training.run import RunError
 from roundlog.training.trainer import Trainer, TrainingResult, log_path
 
 from tests.engine import forged_logs
-from tests.engine.tasks import halfway_task, linear_task
-
-LogChange = Callable[[Path, Path], Path]
+from tests.engine.kept_jobs import kept_job
+from tests.engine.tasks import halfway_task
 
 
 @dataclass(frozen=True)
@@ -174,30 +173,6 @@ def test_a_log_that_leads_to_another_root_than_the_claim_accuses_nobody(honest: 
 
 
 @pytest.mark.slow
-def test_a_claim_with_forty_bent_decisions_is_wrong_whenever_one_of_them_is_found(
-    honest: Honest, tmp_path: Path
-) -> None:
-    """At a sample of 5 % most auditors see some of them, and none of those agrees with the forger. By default all are
-    found, always."""
-    forged = forged_logs.train_forging(honest.job, tmp_path / "forger", np.random.default_rng(40), 40)
-    claim, log = forged.checkpoint_root, forged.log_dir
-    assert claim != honest.root
-    reported = 0
-    for number in range(19):
-        told: list[str] = []
-        room = tmp_path / f"{number}"
-        found = audit(honest.job, room, claim=claim, log_dir=log, verify_log=0.05, on_distrust=told.append)
-        assert found.right is (not told)
-        if told:
-            assert found.checkpoint_root == honest.root and found.log is LogStanding.WRONG
-        reported += bool(told)
-    assert reported >= 8, "with forty bent decisions, 87 % of all samples have one"
-    found = audit(honest.job, tmp_path / "all", claim=claim, log_dir=log)
-    assert found.right is False and found.checkpoint_root == honest.root
-    assert found.findings[0].kind is LogFindingKind.FORGED
-
-
-@pytest.mark.slow
 def test_a_claim_is_never_right_in_an_audit_that_found_its_log_incomplete(honest: Honest, tmp_path: Path) -> None:
     """One decisive bend that a sample of 5 % misses nineteen times in twenty, and a few missing entries that everybody
     finds: whoever finds those goes on without the log, and so finds the bend."""
@@ -257,7 +232,8 @@ def test_a_log_damaged_after_it_was_compared_is_not_called_right(interval: int, 
 
 
 def test_under_threshold_a_log_that_cannot_be_used_leaves_the_claim_undecided(tmp_path: Path) -> None:
-    job = Job.from_task(linear_task, policy=POLICY_THRESHOLD)
+    kept = kept_job("logistic_sgd")
+    job = replace(kept, spec=replace(kept.spec, rounding_policy=POLICY_THRESHOLD))
     result = Trainer(job, tmp_path / "run").run()
     whole = audit(job, tmp_path / "whole", claim=result.checkpoint_root, log_dir=result.log_dir)
     assert whole.right is True and whole.log is LogStanding.RIGHT
