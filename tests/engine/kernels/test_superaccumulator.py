@@ -70,6 +70,8 @@ ENDS: list[list[tuple[float, float]]] = [
     [(-LARGEST, LARGEST)],
     [(1.0, 0.0)],
     [(-1.0, 0.0)],
+    [(-(2.0**-10), 1.0)],  # where a limb begins: all digits of the complement are 0
+    [(-(2.0**22), 1.0)],
 ]
 
 
