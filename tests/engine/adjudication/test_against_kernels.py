@@ -16,8 +16,7 @@ from roundlog.program import DType
 from roundlog.rounding import Recorder
 
 from tests.engine.adjudication.adjudication_cases import Bits, descriptor_of, of_numbers
-from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
-from tests.engine.operators.operator_cases import CASES, TAKES_INTEGERS, Case, integer_pairs
+from tests.engine.operators.operator_cases import CASES, Case
 from tests.engine.oracle.array import FORMATS, Array, from_torch
 
 STEP = DisputedStep(step=3, seed=2**63 + 5, batch_size=2, data_rows=7)
@@ -125,24 +124,3 @@ def test_the_reference_converts_as_the_engine(name: str) -> None:
             middles = torch.cat([words << 16, (words << 16) + (1 << 15), halves, halves + (1 << 12)])
             x = torch.cat([(middles + off).view(torch.float32) for off in (-1, 0, 1)])
         check(name, Case([x]), rng.sample(range(x.numel()), 3000), rng)
-
-
-@pytest.mark.parametrize("name", TAKES_INTEGERS)
-def test_the_reference_gives_the_engines_integers(name: str) -> None:
-    rng = Random(f"adjudication {name}")
-    for case in integer_pairs(rng):
-        check(name, case, None, rng)
-
-
-def test_the_reference_compares_truth_values() -> None:
-    a = torch.tensor([True, True, False, False])
-    check("eq", Case([a, a[[0, 2, 1, 3]]]), [0, 1, 2, 3], Random(0))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", OPERATORS)
-def test_the_reference_gives_the_engines_bits_for_every_element(name: str) -> None:
-    for case in CASES[name](Random(f"tiebreak {name}, all")):
-        attributes = {**case.attributes, **({"slot": 0} if name == "store" else {})}
-        descriptor = descriptor_of(name, case.inputs, attributes)
-        check(name, case, list(range(descriptor.elements)), Random(0))

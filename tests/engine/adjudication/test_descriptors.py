@@ -31,7 +31,6 @@ from roundlog.descriptors.descriptor import MAX_ENCODED_BYTES, STRUCT, check_des
 from roundlog.program import DType, ProgramError
 
 from tests.engine.adjudication.adjudication_cases import Bits, descriptor_of, kind_of, program_of
-from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
 from tests.engine.operators.operator_cases import CASES, Case
 
 NAMES = sorted(CASES)

@@ -55,7 +55,7 @@ def test_the_contract_decides_every_function_as_the_engine_does(name: str) -> No
         assert fixed.evaluate(name, x) == expected, (name, hex(x), value(x), hex(expected))
 
 
-@pytest.mark.parametrize("width", [23, 24, 28, 31])
+@pytest.mark.parametrize("width", [23, 31])
 @pytest.mark.parametrize("name", NAMES)
 def test_narrower_formats_are_rounded_to_once(name: str, width: int) -> None:
     """Arguments may be any FP32 number: some are midpoints of the narrower format, and tiny ones are all but values."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-import pytest
 import torch
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate, encode
 from roundlog.adjudication.openings import Material, TraceRoots
@@ -88,9 +87,3 @@ def test_the_engine_and_the_reference_stop_at_the_same_elements() -> None:
             stops[hostile(seed)[0].nodes[stopped.operator].op] = type(stopped).__name__
     assert {"take", "gather", "loss", "store"} == set(stops), stops
     assert set(stops.values()) == {"NonFiniteError", "IndexRangeError"}, stops
-
-
-@pytest.mark.long
-def test_many_more_do() -> None:
-    for seed in range(80, 1500):
-        check(seed)

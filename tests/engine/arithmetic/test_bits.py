@@ -1,4 +1,5 @@
-"""Rounding to fewer than 32 bits: once, to nearest even, against fractions, for every width."""
+"""Rounding to 32 bits and fewer: once, to nearest even, against fractions, for every width; intervals, and the order
+of FP32."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import adjacent, in_format, neighbour, round_function, round_sums, round_to
+from roundlog.arithmetic import adjacent, in_format, neighbour, round_function, round_interval, round_sums, round_to
 from roundlog.arithmetic.exact_sums import round_scaled_integer
+from roundlog.arithmetic.formats import ordinal
 from roundlog.definitions import Family, of_family
 from roundlog.number_format import narrow_float32
 
@@ -29,6 +31,22 @@ def double(*items: float) -> torch.Tensor:
 
 def f32(*patterns: int) -> torch.Tensor:
     return torch.from_numpy(np.array(patterns, dtype=np.uint32).view(np.float32))
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+# Beside the numbers and the midpoints of FP32, by a few last places of FP64.
+beside = st.tuples(
+    st.integers(0, 2**31 - 1).filter(ieee.is_finite), st.booleans(), st.booleans(), st.integers(-4, 4)
+).map(lambda t: _beside(*t))
+
+
+def _beside(pattern: int, half: bool, negative: bool, off: int) -> float:
+    number = ieee.value(pattern)
+    if half:
+        number += Fraction(2) ** (max((pattern >> 23) - 150, -149) - 1)
+    x = torch.tensor([float(number)], dtype=torch.float64)
+    x = (x.view(torch.int64) + off).view(torch.float64) if number else x
+    return -float(x) if negative else float(x)
 
 
 def of_format(pattern: int, width: int) -> int:
@@ -85,6 +103,42 @@ def test_neighbours_are_of_the_format_adjacent_and_ordered(pattern: int, width: 
         middle = (x.double() + above.double()) / 2
         for y in (middle, torch.nextafter(middle, x.double()), torch.nextafter(middle, above.double())):
             assert round_to(y, narrow_float32(width)).item() in (x.item(), above.item())
+
+
+@given(
+    st.one_of(finite.filter(lambda y: abs(y) < 1e300), beside),
+    st.one_of(st.just(0.0), st.floats(0, 1e300), st.integers(-70, -20)),
+    st.sampled_from([1.0, 4.0]),
+)
+@settings(max_examples=500)
+def test_an_interval_holds_the_rounding_of_every_number_in_it_and_not_much_more(
+    y: float, distance: float | int, scale: float
+) -> None:
+    d = abs(y) * 2.0**distance if isinstance(distance, int) else distance
+    low, high = round_interval(double(y), double(d), scale)
+    (lo,), (hi,) = from_torch(low).items, from_torch(high).items
+    reach = Fraction(scale) * Fraction(d)
+    wide = reach * (1 + Fraction(1, 2**38)) + 4 * Fraction(1, 2**53) * abs(Fraction(y))
+    assert not ieee.less(ieee.rounded(Fraction(y) - reach), lo)
+    assert not ieee.less(hi, ieee.rounded(Fraction(y) + reach))
+    assert not ieee.less(lo, ieee.rounded(Fraction(y) - wide))
+    assert not ieee.less(ieee.rounded(Fraction(y) + wide), hi)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+@settings(max_examples=300)
+def test_the_ordinal_has_the_order_of_the_numbers(a: int, b: int) -> None:
+    if ieee.is_nan(a) or ieee.is_nan(b):
+        return
+    x, y = int(ordinal(f32(a))), int(ordinal(f32(b)))
+    assert (x < y) == ieee.less(a, b) and (x == y) == ieee.equal(a, b)
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_both_zeros_lie_between_the_smallest_numbers(zero: float) -> None:
+    z = torch.tensor([zero])
+    assert bool(adjacent(f32(0x80000001), z)) and bool(adjacent(z, f32(1)))
+    assert not bool(adjacent(f32(0x80000001), f32(1)))
 
 
 def test_what_is_not_of_the_format_is_told_apart() -> None:

@@ -109,12 +109,6 @@ def test_what_fp32_does_not_hold_rounds_once(kind: Format, at: int, place: int, 
     assert kind.nearest(number) == searched(kind, number)
 
 
-@given(shorts, st.fractions(min_value=-70000, max_value=70000) | st.fractions(max_denominator=10**12))
-@settings(max_examples=500)
-def test_any_fraction_rounds_to_the_nearest_of_all_numbers(kind: Format, number: Fraction) -> None:
-    assert kind.nearest(number) == (searched(kind, number) if number else 0)
-
-
 @pytest.mark.parametrize("kind", SHORT, ids=str)
 def test_overflow_begins_half_a_place_past_the_largest_number(kind: Format) -> None:
     largest = Fraction(kind.largest)

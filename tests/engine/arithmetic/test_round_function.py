@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 from elementary_series import FUNCTIONS as SERIES
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import exact_sums, round_function
 from roundlog.definitions import Family, of_family
@@ -94,12 +92,6 @@ def test_the_hardest_of_a_million_arguments_round_correctly(name: str) -> None:
     hardest = x[order[:60]]
     check(name, hardest.astype(np.float64).tolist())
     assert abs(int(beyond[order[0]]) - 2**28) < 2**13, "nothing hard was found"
-
-
-@given(st.sampled_from(FUNCTIONS), st.integers(0, 2**32 - 1).filter(ieee.is_finite))
-@settings(max_examples=200)
-def test_any_argument_rounds_correctly(name: str, pattern: int) -> None:
-    check(name, [float(ieee.value(pattern))])
 
 
 THRESHOLDS = {
@@ -193,15 +185,6 @@ def test_other_threads_that_use_mpmath_change_nothing() -> None:
         sys.setswitchinterval(interval)
         mpmath.mp.prec = precision
     assert disturbed.tobytes() == alone.tobytes()
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_start_at_too_little_precision_only_takes_longer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Hardly any FP32 argument needs more than the 80 bits at the start, so the loop is tried from further below.
-    monkeypatch.setattr(exact_sums, "_START_BITS", 26)
-    exact_sums._round_one.cache_clear()
-    check(name, np.random.default_rng(5).uniform(-9, 9, 100).astype(np.float32).astype(np.float64).tolist())
-    exact_sums._round_one.cache_clear()
 
 
 def test_a_value_that_the_precision_does_not_decide_is_an_error_and_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,20 +74,6 @@ def test_a_tie_and_what_lies_just_beside_it_round_correctly_whatever_cancels(tie
                 rounds_as_it_should(terms)
 
 
-@given(st.lists(products, max_size=40))
-@settings(max_examples=150)
-def test_any_sum_of_products_rounds_correctly(terms: list[float]) -> None:
-    rounds_as_it_should(terms)
-
-
-@given(st.lists(products, min_size=1, max_size=12), st.randoms(use_true_random=False), st.integers(-298, 200))
-@settings(max_examples=150)
-def test_a_sum_that_cancels_to_almost_nothing_rounds_correctly(terms: list[float], rng: Random, exponent: int) -> None:
-    everything = [*terms, *(-t for t in terms), 2.0**exponent]
-    rng.shuffle(everything)
-    rounds_as_it_should(everything)
-
-
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 257, 1000])
 def test_every_length_of_sum_rounds_correctly(k: int) -> None:
     rng = np.random.default_rng(k)
@@ -101,20 +87,6 @@ def test_every_length_of_sum_rounds_correctly(k: int) -> None:
 def test_a_sum_of_no_terms_is_positive_zero() -> None:
     assert [bits(x) for x in round_sums(np.zeros((3, 0)))] == [0, 0, 0]
     assert round_sums(np.zeros((0, 4))).shape == (0,)
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_terms_round_correctly() -> None:
-    rng = np.random.default_rng(5)
-    a, b = (rng.standard_normal(100_001).astype(np.float32).astype(np.float64) for _ in range(2))
-    ones = np.full(100_001, 2.0**-53)
-    ones[0] = 1.0
-    tie = np.zeros(100_001)
-    tie[::50_000] = (1.0, 2.0**-24, -(2.0**-298))
-    cancelling = a * b
-    cancelling[50_001:] = -cancelling[:50_000][::-1]
-    rows = [a * b, ones, tie, cancelling]
-    assert [bits(x) for x in round_sums(np.array(rows))] == [expected(row.tolist()) for row in rows]
 
 
 def test_rows_are_independent_across_the_blocks_of_the_computation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,31 +158,3 @@ def test_most_sums_are_decided_without_exact_integers() -> None:
     rng = np.random.default_rng(11)
     terms = rng.standard_normal((2000, 100))
     assert int(sums.round_double_double(*sums.double_double(*sum_terms(terms), terms.shape[1]))[1].sum()) == 0
-
-
-@given(st.integers(-(2**400), 2**400), st.integers(-500, 200))
-@settings(max_examples=300)
-def test_a_scaled_integer_rounds_as_its_fraction(number: int, exponent: int) -> None:
-    assert bits(sums.round_scaled_integer(number, exponent)) == ieee.rounded(number * Fraction(2) ** exponent)
-
-
-@pytest.mark.slow
-@given(st.integers(0, 2**31 - 1).filter(ieee.is_finite), st.integers(0, 300), st.sampled_from([-1, 0, 1]))
-@settings(max_examples=300)
-def test_a_scaled_integer_at_a_boundary_goes_the_right_way(pattern: int, extra: int, off: int) -> None:
-    # The midpoint above a number, as an integer with `extra` further bits, and its two neighbours there.
-    unit = max((pattern >> 23) - 150, -149)
-    number = (int(ieee.value(pattern) / Fraction(2) ** unit) * 2 + 1 << extra) + off
-    for sign in (1, -1):
-        result = sums.round_scaled_integer(sign * number, unit - 1 - extra)
-        assert bits(result) == ieee.rounded(sign * number * Fraction(2) ** (unit - 1 - extra))
-
-
-@given(st.integers(0, 2**64 - 1))
-@settings(max_examples=300)
-def test_the_oracles_own_rounding_agrees_with_the_hardware(pattern: int) -> None:
-    x = np.array([pattern], dtype=np.uint64).view(np.float64)
-    if np.isfinite(x[0]):
-        with np.errstate(over="ignore"):
-            hardware = int(x.astype(np.float32).view(np.uint32)[0])
-        assert ieee.nearest(Fraction(float(x[0])), zero=hardware & ieee.SIGN) == hardware

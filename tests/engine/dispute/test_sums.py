@@ -17,7 +17,6 @@ from roundlog.dispute.disputed_operator import running_sums
 from roundlog.program import DType
 
 from tests.engine.adjudication.adjudication_cases import descriptor_of, of_numbers
-from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
 from tests.engine.operators.operator_cases import CASES
 
 SUMS = ["sum", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "avg_pool2d"]

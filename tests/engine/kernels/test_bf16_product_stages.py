@@ -20,15 +20,13 @@ from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, ProductKernels
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16, FLOAT32
 from roundlog.operators import contraction, operator
-from roundlog.operators.bounds import mark_by_reference
 from roundlog.operators.contraction import MatMul, column_energies, row_energies
-from roundlog.operators.exact_lines import ExactOrProductBound
 from roundlog.operators.summation import blocked_gamma, longest_block
 
 from tests.engine.kernels.tensor_core_cases import arithmetic_of
 from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
 from tests.engine.kernels.triton_processes import needs_triton
-from tests.engine.operators.test_bf16_products import KINDS, exactly, gaussian, layouts, recorded, same, tied
+from tests.engine.operators.test_bf16_products import KINDS, exactly, gaussian, layouts, recorded, same
 
 NAMES = "hopper", "ampere"
 CPU = torch.device("cpu")
@@ -224,37 +222,6 @@ def test_what_is_decided_is_right_and_would_not_be_with_a_hundredth_of_the_bound
 
 @pytest.mark.slow
 @needs_triton
-@pytest.mark.parametrize("name", NAMES)
-def test_less_than_an_eighth_is_in_doubt_of_normally_distributed_numbers(
-    interpreter: ProcessPoolExecutor, name: str
-) -> None:
-    for terms in (128, 256, 1024, 4096):
-        rng = np.random.default_rng(terms)
-        a, b = gaussian(rng, 64, terms), gaussian(rng, terms, 64)
-        found = interpreter.submit(multiplied, Stage(name, refuses=True), a, b).result()
-        assert found is not None and 0.01 < len(found.elements) / 4096 < 1 / bf16_products.SHARE, terms
-        y = (a.double() @ b.double()).view(-1)
-        of_sums = (found.sums - y[found.elements]).abs()
-        assert float(of_sums.max()) < 2.0**-40 * terms
-
-
-@pytest.mark.slow
-@needs_triton
-def test_nothing_is_decided_that_fp64_would_mark(interpreter: ProcessPoolExecutor) -> None:
-    """With a guard so large that its interval is several times as wide as that of the sums by tensor cores."""
-    factor, terms, rng = 2.0**29, 300, np.random.default_rng(5)
-    a, b = gaussian(rng, 64, terms), gaussian(rng, terms, 64)
-    found = interpreter.submit(multiplied, Stage("hopper"), a, b, factor).result()
-    bound = MATMUL.bound([a, b], {}, a)
-    # Most of these sums are exact in FP64. What counts here is what is looked at before that is asked.
-    assert isinstance(bound, ExactOrProductBound)
-    _, marked = mark_by_reference(a.double() @ b.double(), bound.product, factor, BFLOAT16)
-    assert 300 < len(marked.indices) < len(found.elements) < 2 * len(marked.indices)
-    assert np.isin(marked.indices.numpy(), found.elements.numpy()).all()
-
-
-@pytest.mark.slow
-@needs_triton
 def test_batches_and_lines_of_zeros(interpreter: ProcessPoolExecutor) -> None:
     rng = np.random.default_rng(7)
     a, b = gaussian(rng, 3, 37, 200), gaussian(rng, 3, 41, 200).mT
@@ -267,16 +234,6 @@ def test_batches_and_lines_of_zeros(interpreter: ProcessPoolExecutor) -> None:
     assert not in_doubt[1, ::2].any() and not in_doubt[2, :, 5:].any()
     # Subnormal numbers are not left to tensor cores.
     assert in_doubt[0, 3].all()
-
-
-@pytest.mark.slow
-@needs_triton
-def test_where_too_much_is_in_doubt_fp64_takes_the_product(interpreter: ProcessPoolExecutor) -> None:
-    a, b = tied(np.random.default_rng(11), 40, 256, 37)
-    assert interpreter.submit(multiplied, Stage("hopper", refuses=True), a, b).result() is None
-    assert interpreter.submit(multiplied, Stage("hopper"), a, b).result() is not None
-    short, other = gaussian(np.random.default_rng(1), 40, 127), gaussian(np.random.default_rng(2), 127, 37)
-    assert interpreter.submit(multiplied, Stage("hopper"), short, other).result() is None
 
 
 def tried(name: str, cores: TensorCores) -> str | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 import weakref
 from itertools import pairwise
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -17,98 +17,17 @@ from roundlog.definitions import DEFINITIONS, opcodes
 from roundlog.kernels import machine_code
 from roundlog.kernels import tape as of
 from roundlog.kernels.machine_code import LANES, Chain, Form, MachineCode, TapeOperand, _Loops
-from roundlog.kernels.tape import BOOL, F32, Assignments, Tape
+from roundlog.kernels.tape import F32, Assignments, Tape
 from roundlog.kernels.threads import own_threads
-
-SPECIAL = [0.0, -0.0, 2.0**-149, -(2.0**-149), 2.0**-126, 0.5, 1.0, -1.0, 1 + 2.0**-23, -2.5, 3e38, -3e38]
-NOT_FINITE = [np.inf, -np.inf, np.nan]
 
 CODES = sorted(opcodes().values())
 UNARY = [code for name, code in opcodes().items() if DEFINITIONS[name].arity == 1]
-LOGICAL = (of.AND, of.OR, of.NOT)
-
-
-def numbers(rng: np.random.Generator, size: int, wild: bool) -> np.ndarray:
-    x = rng.standard_normal(size).astype(np.float32)
-    if wild:
-        x *= np.float32(2.0) ** rng.integers(-80, 80, size).astype(np.float32)
-    spots = rng.integers(0, size, max(1, size // 8))
-    x[spots] = rng.choice(SPECIAL + (NOT_FINITE if wild else []), len(spots))
-    return x
-
-
-class Played:
-    """A random tape with random operands."""
-
-    def __init__(self, seed: int, wild: bool, length: int = 24) -> None:
-        rng, choice = np.random.default_rng(seed), random.Random(seed)
-        rows, columns = choice.choice([(1, 1), (3, 5), (7, 16), (5, 333), (40, 700), (1, 9001)])
-        self.size = rows * columns
-        patterns = [(1, self.size), (1, 1), (columns, rows), (1, columns), (columns, 1)]
-        self.operands, self.inputs = [], []
-        for kind in (F32, F32, F32, BOOL, BOOL, choice.choice([F32, BOOL])):
-            inner, count = choice.choice(patterns)
-            self.operands.append(TapeOperand(kind, inner, count))
-            self.inputs.append(numbers(rng, count, wild) if kind == F32 else rng.random(count) < 0.5)
-        floats = [slot for slot, operand in enumerate(self.operands) if operand.kind == F32]
-        masks = [slot for slot, operand in enumerate(self.operands) if operand.kind == BOOL]
-        instructions = []
-        for target in range(len(self.operands), len(self.operands) + length):
-            code = choice.choice(CODES)
-            check = choice.randrange(2) if code <= of.MINIMUM else 0
-            if code in LOGICAL or (code == of.EQ and choice.random() < 0.3):
-                sources = choice.choices(masks, k=2)
-            elif code == of.WHERE:
-                sources = [choice.choice(masks), *choice.choices(choice.choice([floats, masks]), k=2)]
-            else:
-                sources = choice.choices(masks if code == of.COPY else floats, k=2)
-            # Most tapes pass their checks: what is NaN by design is not looked at.
-            if not wild and code in (of.DIV, of.SQRT):
-                check = 0
-            instructions.append([code, target, *[*sources, 0][:3], int(check)])
-            gives_mask = code in (of.EQ, of.LT, of.LE, *LOGICAL) or (code == of.WHERE and sources[1] in masks)
-            (masks if gives_mask else floats).append(target)
-        made = range(len(self.operands), len(self.operands) + length)
-        outputs = sorted(choice.sample(made, 6))
-        self.kinds = [BOOL if value in masks else F32 for value in outputs]
-        self.tape = Tape(np.array(instructions), np.array(outputs), len(self.operands) + length)
-
-    def play(self, chained: Chain) -> tuple[list[np.ndarray], bool]:
-        made = [np.full(self.size, 7, dtype=bool if kind == BOOL else np.float32) for kind in self.kinds]
-        passed = chained.play([x.ctypes.data for x in self.inputs], [x.ctypes.data for x in made])
-        return made, passed
-
-    def both(self, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, bool]:
-        """Whether all checks passed, each way. Asserts that the outputs are the same."""
-        results = []
-        for worth in (1 << 62, -1):
-            monkeypatch.setattr(machine_code, "WORTH", worth)
-            chained = Chain(self.tape, self.operands, self.kinds, self.size)
-            results.append(self.play(chained))
-            assert (chained._played.code is None) == (worth > 0)
-            del chained
-        for a, b in zip(results[0][0], results[1][0], strict=True):
-            assert same_bits(a, b)
-        return results[0][1], results[1][1]
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
     """True if the bits are equal, but for NaN: any is as good as another."""
     nan = a != a
     return bool((nan == (b != b)).all()) and a[~nan].tobytes() == b[~nan].tobytes()
-
-
-@pytest.mark.slow_cases("True")
-@pytest.mark.parametrize("wild", [False, True])
-def test_random_tapes_give_the_same_bits_both_ways(wild: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    passed = []
-    for seed in range(60):
-        interpreted, compiled = Played(seed, wild).both(monkeypatch)
-        assert interpreted == compiled, seed
-        passed.append(compiled)
-    # Neither answer is the only one.
-    assert wild or any(passed)
-    assert not all(passed)
 
 
 def tape_of(*instructions: tuple[int, int, int, int, int], inputs: int) -> Tape:
@@ -244,10 +163,18 @@ def test_other_processors_code_gives_the_same_bits(cpu: str) -> None:
     """Narrower vectors, and functions of the C library where there are no instructions."""
     if cpu == "haswell" and not llvm.get_host_cpu_features().get("avx2"):
         pytest.skip("this processor cannot run Haswell's instructions")
-    here = test_random_tapes_give_the_same_bits_both_ways.__name__
+    chosen = [str(Path(__file__).with_name("test_fusion.py")), "-k", "compiled and random_chains_give"]
     environment = {**os.environ, "NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": FEATURES[cpu]}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{here}[True]"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            *chosen,
+        ],
         capture_output=True,
         text=True,
         env=environment,

@@ -259,16 +259,6 @@ def test_the_operator_rounds_correctly_where_it_is_hard(name: str) -> None:
     assert np.array_equal(rounded.numpy().view(np.int32), round_function(name, x).view(np.int32))
 
 
-def test_an_operator_reads_any_layout() -> None:
-    x = torch.randn(7, 5, 3).permute(2, 0, 1)
-    for name in elementary.FUNCTIONS:
-        op = operator(name)
-        assert isinstance(op, Inexact)
-        rounded, _ = op.certify([x], {}, 4.0)
-        assert rounded.is_contiguous()
-        assert torch.equal(rounded, getattr(torch, name)(x.double()).float())
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", elementary.FUNCTIONS)
 def test_all_arguments_agree_with_the_vendors_function(name: str) -> None:

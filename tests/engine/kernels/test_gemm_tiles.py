@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -132,62 +131,3 @@ def test_tiles_are_rounded_and_marked_as_whole_outputs_are(
     assert np.array_equal(found.indices[order], first + row * pitch + column)
     assert np.array_equal(found.y[order], near.y) and np.array_equal(found.d[order], near.d)
     assert gamma != 1.0 or len(found.indices) == rows * columns
-
-
-@pytest.mark.parametrize("gamma", [GAMMA, 1.0], ids=["few", "all"])
-def test_columns_go_where_they_are_said_to(lanes: int, gamma: float) -> None:
-    a, b = operands(11, 60, 300)
-    dense = np.zeros(11 * 60, dtype=np.float32)
-    expected = marked(lanes, a, b, 100, place(dense, 0, 60, 60), gamma)
-    # The last of some columns may lie as far from the first as if they were dense.
-    swapped = np.arange(60)
-    swapped[1], swapped[2] = 2, 1
-    order = np.random.default_rng(1).permutation(60)
-    for columns in (order, np.arange(60)[::-1].copy(), np.arange(60) * 3, swapped):
-        memory = np.full(11 * 200, np.float32(7))
-        found = marked(lanes, a, b, 100, OutputPlace(memory, 2, 200, columns), gamma)
-        assert np.array_equal(memory.reshape(11, 200)[:, columns + 2].reshape(-1), dense)
-        row, column = np.divmod(expected.indices, 60)
-        assert sorted(found.indices.tolist()) == sorted((2 + row * 200 + columns[column]).tolist())
-
-
-def test_rows_of_a_bound_may_be_given(lanes: int) -> None:
-    a, b = operands(11, 60, 30)
-    given, out = np.linspace(0.5, 2, 11), np.zeros(660, dtype=np.float32)
-    part = replace(product(a, b, 30), rows_of_bound=given)
-    near = certify_part(lanes, part, FACTOR, place(out, 0, 60, 60))
-    row, column = np.divmod(near.indices, 60)
-    assert len(row) == 660
-    assert np.allclose(near.d, given[row] * np.linalg.norm(b, axis=0)[column], rtol=1e-6, atol=0)
-
-
-def test_batches_lie_where_they_are_said_to(lanes: int) -> None:
-    generator = np.random.default_rng(3)
-    a, b = (generator.standard_normal((5, 11, 30), dtype=np.float32) for _ in range(2))
-    out = np.zeros(5 * 121, dtype=np.float32)
-    left, right = (lines_of(x.reshape(-1), 0, 30, 1, 330) for x in (a, b))
-    whole = Product(left, right, (0, 11), (0, 11), 30, 30, GAMMA)
-    certify_part(lanes, whole, FACTOR, OutputPlace(out, 0, 11, np.arange(11), 121), 5)
-    for batch, block in enumerate(out.reshape(5, 11, 11)):
-        single = np.zeros(121, dtype=np.float32)
-        marked(lanes, a[batch].copy(), np.ascontiguousarray(b[batch].T), 30, place(single, 0, 11, 11))
-        assert np.array_equal(block.reshape(-1), single)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, np.float32(3e38)])
-def test_what_is_not_finite_is_marked_and_stays_where_it_is(lanes: int, bad: float) -> None:
-    a, b = np.ones((30, 40), dtype=np.float32), np.ones((40, 50), dtype=np.float32)
-    a[11, 5], b[5, 7] = bad, 10.0
-    out = np.zeros(1500, dtype=np.float32)
-    indices = set(marked(lanes, a, b, 16, place(out, 0, 50, 50)).indices.tolist())
-    whole_row = {11 * 50 + column for column in range(50)}
-    assert 11 * 50 + 7 in indices and indices <= whole_row
-    assert np.isfinite(np.delete(out.reshape(30, 50), 11, axis=0)).all()
-    assert not np.isfinite(out[11 * 50 + 7])
-
-
-def test_zeros_have_no_sign(lanes: int) -> None:
-    a, b = np.full((2, 3), -0.0, dtype=np.float32), np.ones((3, 2), dtype=np.float32)
-    out = np.full(4, np.float32(-0.0))
-    assert len(marked(lanes, a, b, 3, place(out, 0, 2, 2)).indices) == 0
-    assert not np.signbit(out).any()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ from roundlog.program import DType
 from tests.engine.kernels import tensor_core_cases as cases
 
 NAN = 0x7FC00000
-VECTORS = Path(__file__).resolve().parents[4] / "shared" / "data" / "tensor-core" / "vectors.npz"
 
 
 def bits(x: torch.Tensor) -> np.ndarray:
@@ -72,12 +69,6 @@ def test_common_numbers_are_left_to_vectors(name: str, format: str, case: str) -
     assert found.one_by_one == 0 or (format == "f16" and found.one_by_one < 0.05 * found.sums.numel())
 
 
-def test_zeros_are_left_to_vectors() -> None:
-    """Rows, columns and groups of zeros have no exponent that an element would be summed by itself for."""
-    a, b = cases.zeros("bf16", np.random.default_rng(4), 9, 512, 70)
-    assert cases.product("hopper", "bf16", a, b).one_by_one == 0
-
-
 @pytest.mark.parametrize("case", ["nearly_two", "exponents", "wide", "small", "subnormal", "large"])
 def test_cases_are_near_the_ends(case: str) -> None:
     """Some elements are left to vectors, and some are not; some have no value."""
@@ -121,7 +112,7 @@ def test_zeros_and_subnormal_numbers_near_the_largest_exponent(name: str, format
                 check(name, format, cases.numbers(format, b.T), cases.numbers(format, a.T))
 
 
-@pytest.mark.parametrize("terms", [1, 3, 15, 16, 17, 2047, 2048, 2049])
+@pytest.mark.parametrize("terms", [1, 15, 17, 2048, 2049])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 2), (1, 17)])
 def test_any_number_of_terms(rows: int, terms: int, columns: int) -> None:
     for name, format in (("hopper", "bf16"), ("ampere", "tf32"), ("volta", "f16")):
@@ -130,7 +121,7 @@ def test_any_number_of_terms(rows: int, terms: int, columns: int) -> None:
         check(name, format, *cases.gaussian(format, np.random.default_rng(terms), rows, terms, columns))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(17, 1), (1, 65), (4, 64), (5, 63), (16, 33), (257, 3), (130, 129)])
+@pytest.mark.parametrize(("rows", "columns"), [(17, 1), (1, 65), (16, 33), (257, 3)])
 def test_any_number_of_rows_and_columns(rows: int, columns: int) -> None:
     check("hopper", "bf16", *cases.cancelling("bf16", np.random.default_rng(rows), rows, 17, columns))
 
@@ -258,54 +249,6 @@ def test_fields_stay_within_fp32() -> None:
     largest = (2 - 2**-10) ** 2 * 2**25
     assert 16 * largest < 1 << 31 <= 16 * largest + (1 << 26) and 8 * largest + (1 << 26) < 1 << 31
     assert (1 << 32) - 16 * largest - (1 << 26) >= tensor_core_microkernel.LIMIT
-
-
-def first_group(format: str, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """float64[cases, 3] each: numbers of the format whose products add up to c, and hold its bits."""
-    fraction = cases.FIELD_BITS[format][1]
-    significands, exponents = np.frexp(c)
-    left, right = [], []
-    rest = np.abs(significands * 2.0**24)
-    for place in (23 - fraction, max(0, 22 - 2 * fraction), 0):
-        piece = np.floor(rest * 2.0**-place)
-        rest = rest - piece * 2.0**place
-        left.append(np.copysign(piece * 2.0**-fraction, c))
-        right.append(2.0 ** (exponents - 24.0 + place + fraction))
-    assert not rest.any()
-    return np.stack(left, 1), np.stack(right, 1)
-
-
-@pytest.mark.skipif(not VECTORS.exists(), reason="results of real GPUs are not here")
-@pytest.mark.parametrize(
-    ("gpu", "format"),
-    [(gpu, format) for one in ARITHMETICS.values() for gpu in one.gpus for format in one.terms],
-)
-def test_results_of_real_gpus(gpu: str, format: str) -> None:
-    """c is what a group makes that comes first."""
-    (name,) = [one.name for one in ARITHMETICS.values() if gpu in one.gpus]
-    index = json.loads((VECTORS.parent / "index.json").read_text())
-    published = {"f16": "fp16"}.get(format, format)
-    keys = [f"{gpu}/{published}/{part}" for part in ("a", "b", "c", "d_fp32")]
-    if keys[3] not in index:
-        pytest.skip("was not measured")
-    with np.load(VECTORS) as arrays:
-        a, b, c, d = (arrays[index[key].replace("/", "|")] for key in keys)
-    group = ARITHMETICS[name].terms_of(format)
-    before = np.zeros((2, len(c), group))
-    wide = c.view(np.float32).astype(np.float64)
-    before[:, :, :3] = first_group(format, wide)
-    least = 2.0 ** (2 - (1 << (cases.FIELD_BITS[format][0] - 1)))
-    holds = (before[1, :, :3].min(1) >= least) & np.isfinite(wide)
-    holds &= before[1, :, :3].max(1) < 2 / least
-    left, right = (
-        torch.cat([cases.numbers(format, one), cases.numbers(format, x.view(np.float32).astype(np.float64))], 1)
-        for one, x in zip(before, (a, b), strict=True)
-    )
-    found = cases.product(name, format, left[:, None, :], right[:, :, None])
-    has = np.ones(len(c), dtype=bool)
-    has[found.missing] = False
-    assert np.array_equal(found.sums.numpy().view(np.uint32).reshape(-1)[holds & has], d[holds & has])
-    assert (holds & has).sum() > (4500 if format != "f16" else 2000), "most of them are held against the kernel"
 
 
 @pytest.mark.slow_but("native", "generic")

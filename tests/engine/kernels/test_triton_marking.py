@@ -58,10 +58,8 @@ def _words(x: torch.Tensor) -> torch.Tensor:
 
 
 @needs_triton
-@pytest.mark.parametrize(
-    "shape", [(3, 5, 7), (1, 1, 1), (2, 30, 130), (4, 1, 9000), (2, 1024, 33), (1, 8, 128), (1, 1, 1023), (1, 1, 1025)]
-)
-@pytest.mark.parametrize("scale", [1.0, 4.0, 11.0])
+@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 1, 1), (4, 1, 9000), (1, 8, 128), (1, 1, 1025)])
+@pytest.mark.parametrize("scale", [1.0, 4.0])
 def test_marking_is_the_references_to_the_bit(by_triton: Mark, shape: tuple[int, ...], scale: float) -> None:
     y = values(shape, 1)
     for bound in bounds(y, 2):

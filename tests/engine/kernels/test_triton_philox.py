@@ -23,7 +23,7 @@ def _uniform(key: tuple[int, int], size: int) -> torch.Tensor:
 
 
 @needs_triton
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1023, 1024, 1025, 5000])
+@pytest.mark.parametrize("size", [0, 1, 9, 1025, 5000])
 @pytest.mark.parametrize("place", [(0, 0, 0), (1, 0, 1), (2**63, 1, 0), (2**64 - 1, 2**32 - 1, 2**32 - 1)])
 def test_a_stream_is_the_same(interpreter: ProcessPoolExecutor, place: tuple[int, int, int], size: int) -> None:
     key = stream_key(*place)

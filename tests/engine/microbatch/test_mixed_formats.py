@@ -21,7 +21,7 @@ from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
 
 from tests.engine.microbatch.random_programs import ALL_FORMATS, make_mixed
 from tests.engine.oracle.array import from_torch
-from tests.engine.oracle.whole_programs import values_of
+from tests.engine.oracle.by_verifier import values_of
 
 
 def check_by_oracle(seed: int) -> None:

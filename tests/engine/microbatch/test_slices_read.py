@@ -15,13 +15,12 @@ from roundlog.execution.slicing import RULES, Layout, needs
 from roundlog.operators import operator
 
 from tests.engine.adjudication.adjudication_cases import program_of
-from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
 from tests.engine.operators.operator_cases import CASES
 
 SLICED = sorted(name for name, one in DEFINITIONS.items() if one.reads is not InputReads.WHOLE)
 
 
-def wrong_reads(name: str, cases: int = 12) -> Iterator[bool]:
+def wrong_reads(name: str, cases: int = 40) -> Iterator[bool]:
     """Whether an element reads one of another sample, for elements drawn at random. Each axis of an output is taken for
     that of the samples, one index a sample."""
     rng = Random(name)

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from roundlog.operators import REGISTRY, Inexact
 
-from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
 from tests.engine.operators import operands as of
 from tests.engine.operators.operands import floats
 from tests.engine.operators.operator_cases import CASES, Case

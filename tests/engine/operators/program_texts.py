@@ -10,7 +10,6 @@ import pytest
 from roundlog.operators import REGISTRY, check
 from roundlog.program import DType, Node, Program, ProgramError, TensorType, from_json, to_json
 
-from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
 from tests.engine.operators.operator_cases import CASES
 
 Document = dict[str, Any]

@@ -153,7 +153,7 @@ KINDS = {
     "infinite": infinite,
     "zeros": zeros,
 }
-TERMS = (1, 15, 16, 17, 70, 256, 5000)
+TERMS = (1, 16, 17, 256, 5000)
 
 
 def layouts(x: torch.Tensor) -> list[torch.Tensor]:
@@ -211,24 +211,6 @@ def test_every_kernel_gives_the_exact_sums_rounded_once(kind: str, terms: int) -
                 assert np.array_equal(found, right), (kernel, fast)
                 logs.append(log)
             assert same(logs[0], logs[-1]), kernel
-
-
-@pytest.mark.parametrize("kernel", TILES)
-def test_logs_do_not_depend_on_the_kernel(kernel: tuple[int, int]) -> None:
-    """With a large guard, and multiples of 1/256: one in some thirty is a tie."""
-    rng = np.random.default_rng(kernel)
-    a, b = ((gaussian(rng, *shape) * 16).round() / 16 for shape in ((70, 300), (300, 130)))
-    found = []
-    for fast in (False, True):
-        with by(kernel, fast):
-            found.append(gemm.certify_product(a[None], b[None], 2.0**12))
-    (one, marked), (other, marked_too) = found
-    assert len(marked.indices) > 0
-    assert torch.equal(one.view(torch.int16), other.view(torch.int16))
-    for x, y in zip(
-        (marked.indices, marked.y, marked.d), (marked_too.indices, marked_too.y, marked_too.d), strict=True
-    ):
-        assert torch.equal(x, y)
 
 
 @pytest.mark.parametrize("terms", [64, 300])
@@ -305,34 +287,6 @@ def test_an_element_of_lines_that_fp64_does_not_add_exactly_is_still_logged() ->
     recorder.round(0, parts, [], {}, BFLOAT16)
     logs.append(recorder.take().get(0, Entries.empty()))
     assert len(logs[0].indices) > 50 and all(same(logs[0], log) for log in logs[1:])
-
-
-@pytest.mark.parametrize("fast", [False, True], ids=["FP64 tiles", "FP32 first"])
-@pytest.mark.parametrize("kernel", TILES)
-def test_batches_are_products_one_by_one(kernel: tuple[int, int], fast: bool) -> None:
-    rng = np.random.default_rng(7)
-    a, b = gaussian(rng, 5, 33, 200), gaussian(rng, 5, 57, 200).mT
-    with by(kernel, fast):
-        found, _ = recorded(a, b)
-        singles = [recorded(x, y)[0] for x, y in zip(a, b, strict=True)]
-    assert np.array_equal(found, np.concatenate(singles))
-
-
-@pytest.mark.parametrize("kernel", TILES)
-def test_where_too_much_is_in_doubt_fp64_tiles_take_over(kernel: tuple[int, int]) -> None:
-    rng = np.random.default_rng(11)
-    a, b = tied(rng, 40, 256, 90)
-    refused = []
-    certify = gemm.certify_short
-
-    def watched(*arguments):  # type: ignore[no-untyped-def]
-        refused.append(certify(*arguments) is None)
-        return certify(*arguments)
-
-    with by(kernel, True), patch.object(gemm, "certify_short", watched):
-        found, _ = recorded(a, b)
-    assert all(refused) and refused
-    assert np.array_equal(found, exactly(a, b))
 
 
 def test_short_sums_and_long_ones_are_left_to_fp64_tiles() -> None:

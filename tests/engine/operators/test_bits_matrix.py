@@ -15,7 +15,6 @@ from roundlog.operators import REGISTRY, Inexact
 from roundlog.rounding import Follower, Recorder
 from roundlog.rounding.ovt import ThresholdRecorder
 
-from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
 from tests.engine.operators.operator_cases import CASES, Case
 from tests.engine.oracle.array import from_torch
 from tests.engine.oracle.inexact import INEXACT, Real

@@ -9,7 +9,6 @@ import pytest
 from roundlog.operators import REGISTRY, Source, check
 from roundlog.program import DType, Node, Program, ProgramError, TensorType
 
-from tests.engine.operators import contraction_cases  # noqa: F401  (registers its cases)
 from tests.engine.operators.operator_cases import CASES
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL

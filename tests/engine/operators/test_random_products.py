@@ -4,6 +4,7 @@ they round is held against exact sums, and what they mark against what they have
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from roundlog.number_format import FLOAT32
 from roundlog.operators import operator
 from roundlog.operators.bounds import FullBound, mark_by_reference
 from roundlog.operators.contraction import Contraction
+from roundlog.operators.cpu import conv_blas, gemm_blas
 from roundlog.rounding import Recorder
 
 SCALE = 4.0
@@ -98,18 +100,28 @@ def sums(op: Contraction, inputs: list[torch.Tensor], attributes: dict[str, Any]
     return torch.tensor([total(row) for row in listed.tolist()], dtype=torch.float64)
 
 
-@pytest.fixture(params=[8, 4, 2, 0], ids=["8 lanes", "4 lanes", "2 lanes", "panels"])
-def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_microkernel, "tile_lanes", lambda: request.param)
+WAYS = {"8 lanes": (8, 0), "4 lanes": (4, 0), "2 lanes": (2, 0), "panels": (0, 1 << 19), "small panels": (0, 60)}
+
+
+@pytest.fixture(params=WAYS)
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tiles of so many lanes, or panels of so many elements, on three threads."""
+    lanes, panel = WAYS[request.param]
+    monkeypatch.setattr(gemm_microkernel, "tile_lanes", lambda: lanes)
+    monkeypatch.setattr(gemm_blas, "PANEL", panel)
+    monkeypatch.setattr(gemm_blas, "SHARED", 16 * panel)
+    monkeypatch.setattr(conv_blas, "PANEL", panel)
+    monkeypatch.setattr(threads, "MIN_ELEMENTS", 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("made", [product, convolution], ids=lambda made: made.__name__)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.usefixtures("by")
-def test_random_products_are_rounded_and_marked_as_their_exact_sums_demand(
-    made: Any, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(threads, "MIN_ELEMENTS", 1)
+def test_random_products_are_rounded_and_marked_as_their_exact_sums_demand(made: Any, seed: int) -> None:
     rng = Random(f"{made.__name__} {seed}")
     for _ in range(12):
         name, inputs, attributes = made(rng)

@@ -1,6 +1,3 @@
-"""Results that every operator of the registry has to give, worked out a second time.
-
-Written from the meanings in the definitions alone, with Python's integers and fractions; no kernel, no tensor library
-and none of the engine's own arithmetic takes part. Slow and plain on purpose: one screenful an operator, to be read
-against the meaning.
-"""
+"""Results that operators have to give, worked out a second time: exact operators, sources and whole programs by
+conformance/second_verifier.py; the real numbers that inexact operators round, with what their bounds are held against,
+in fractions, written from the meanings in the definitions alone."""

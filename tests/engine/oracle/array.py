@@ -41,30 +41,16 @@ class Array:
             flat = flat * size + coordinate
         return self.items[flat]
 
-    def read(self, index: Index) -> int | None:
-        """The element, or None outside the array."""
-        inside = all(0 <= i < size for i, size in zip(index, self.shape, strict=True))
-        return self[index] if inside else None
-
     @property
     def wide(self) -> Array:
         """The same numbers, integers or bool; numbers by their FP32 patterns, whatever the format."""
         format = FORMATS.get(self.dtype, FLOAT32)
         return self if format == FLOAT32 else Array(self.shape, "f32", tuple(map(format.in_float32, self.items)))
 
-    def narrow(self, dtype: str) -> Array:
-        """Numbers of f32, all of a format, by the patterns that they have there."""
-        format = FORMATS.get(dtype, FLOAT32)
-        return self if format == FLOAT32 else Array(self.shape, dtype, tuple(map(format.of_float32, self.items)))
-
     def broadcast(self, index: Index) -> int:
         """The element that an output index of a broadcast reads (NumPy's rule)."""
         tail = index[len(index) - len(self.shape) :]
         return self[tuple(0 if size == 1 else i for i, size in zip(tail, self.shape, strict=True))]
-
-
-def build(shape: Index, dtype: str, element: Callable[[Index], int]) -> Array:
-    return Array(shape, dtype, tuple(element(index) for index in indices(shape)))
 
 
 def indices(shape: Index) -> Iterator[Index]:
@@ -87,14 +73,6 @@ def reduced(x: Array, dims: Index) -> tuple[Index, Callable[[Index], list[int]]]
         return [x[tuple(r[i] for r, i in zip(ranges, at, strict=True))] for at in box]
 
     return shape, members
-
-
-def broadcast_shape(*shapes: Index) -> Index:
-    rank = max(map(len, shapes))
-    aligned = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    result = tuple(next((s for s in sizes if s != 1), 1) for sizes in zip(*aligned, strict=True))
-    assert all(s in (1, r) for shape in aligned for s, r in zip(shape, result, strict=True)), shapes
-    return result
 
 
 def from_torch(tensor: torch.Tensor) -> Array:

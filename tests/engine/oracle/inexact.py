@@ -15,7 +15,7 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.number_format import FLOAT32, Format
 
 from tests.engine.oracle.array import Index, indices, moved, reduced
-from tests.engine.oracle.direct import DIRECT, Attributes, Inputs, unless_nan
+from tests.engine.oracle.by_verifier import DIRECT, Attributes, Inputs
 
 INEXACT: dict[str, Callable[[Inputs, Attributes], tuple[Index, list[Real]]]] = {}
 
@@ -56,7 +56,8 @@ def _sum_of_products(pairs: Iterable[tuple[int | None, int | None]]) -> Real:
         if a is not None and b is not None:
             if not (ieee.is_finite(a) and ieee.is_finite(b)):
                 zero = any(item & ~ieee.SIGN == 0 for item in (a, b))
-                specials.add(unless_nan((a, b), ieee.NAN if zero else (a ^ b) & ieee.SIGN | ieee.INFINITY))
+                is_nan = zero or ieee.is_nan(a) or ieee.is_nan(b)
+                specials.add(ieee.NAN if is_nan else (a ^ b) & ieee.SIGN | ieee.INFINITY)
                 continue
             product = ieee.scaled(a) * ieee.scaled(b)
             total += product

@@ -27,7 +27,7 @@ from safetensors.torch import load_model
 from torch import nn
 
 from tests.engine.oracle.array import from_torch
-from tests.engine.oracle.whole_programs import values_of
+from tests.engine.oracle.by_verifier import values_of
 from tests.engine.running import mixed_precision
 from tests.engine.segment_audits.audit_workers import honest, listing_of, source_of
 

@@ -1,0 +1,232 @@
+"""Operators in every format: kernels against the golden vectors, which the reference of adjudication makes and the
+second verifier agrees with (tests/conformance), and what vectors do not say of rounding once."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from roundlog.adjudication import binary32 as ieee
+from roundlog.arithmetic import format_of, torch_dtype
+from roundlog.capture import Task
+from roundlog.log import Entries
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format, narrow_float32
+from roundlog.operators import REGISTRY, Inexact, OperatorKind, compute_narrow, elementwise, operator
+from roundlog.operators.elementwise import check_narrow
+from roundlog.program import DType, Node, Program, ProgramError, TensorType
+from roundlog.rounding import Follower, Recorder
+from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
+from roundlog.training.job import Job
+
+from tests.engine.operators.operands import layouts
+from tests.engine.operators.operator_cases import CASES, golden
+from tests.engine.oracle.array import from_torch
+from tests.engine.oracle.by_verifier import with_one_nan
+from tests.engine.tasks import linear_task
+
+SHORT = (BFLOAT16, FLOAT16)
+
+
+def words_of(x: torch.Tensor) -> list[int]:
+    """Encodings of numbers, with the format's one NaN."""
+    kind = format_of(x.dtype)
+    signed, unsigned = (torch.int16, np.uint16) if kind.itemsize == 2 else (torch.int32, np.uint32)
+    found = x.contiguous().reshape(-1).view(signed).numpy().view(unsigned).tolist()
+    return [kind.nan if isnan else word for word, isnan in zip(found, x.reshape(-1).isnan().tolist(), strict=True)]
+
+
+def test_a_sum_beside_a_midpoint_is_not_rounded_to_fp32_first() -> None:
+    """1 + 2^-8 is a midpoint of BF16; a number that FP32 loses beside it decides."""
+    for kind in SHORT:
+        half = 2.0 ** (-kind.fraction_bits - 1)
+        a, b = torch.tensor([1.0 + half] * 3), torch.tensor([2.0**-40, 0.0, -(2.0**-40)])
+        assert compute_narrow(REGISTRY["add"], [a, b], {}, kind).tolist() == [1.0 + 2 * half, 1.0, 1.0]
+        assert (a + b).to(torch_dtype(kind)).tolist() == [1.0] * 3, "what rounding twice gives"
+
+
+def rounded_everywhere(op: Inexact, inputs: list[torch.Tensor], attributes: dict, out: Format) -> torch.Tensor:
+    """The result of the trainer, which that of every auditor equals."""
+    recorder = Recorder(4)
+    result = recorder.round(0, op, inputs, attributes, out)
+    log = {0: recorder.take().get(0, Entries.empty())}
+    for share in (0.0, 1.0):
+        follower = Follower(4, share, np.random.default_rng(0))
+        follower.follow(0, log)
+        assert words_of(follower.round(0, op, inputs, attributes, out)) == words_of(result)
+        assert follower.findings == []
+    assert words_of(Follower.without_log(4).round(0, op, inputs, attributes, out)) == words_of(result)
+    by_threshold, after = ThresholdRecorder(), ThresholdFollower(4)
+    published = by_threshold.round(0, op, inputs, attributes, out)
+    after.follow(0, by_threshold.take())
+    assert words_of(after.round(0, op, inputs, attributes, out)) == words_of(published)
+    assert {result.dtype, published.dtype} == {torch_dtype(out)}
+    return result
+
+
+def inexact(name: str) -> Inexact:
+    op = REGISTRY[name]
+    assert isinstance(op, Inexact)
+    return op
+
+
+def test_what_is_infinite_for_certain_is_not_logged() -> None:
+    """FP32 holds it, and FP16 does not."""
+    recorder = Recorder(4)
+    x = torch.full((5,), 20.0)
+    assert recorder.round(0, inexact("exp"), [x], {}, FLOAT16).tolist() == [torch.inf] * 5
+    assert not recorder.take()
+
+
+def encoded(x: torch.Tensor) -> tuple[int, ...]:
+    """Encodings as vectors have them."""
+    return tuple(item % 2**64 for item in with_one_nan(from_torch(x)).items)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_kernels_give_the_golden_vectors(name: str) -> None:
+    """In every format that an operator has, from memory in order and not; by trainers and by all auditors."""
+    op = REGISTRY[name]
+    for case in golden(name):
+        dtype = case.kind.dtype
+        out = narrow_float32(case.bits) if dtype == DType.F32 else dtype.number_format()
+        for inputs in zip(*(list(layouts(x))[:4] for x in case.inputs), strict=True):
+            if isinstance(op, Inexact):
+                assert out is not None
+                found = rounded_everywhere(op, list(inputs), dict(case.attributes), out)
+            else:
+                found = compute_narrow(op, list(inputs), case.attributes, out)
+            assert (tuple(found.shape), DType.of(found.dtype)) == (case.kind.shape, dtype)
+            assert encoded(found) == case.words, (name, case)
+
+
+@pytest.mark.parametrize("out", [*SHORT, narrow_float32(26)], ids=str)
+def test_a_transposed_input_has_the_values_of_its_copy(out: Format) -> None:
+    """Infinities and NaN among them, which are put in afterwards."""
+    x = torch.tensor([[0.5, torch.inf, torch.nan], [-torch.inf, 300.0, -300.0]]).T
+    for name in ("exp", "tanh", "log"):
+        found = rounded_everywhere(inexact(name), [x], {}, out)
+        assert found.shape == x.shape
+        assert words_of(found) == words_of(rounded_everywhere(inexact(name), [x.contiguous()], {}, out))
+
+
+def test_numbers_of_two_formats_meet_in_no_operator() -> None:
+    kinds = [TensorType((2, 2), dtype) for dtype in (DType.BF16, DType.F16, DType.F32)]
+    for name in ("add", "matmul", "where", "lt"):
+        for a, b in permutations(kinds, 2):
+            given = [TensorType((2, 2), DType.BOOL), a, b] if name == "where" else [a, b]
+            with pytest.raises(ProgramError, match=rf"input {len(given) - 1} is {b.dtype}\[2, 2\], expected {a.dtype}"):
+                REGISTRY[name].infer(given, {}, a)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_exact_operator_is_known_to_round_to_every_format(name: str) -> None:
+    """Else it is refused, in a sentence that says what to do."""
+    for each in REGISTRY[name].definition.formats:
+        if each.output is not None and REGISTRY[name].kind == "exact":
+            kind = TensorType((), each.output)
+            program = Program(
+                nodes=(Node(name, (), {}, kind),), state_names=(), data_names=(), schedule_names=(), batch_size=1
+            )
+            check_narrow(program, [REGISTRY[name]], narrow_float32(24))
+
+
+def test_an_exact_operator_that_rounds_in_fp32_alone_is_refused_in_other_formats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(elementwise._WIDE, "mul")
+    for dtype, remedy in (
+        (DType.BF16, "compute it in f32, and convert the result"),
+        (DType.F32, "use rounding_bits 32"),
+    ):
+        nodes = (Node("mul", (), {}, TensorType((), dtype), "net.py:7"),)
+        program = Program(nodes=nodes, state_names=(), data_names=(), schedule_names=(), batch_size=1)
+        with pytest.raises(ProgramError, match=rf"operator 0 \(mul, net.py:7\) cannot be rounded to .*: {remedy}"):
+            check_narrow(program, [REGISTRY["mul"]], narrow_float32(24))
+        if dtype is DType.F32:
+            check_narrow(program, [REGISTRY["mul"]], FLOAT32)
+
+
+WIDTHS = st.sampled_from(range(23, 32))
+PATTERNS = st.integers(0, 2**32 - 1).filter(ieee.is_finite)
+
+
+def f32(*patterns: int) -> torch.Tensor:
+    return torch.from_numpy(np.array(patterns, dtype=np.uint32).view(np.float32))
+
+
+def rounded(name: str, width: int, *inputs: torch.Tensor) -> int:
+    (bits,) = from_torch(compute_narrow(operator(name), list(inputs), {}, narrow_float32(width))).items
+    return bits
+
+
+def expected(name: str, a: int, b: int, width: int) -> int:
+    """Straight from the mathematical value; a zero has the sign that IEEE 754 gives it."""
+    if name in ("add", "sub"):
+        b = b if name == "add" else b ^ ieee.SIGN
+        return ieee.nearest(
+            ieee.value(a) + ieee.value(b), zero=ieee.SIGN if a == b == ieee.SIGN else 0, format=narrow_float32(width)
+        )
+    sign = (a ^ b) & ieee.SIGN
+    if name == "mul":
+        return ieee.nearest(ieee.value(a) * ieee.value(b), zero=sign, format=narrow_float32(width))
+    return ieee.nearest(ieee.value(a) / ieee.value(b), zero=sign, format=narrow_float32(width))
+
+
+@given(st.sampled_from(["add", "sub", "mul", "div"]), PATTERNS, PATTERNS, WIDTHS)
+@example("add", 0x3F800001, 0x80000001, 31)  # a midpoint, and the smallest number below it
+@example("add", 0x3F800001, 0x00000001, 31)
+@example("add", 0x3F800100, 0x33000000, 23)
+@example("sub", 0xBF800100, 0x00000001, 23)
+@settings(max_examples=500)
+def test_arithmetic_rounds_once(name: str, a: int, b: int, width: int) -> None:
+    if name == "div" and ieee.value(b) == 0:
+        return
+    assert rounded(name, width, f32(a), f32(b)) == expected(name, a, b, width)
+
+
+@given(
+    st.integers(0, 2**31 - 1).filter(ieee.is_finite), PATTERNS, WIDTHS, st.booleans(), st.sampled_from(["add", "sub"])
+)
+@settings(max_examples=500)
+def test_a_midpoint_and_something_tiny_goes_the_right_way(
+    a: int, b: int, width: int, negative: bool, name: str
+) -> None:
+    """The first operand is half-way between two numbers of the format; FP64 alone would call it a tie."""
+    half = 1 << 31 - width
+    a = a >> 32 - width << 32 - width | half | (ieee.SIGN if negative else 0)
+    assert rounded(name, width, f32(a), f32(b)) == expected(name, a, b, width)
+
+
+def test_an_exact_operator_that_is_not_known_to_round_once_is_refused_by_name(monkeypatch) -> None:
+    """One that somebody adds would round twice; until it is looked at, 32 bits are all it has."""
+    known = {*elementwise._WIDE, *(name for name, op in REGISTRY.items() if op.definition.selects)}
+    assert known <= {name for name, op in REGISTRY.items() if op.kind == OperatorKind.EXACT}
+    wide = {name: f for name, f in elementwise._WIDE.items() if name != "mul"}
+    monkeypatch.setattr(elementwise, "_WIDE", wide)
+    Job.from_task(linear_task)
+    with pytest.raises(ProgramError, match=r"operator \d+ \(mul, .*\) cannot be rounded to 31 bits yet"):
+        Job.from_task(linear_task, bits=31)
+
+
+def test_a_job_with_so_many_bits_is_refused_before_any_work() -> None:
+    def never(model, batch):
+        raise AssertionError("captured")
+
+    model = torch.nn.Linear(2, 1)
+    task = Task(
+        model=model,
+        loss=never,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.zeros(2, 2)},
+        batch_size=1,
+        steps=1,
+        interval=1,
+        seed=0,
+    )
+    for bits in (0, 22, 33, 64):
+        with pytest.raises(ValueError, match=f"rounding_bits {bits} is outside 23..32"):
+            Job.from_task(lambda: task, bits=bits)

@@ -1,0 +1,70 @@
+"""What operators come to by conformance/second_verifier.py, which knows nothing of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import second_verifier as verifier
+from roundlog.operators import REGISTRY, Direct, StepInputs
+from roundlog.program import DType, Program, TensorType
+
+from tests.engine.oracle.array import FORMATS, Array, Index, from_torch
+
+Attributes = Mapping[str, Any]
+Inputs = Sequence[Array]
+SCALAR = TensorType((), DType.F32)
+
+
+def held(x: Array) -> Any:
+    """An array as the verifier holds it."""
+    return verifier.from_words(np.array(x.items, verifier.WORDS[x.dtype]), x.dtype).reshape(x.shape)
+
+
+def computed(name: str, inputs: list[Any], attributes: Attributes, kind: TensorType, step: verifier.Step) -> Any:
+    """An operator's output, as the verifier holds it. Raises if it is of another shape than `kind`."""
+    return verifier.compute(verifier.Operator(name, (), dict(attributes), str(kind.dtype), kind.shape), inputs, step)
+
+
+def as_array(values: Any, dtype: str) -> Array:
+    """Values that the verifier holds; each NaN is the one of its format."""
+    return Array(values.shape, dtype, tuple(verifier.to_words(values, dtype).ravel().tolist()))
+
+
+def source(name: str, attributes: Attributes, shape: Index, dtype: str, seed: int = 0, step: int = 0) -> Array:
+    """What a source operator that reads no slot loads."""
+    kind = TensorType(shape, DType(dtype))
+    return as_array(computed(name, [], attributes, kind, verifier.Step(step, seed)), dtype)
+
+
+def _direct(name: str, inputs: Inputs, attributes: Attributes) -> Array:
+    kinds = [TensorType(x.shape, DType(x.dtype)) for x in inputs]
+    kind = REGISTRY[name].infer(kinds, attributes, SCALAR)
+    if name == "tensor_core_matmul" and not inputs[0].shape[-1]:
+        return Array(kind.shape, str(kind.dtype), (0,) * kind.numel)  # the verifier cannot reshape operands of no terms
+    return as_array(computed(name, list(map(held, inputs)), attributes, kind, verifier.Step()), str(kind.dtype))
+
+
+DIRECT: dict[str, Callable[[Inputs, Attributes], Array]] = {
+    name: partial(_direct, name) for name, operator in REGISTRY.items() if isinstance(operator, Direct)
+}
+
+
+def values_of(program: Program, inputs: StepInputs) -> list[Array]:
+    """The output of every operator of a program; each NaN is the one of its format. No index may be out of range."""
+    states, data = ([held(from_torch(x)) for x in some] for some in (inputs.states, inputs.data))
+    step = verifier.Step(inputs.step, inputs.seed, states, data, inputs.schedule.numpy())
+    found: list[Any] = []
+    for node in program.nodes:
+        found.append(computed(node.op, [found[value] for value in node.inputs], node.attributes, node.type, step))
+    return [as_array(value, str(node.type.dtype)) for value, node in zip(found, program.nodes, strict=True)]
+
+
+def with_one_nan(x: Array) -> Array:
+    """The same numbers, with one pattern for all NaN of a format."""
+    form = FORMATS.get(x.dtype)
+    if form is None:
+        return x
+    return Array(x.shape, x.dtype, tuple(form.nan if (w & form.sign - 1) > form.infinity else w for w in x.items))
