@@ -656,7 +656,7 @@ def _tensor_core_matmul(op: Operator, inputs: list[Array], step: Step) -> Array:
     group = cores.group[op.dtype]
     left, right = inputs[0][..., :, None, :], np.swapaxes(inputs[1], -1, -2)[..., None, :, :]
     a, b = (x.astype(np.float64) for x in np.broadcast_arrays(left, right))
-    a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
+    a, b = (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (a, b))
     segments = []
     for first in range(0, a.shape[1], SEGMENT):
         c = np.zeros(len(a))
