@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from roundlog.arithmetic import exact_sums as sums
 from roundlog.commitments import canonical, tensor_bytes
-from roundlog.execution import Executor, StoppedError
+from roundlog.execution import Executor, StoppedError, slicing
 from roundlog.execution.executor import StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor
 from roundlog.execution.microbatch.analysis import samples_of
@@ -85,6 +85,8 @@ def run_programs(
         rank_part.TOGETHER = (0, 500, 1 << 25)[int(seed) % 3]
         # What owners get comes an element at a time, some, or all.
         sums_of_ranks.SENT_AT_ONCE = (8, 1000, 8 << 20)[int(seed) // 3 % 3]
+        # Operators are computed whole, or in slices.
+        slicing.WORKSPACE = (1 << 28, 1 << 9)[int(seed) % 2]
         if samples_of(made.program) < ranks.size:
             continue
         every, inputs = made.inputs.step + 1, on_its_device(ranks, made.inputs)

@@ -88,10 +88,16 @@ class RankRounding:
         return self._own.round(index, operator, inputs, attributes, format, window)
 
     def shared(
-        self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        format: Format,
+        window: Window | None = None,
     ) -> torch.Tensor:
         """Round an operator that every rank rounds."""
-        return self._shared.round(index, operator, inputs, attributes, format)
+        return self._shared.round(index, operator, inputs, attributes, format, window)
 
     def told(self) -> bytes:
         """Return the message of this rank about the step, for `collect`."""

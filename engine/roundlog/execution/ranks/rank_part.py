@@ -36,7 +36,7 @@ from roundlog.number_format import Format
 from roundlog.operators import Inexact, OperatorKind, StepInputs, operator
 from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import Node, Program, ProgramError, TensorType
-from roundlog.rounding import Window
+from roundlog.rounding import Window, WindowRounding
 
 MAX_CUTS = 64
 """Most parts into which a rank cuts its terms of a sum, so that the bound of the whole holds."""
@@ -258,14 +258,14 @@ class _Running:
                 self._sum_early(part.passes_on[slot])
 
         def rounded(
-            index: int, operator: Inexact, given: Tensors, attributes: Attributes, format: Format
+            index: int, operator: Inexact, given: Tensors, attributes: Attributes, format: Format, window: Window | None
         ) -> torch.Tensor:
             original = part.original[index]
-            if original in of.owners.operators:
-                return self._rounding.own(original, operator, given, attributes, format, None)
-            if samples is None:
-                return self._rounding.shared(original, operator, given, attributes, format)
-            window = of.parts.window(original, samples)
+            if original not in of.owners.operators:
+                if samples is None:
+                    return self._rounding.shared(original, operator, given, attributes, format, window)
+                around = of.parts.window(original, samples)
+                window = around if window is None else replace(window, around=around)
             return self._rounding.own(original, operator, given, attributes, format, window)
 
         last = time == of.parts.end
@@ -331,15 +331,28 @@ class _Running:
         )
 
 
-class _OfRank:
-    """Rounding for the operators of a rank's program, by those of the whole one (implements Rounding)."""
+class _OfRank(WindowRounding):
+    """Rounding for the operators of a rank's program, by those of the whole one."""
 
-    def __init__(self, rounded: Callable[[int, Inexact, Tensors, Attributes, Format], torch.Tensor]) -> None:
+    def __init__(
+        self, rounded: Callable[[int, Inexact, Tensors, Attributes, Format, Window | None], torch.Tensor]
+    ) -> None:
         """rounded: the outputs of an inexact operator, by its place in the rank's program."""
-        self.round = rounded
+        self._rounded = rounded
 
     def start_again(self) -> None:
         raise AssertionError("a rank's step runs once")
+
+    def round(
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        format: Format,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        return self._rounded(index, operator, inputs, attributes, format, window)
 
 
 class _RankValues(Values):
