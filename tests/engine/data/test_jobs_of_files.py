@@ -61,7 +61,7 @@ def file_of(path: Path, array: np.ndarray) -> np.ndarray:  # type: ignore[type-a
 def left_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job of memory maps, written, and read again without holding its data."""
     monkeypatch.setattr(files, "HELD_BYTES", 0)
-    monkeypatch.setattr("roundlog.training.job.HELD_BYTES", 0)
+    monkeypatch.setattr("roundlog.training.run_cost.HELD_BYTES", 0)
     stream = windows(file_of(tmp_path / "tokens", TOKENS), window=WINDOW, stride=STRIDE)
     weights, signed = (file_of(tmp_path / name, array) for name, array in (("w", WEIGHTS), ("s", SIGNED)))
     made = Job.from_task(lambda: task_of(stream, weights, signed))
@@ -121,7 +121,7 @@ def test_every_load_is_proven_from_the_file_by_two_openings(left_in_files: Job) 
 
 def test_data_that_are_not_held_are_not_counted_as_memory(left_in_files: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     left = run_bytes(left_in_files.program, left_in_files.spec)
-    monkeypatch.setattr("roundlog.training.job.HELD_BYTES", 1 << 28)
+    monkeypatch.setattr("roundlog.training.run_cost.HELD_BYTES", 1 << 28)
     held = run_bytes(left_in_files.program, left_in_files.spec)
     assert held - left > sum(field.nbytes for field in left_in_files.dataset.values()) - 2000
 
