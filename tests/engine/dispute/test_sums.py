@@ -46,8 +46,8 @@ def test_every_sum_of_every_kernel_is_added_up_exactly(
         inputs = [x.to(dtype.torch_dtype).nan_to_num() for x in case.inputs]
         if rng.random() < 0.4:
             flat = inputs[0].reshape(-1).clone()
-            for _ in range(rng.choice((1, 2))):
-                flat[rng.randrange(len(flat))] = rng.choice((torch.inf, torch.inf, -torch.inf, torch.nan))
+            for _ in range(rng.choice((1, 2, len(flat)))):
+                flat[rng.randrange(len(flat))] = rng.choice((torch.inf, torch.inf, torch.inf, -torch.inf, torch.nan))
             inputs[0] = flat.reshape(inputs[0].shape)
         material = Material(values=dict(enumerate(inputs)), states=[], dataset=[], schedule=torch.zeros(0))
         for segment in (1, 3, 64):
