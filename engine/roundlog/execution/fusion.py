@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -111,6 +112,8 @@ def peak_bytes(program: Program, more: Mapping[int, int] | None = None) -> int:
     """Peak memory of one step in bytes, without the state, fused or one operator after the other. It is an upper bound
     for CPU kernels. more: bytes by operator index that are needed beside the operator's own workspace."""
 
+    # Both ways to execute a step ask for each operator.
+    @cache
     def needs(index: int) -> int:
         is_inexact = isinstance(operator(program.nodes[index].op), Inexact)
         slices = slices_of(program, index) if is_inexact else None

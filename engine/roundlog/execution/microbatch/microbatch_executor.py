@@ -24,13 +24,12 @@ from roundlog.execution import fusion
 from roundlog.execution.batches import held
 from roundlog.execution.executor import Executor, Observe, StepResult
 from roundlog.execution.microbatch.analysis import Analysis, analyse, samples_of
-from roundlog.execution.microbatch.stages import Part, Parts, Reads, Values, cut, part_of
+from roundlog.execution.microbatch.stages import Part, PartRounding, Parts, Reads, Values, cut, part_of
 from roundlog.execution.slicing import Samples, bytes_in_parts, ranges, summation, terms_of
 from roundlog.execution.stops import IndexRangeError, NonFiniteError, StoppedError, Watch
 from roundlog.number_format import FLOAT32, Format
-from roundlog.operators import Inexact, Source, StepInputs, check, operator
+from roundlog.operators import Source, StepInputs, check, operator
 from roundlog.operators.elementwise import check_narrow
-from roundlog.operators.registry import Attributes, Tensors
 from roundlog.operators.summation import InParts
 from roundlog.program import Node, Program, ProgramError
 from roundlog.rounding import Follower, Recorder, Rounding, Window, WindowRounding
@@ -95,8 +94,7 @@ class MicrobatchExecutor:
             stopped, end = error, error.operator
         except IndexRangeError:
             # It ends a pass, after which there may be operators that stand before it.
-            rounding.start_again()
-            return Executor(self.program, self.f32_format).run(inputs, rounding, observe)
+            return self._observed_whole(inputs, rounding, observe)
         inputs = replace(inputs, states=held(inputs.states))
         assert isinstance(rounding, Recorder | Follower), "`run` has refused others"
         for group in self._groups(end + (stopped is not None)):
@@ -106,8 +104,7 @@ class MicrobatchExecutor:
             with suppress(IndexRangeError):
                 self._all(inputs, rounding, outputs)
             if not outputs.has_all(end):
-                rounding.start_again()
-                return Executor(self.program, self.f32_format).run(inputs, rounding, observe)
+                return self._observed_whole(inputs, rounding, observe)
             for index in group:
                 if index < end:
                     observe(index, outputs.whole(index))
@@ -116,6 +113,10 @@ class MicrobatchExecutor:
             raise stopped
         assert result is not None
         return result
+
+    def _observed_whole(self, inputs: StepInputs, rounding: Rounding, observe: Observe) -> StepResult:
+        rounding.start_again()
+        return Executor(self.program, self.f32_format).run(inputs, rounding, observe)
 
     def _groups(self, end: int) -> Iterator[range]:
         """The operators before `end`, in groups for whose outputs the disk has room."""
@@ -163,7 +164,10 @@ class MicrobatchExecutor:
         def pass_on(slot: int, value: torch.Tensor) -> None:
             values.keep(part.passes_on[slot], samples, value)
 
-        by_part = _OfPart(self._parts, part, samples, rounding)
+        def rounding_of(index: int) -> tuple[WindowRounding, Window | None]:
+            return rounding, None if samples is None else self._parts.window(index, samples)
+
+        by_part = PartRounding(part.original, rounding_of, rounding.start_again)
         try:
             if watch is not None:
                 see = self._seen(watch, part, samples)
@@ -244,7 +248,7 @@ class _Outputs:
             return
         numel = self._nodes[index].type.numel
         if window is None:
-            # What is cheap may be computed both as a whole and in parts.
+            # A cheap operator may be computed both as a whole and in parts.
             window, self._missing[index] = Window((numel,), 0, 0, numel), 0
         elif (index, window.start) not in self._parts:
             self._parts.add((index, window.start))
@@ -271,31 +275,6 @@ class _Outputs:
         kind, offset = self._nodes[index].type, self._offsets[index - self._operators.start]
         mapped = np.memmap(self._file, np.uint8, "r+", offset, (kind.nbytes,))
         return torch.from_numpy(mapped).view(kind.dtype.torch_dtype)
-
-
-class _OfPart(WindowRounding):
-    """Rounding for the operators of a part, by the log of the whole operators."""
-
-    def __init__(self, parts: Parts, part: Part, samples: Samples | None, rounding: Recorder | Follower) -> None:
-        self._parts, self._part, self._samples, self._rounding = parts, part, samples, rounding
-
-    def start_again(self) -> None:
-        self._rounding.start_again()
-
-    def round(
-        self,
-        index: int,
-        operator: Inexact,
-        inputs: Tensors,
-        attributes: Attributes,
-        format: Format,
-        window: Window | None = None,
-    ) -> torch.Tensor:
-        original = self._part.original[index]
-        if self._samples is not None:
-            around = self._parts.window(original, self._samples)
-            window = around if window is None else replace(window, around=around)
-        return self._rounding.round(original, operator, inputs, attributes, format, window)
 
 
 def peak_bytes(program: Program, micro_batches: int) -> int:

@@ -24,11 +24,11 @@ from roundlog.execution.executor import Executor
 from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.slicing import Layout, Samples, sliced_node, sliced_type
 from roundlog.number_format import Format
-from roundlog.operators import OperatorKind, Source, StepInputs, operator
-from roundlog.operators.registry import integer
+from roundlog.operators import Inexact, OperatorKind, Source, StepInputs, operator
+from roundlog.operators.registry import Attributes, Tensors, integer
 from roundlog.program import Node, Program, TensorType, as_array
 from roundlog.randomness import uniform
-from roundlog.rounding import Window
+from roundlog.rounding import Window, WindowRounding
 
 
 class Slices(Protocol):
@@ -219,6 +219,38 @@ class Part:
     """For each `data` slot, the value that is read, and its layout (None: as a whole, or summed part by part)."""
     passes_on: tuple[int, ...]
     """For each `store` slot, the value that is passed on. Empty for the last stage."""
+
+
+class PartRounding(WindowRounding):
+    """Rounding for the operators of a part, by the roundings and the logs of the whole operators."""
+
+    def __init__(
+        self,
+        original: Sequence[int],
+        rounding_of: Callable[[int], tuple[WindowRounding, Window | None]],
+        start_again: Callable[[], None],
+    ) -> None:
+        """original: as `Part` has it. rounding_of: what rounds an operator of the whole program, and the part of its
+        output that is computed; None: all of it. start_again: as `Rounding.start_again`."""
+        self._original, self._rounding_of, self._start_again = original, rounding_of, start_again
+
+    def start_again(self) -> None:
+        self._start_again()
+
+    def round(
+        self,
+        index: int,
+        operator: Inexact,
+        inputs: Tensors,
+        attributes: Attributes,
+        format: Format,
+        window: Window | None = None,
+    ) -> torch.Tensor:
+        original = self._original[index]
+        rounding, around = self._rounding_of(original)
+        if around is not None:
+            window = around if window is None else replace(window, around=around)
+        return rounding.round(original, operator, inputs, attributes, format, window)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,8 @@ from roundlog.commitments import canonical
 from roundlog.execution.ranks.group import Ranks
 from roundlog.log import Entries
 from roundlog.log.payload import decode, encode
-from roundlog.number_format import Format
-from roundlog.operators import Inexact
-from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import as_array
-from roundlog.rounding import Follower, LogFinding, LogFindingKind, Recorder, Rounding, Window, in_order
+from roundlog.rounding import Follower, LogFinding, LogFindingKind, Recorder, Rounding, in_order
 from roundlog.rounding.protocols import MAX_FINDINGS
 
 
@@ -63,7 +60,9 @@ class RankRounding:
     """The roundings of one rank in one step."""
 
     def __init__(self, orders: RoundingOrder, rank: int, step: int, log: bytes) -> None:
-        self._own, self._shared = (self._made(orders, seed, step, log) for seed in (rank + 1, 0))
+        self.own, self.shared = (self._made(orders, seed, step, log) for seed in (rank + 1, 0))
+        """What rounds this rank's parts of operators, and operators that it computes alone; and what rounds operators
+        that every rank computes."""
         self._tells_all = rank == 0
         """Whether this rank tells what all of them find."""
 
@@ -75,34 +74,10 @@ class RankRounding:
         made.follow(step, decode(log, None) if orders.has_log else None)
         return made
 
-    def own(
-        self,
-        index: int,
-        operator: Inexact,
-        inputs: Tensors,
-        attributes: Attributes,
-        format: Format,
-        window: Window | None,
-    ) -> torch.Tensor:
-        """Round this rank's part of an operator; without a window, all of an operator that it computes alone."""
-        return self._own.round(index, operator, inputs, attributes, format, window)
-
-    def shared(
-        self,
-        index: int,
-        operator: Inexact,
-        inputs: Tensors,
-        attributes: Attributes,
-        format: Format,
-        window: Window | None = None,
-    ) -> torch.Tensor:
-        """Round an operator that every rank rounds."""
-        return self._shared.round(index, operator, inputs, attributes, format, window)
-
     def told(self) -> bytes:
         """Return the message of this rank about the step, for `collect`."""
-        told = (self._own, self._shared) if self._tells_all else (self._own,)
-        if isinstance(self._own, Recorder):
+        told = (self.own, self.shared) if self._tells_all else (self.own,)
+        if isinstance(self.own, Recorder):
             entries: dict[int, Entries] = {}
             for one in told:
                 assert isinstance(one, Recorder)

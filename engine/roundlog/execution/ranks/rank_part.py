@@ -18,7 +18,7 @@ import torch
 from roundlog.arithmetic import DisturbedError
 from roundlog.execution.executor import StepResult
 from roundlog.execution.microbatch.analysis import Analysis, analysis_of, samples_of
-from roundlog.execution.microbatch.stages import Part, Parts, Reads, Slices, Values
+from roundlog.execution.microbatch.stages import Part, PartRounding, Parts, Reads, Slices, Values
 from roundlog.execution.ranks.batch_sums import BatchSum, sums_over
 from roundlog.execution.ranks.group import Ranks
 from roundlog.execution.ranks.orders import RankRounding
@@ -34,7 +34,6 @@ from roundlog.execution.slicing import (
 )
 from roundlog.number_format import Format
 from roundlog.operators import Inexact, OperatorKind, StepInputs, operator
-from roundlog.operators.registry import Attributes, Tensors
 from roundlog.program import Node, Program, ProgramError, TensorType
 from roundlog.rounding import Window, WindowRounding
 
@@ -257,19 +256,18 @@ class _Running:
             if samples is not None and self._in_memory is not None:
                 self._sum_early(part.passes_on[slot])
 
-        def rounded(
-            index: int, operator: Inexact, given: Tensors, attributes: Attributes, format: Format, window: Window | None
-        ) -> torch.Tensor:
-            original = part.original[index]
-            if original not in of.owners.operators:
-                if samples is None:
-                    return self._rounding.shared(original, operator, given, attributes, format, window)
-                around = of.parts.window(original, samples)
-                window = around if window is None else replace(window, around=around)
-            return self._rounding.own(original, operator, given, attributes, format, window)
+        def rounding_of(index: int) -> tuple[WindowRounding, Window | None]:
+            if index in of.owners.operators:
+                return self._rounding.own, None
+            return (
+                (self._rounding.shared, None)
+                if samples is None
+                else (self._rounding.own, of.parts.window(index, samples))
+            )
 
         last = time == of.parts.end
-        return executor.run_through(self._values.inputs(reads), _OfRank(rounded), None if last else pass_on, 0)
+        by_part = PartRounding(part.original, rounding_of, _never_again)
+        return executor.run_through(self._values.inputs(reads), by_part, None if last else pass_on, 0)
 
     def _sum_early(self, value: int) -> None:
         """Exchange the sums whose last terms have come, once they are enough, so that the terms' memory is free."""
@@ -315,7 +313,7 @@ class _Running:
 
         def round_share(share: Inexact, first: int, last: int) -> torch.Tensor:
             window = Window((node.type.numel,), 0, first, last)
-            return self._rounding.own(index, share, (), node.attributes, format, window)
+            return self._rounding.own.round(index, share, (), node.attributes, format, window)
 
         return BatchSum(
             output=node.type,
@@ -331,28 +329,8 @@ class _Running:
         )
 
 
-class _OfRank(WindowRounding):
-    """Rounding for the operators of a rank's program, by those of the whole one."""
-
-    def __init__(
-        self, rounded: Callable[[int, Inexact, Tensors, Attributes, Format, Window | None], torch.Tensor]
-    ) -> None:
-        """rounded: the outputs of an inexact operator, by its place in the rank's program."""
-        self._rounded = rounded
-
-    def start_again(self) -> None:
-        raise AssertionError("a rank's step runs once")
-
-    def round(
-        self,
-        index: int,
-        operator: Inexact,
-        inputs: Tensors,
-        attributes: Attributes,
-        format: Format,
-        window: Window | None = None,
-    ) -> torch.Tensor:
-        return self._rounded(index, operator, inputs, attributes, format, window)
+def _never_again() -> None:
+    raise AssertionError("a rank's step runs once")
 
 
 class _RankValues(Values):
