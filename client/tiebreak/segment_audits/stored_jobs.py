@@ -98,12 +98,6 @@ def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) 
     return plan
 
 
-def program_plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
-    """The plan of a job's program and spec alone."""
-    _require_job(sizes)
-    return [BEFORE_THE_PROGRAM]
-
-
 def log_plan(program: Program, spec: TrainingSpec) -> Plan:
     """The logs of a run's intervals, and the list of its published states, as far as they are there."""
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import compile_contracts
 from roundlog.adjudication import openings as opened
 from roundlog.adjudication.adjudicate import Answer, Chunk, DisputedStep, NoAnswer, Tree, finish, segments
 from roundlog.adjudication.partial import RunningResult, start
@@ -14,23 +13,10 @@ from roundlog.commitments import CHUNK_SIZE, MerkleTree
 from roundlog.descriptors import Descriptor, encode_descriptor
 from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.program import DType
-from web3 import Web3
 
 VALUE, STOPS, UNDECIDED = range(3)
 
 STEPS = 9
-
-
-def deployed_harness(web3: Web3, name: str, parts: Sequence[str] = ("/arithmetic/",)) -> Any:
-    """A contract of `test/support`, deployed. parts: of the paths of the sources that it needs."""
-    path = f"test/support/{name}.sol"
-    known = {**compile_contracts.source_files(), path: compile_contracts.SOURCES.parent / path}
-    sources = {file: at for file, at in known.items() if file == path or any(part in file for part in parts)}
-    compiled = compile_contracts.compile_sources(sources)[path][name]
-    contract = web3.eth.contract(abi=compiled["abi"], bytecode=compiled["evm"]["bytecode"]["object"])
-    hash_ = contract.constructor().transact({"from": web3.eth.accounts[0]})
-    address = web3.eth.wait_for_transaction_receipt(hash_)["contractAddress"]
-    return web3.eth.contract(address=address, abi=compiled["abi"])
 
 
 @dataclass(frozen=True, kw_only=True)
