@@ -120,7 +120,7 @@ def _claim(verdict: Verdict) -> str:
 
 
 def about_states(states: States) -> str:
-    """Return what is found of the states of a claimed run, in one clause."""
+    """Return the verdict on the states of a claimed run, in one clause."""
     if states.wrong:
         return f"WRONG: {len(states.wrong)} files are not the states that are claimed"
     if not states.has_final:

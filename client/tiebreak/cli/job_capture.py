@@ -114,7 +114,7 @@ class JobRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JobCost:
-    """What a job costs whoever runs it."""
+    """Resources that a run of a job, and a dispute about it, take."""
 
     run_memory_bytes: int
     """Most memory of a run that computes whole batches."""

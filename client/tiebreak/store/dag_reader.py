@@ -125,7 +125,7 @@ class DagReader:
                 if isinstance(piece, int):
                     out.seek(piece, os.SEEK_CUR)
                 else:
-                    # What is promised is looked at first, but others write to the disk meanwhile.
+                    # The promised size is checked first, but others write to the disk meanwhile.
                     require_space(out.fileno(), len(piece))
                     out.write(piece)
             out.truncate()

@@ -178,7 +178,7 @@ def decode(block: bytes, name: str) -> UnixFsNode:
         raise MalformedContent(
             f"block {name} is not a UnixFS node ({error}): ask its publisher to add it again."
         ) from error
-    # Whatever was not read above, such as a repeated or an unknown field, is missing here.
+    # A repeated or unknown field was not read above, and is missing here.
     if encode(node) != block:
         raise MalformedContent(f"block {name} is not canonically encoded: publish the content again with `ipfs add`.")
     return node

@@ -365,7 +365,7 @@ def slices_of(program: Program, index: int) -> OperatorSlices | None:
         layout = Layout(axis, 1, 1)
         if (need := needs(node, inputs, layout)) is None:
             continue
-        # What every slice needs, however small it is, is not saved by smaller ones.
+        # Smaller slices do not save the bytes that even a slice of one position needs.
         least = needed(layout, need, 1)
         count = min(size, -(-(whole - least) // max(WORKSPACE - least, WORKSPACE // 4)))
         bytes = needed(layout, need, -(-size // max(count, 1)))

@@ -217,7 +217,8 @@ class MatMul(Contraction, Summation):
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         if not gemm_microkernel.tile_lanes():
             return super().workspace(inputs, attributes, output)
-        # By tiles, products of BF16 read them as they are, or copy them with terms side by side; others read FP32.
+        # Products of BF16 by tiles read their operands as they are, or copy them with terms side by side; others read
+        # FP32.
         short, products = (
             all(kind.dtype.is_short for kind in inputs),
             exact_bytes(output.numel, inputs[0].shape[-1], 128),

@@ -229,7 +229,7 @@ class Ranks:
         except RuntimeError as error:
             is_given_up.set()
             lost = error if isinstance(error, LostRankError) else self._failed(error)
-            # What still runs on the device would keep others from it: this process may go on alone.
+            # Collectives that still run on the device would keep others from it: this process may go on alone.
             _ends_within(_SECONDS_TO_ABORT, group.abort)
             raise lost from error
 
