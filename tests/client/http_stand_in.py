@@ -59,6 +59,21 @@ def free_port() -> int:
         return port
 
 
+def endless_body() -> tuple[list[int], Callable[[Request], None]]:
+    """The bytes that were sent so far, in a list of one, and an answer whose body ends after a GiB."""
+    sent = [0]
+
+    def answer(request: Request) -> None:
+        request.send_response(200)
+        request.send_header("Connection", "close")
+        request.end_headers()
+        while sent[0] < 1 << 30:
+            request.wfile.write(bytes(1 << 16))
+            sent[0] += 1 << 16
+
+    return sent, answer
+
+
 def giving_blocks(
     store: Store,
     lie: Callable[[bytes], bytes] = lambda block: block,

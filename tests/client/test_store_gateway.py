@@ -16,7 +16,7 @@ from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreError, StoreUnavailable
 
 from tests.client.crafted_blocks import everything
-from tests.client.http_stand_in import Request, giving_blocks, serving
+from tests.client.http_stand_in import Request, endless_body, giving_blocks, serving
 
 X = str(Cid.of(b"x", RAW))
 
@@ -54,16 +54,7 @@ def test_other_bytes_are_refused() -> None:
 
 
 def test_a_body_without_end_is_cut_off() -> None:
-    sent = [0]
-
-    def endless(request: Request) -> None:
-        request.send_response(200)
-        request.send_header("Connection", "close")
-        request.end_headers()
-        while sent[0] < 1 << 30:
-            request.wfile.write(bytes(1 << 16))
-            sent[0] += 1 << 16
-
+    sent, endless = endless_body()
     with serving(endless) as url, pytest.raises(CorruptBlock, match=f"more than {MAX_BLOCK}"):
         GatewayStore(url, attempts=1).read(X, max_bytes=10)
     assert sent[0] < 1 << 26

@@ -27,7 +27,7 @@ from tiebreak.store.store_errors import (
 )
 
 from tests.client.crafted_blocks import everything
-from tests.client.http_stand_in import Request, serving
+from tests.client.http_stand_in import Request, endless_body, serving
 
 ABSENT = str(Cid.of(b"absent", RAW))
 
@@ -176,16 +176,7 @@ def test_bytes_that_do_not_have_the_wanted_hash_are_asked_for_again(folder: Fold
 
 
 def test_a_daemon_that_sends_without_end_is_cut_off() -> None:
-    sent = [0]
-
-    def endless(request: Request) -> None:
-        request.send_response(200)
-        request.send_header("Connection", "close")
-        request.end_headers()
-        while sent[0] < 1 << 30:
-            request.wfile.write(bytes(1 << 16))
-            sent[0] += 1 << 16
-
+    sent, endless = endless_body()
     with serving(endless) as url, pytest.raises(StoreUnavailable, match="no whole answer"):
         KuboStore(url, attempts=1).read(ABSENT, max_bytes=100)
     assert sent[0] < 1 << 26
