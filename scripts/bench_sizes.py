@@ -14,16 +14,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from bench_data import serving
 from roundlog import Task
+from roundlog.training import Job
+from tiebreak.contract.enums import JobStatus, Level
+from tiebreak.contract.events import ElementProven
+from tiebreak.roles.customer_role import post_job
+from tiebreak_demo.processes import A
+from tiebreak_demo.scene import TIEBREAK, Scene
+from tiebreak_demo.story_player import MISBEHAVE, TERMS
 from torch import nn
 
 _TIEBREAK = ("-P", "-m", "tiebreak")
@@ -137,19 +148,61 @@ def plain_seconds(given: Task) -> float:
     return min(taken)
 
 
-def run(what: str, command: list[str]) -> str:
-    """Run Python in a process, print its cost, and give what it prints. Raises SystemExit if it fails."""
-    with tempfile.TemporaryFile("w+") as out:
-        place = {**os.environ, "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen([sys.executable, *command], stdout=out, stderr=subprocess.STDOUT, env=place)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        said = out.read()
-    if process.returncode:
-        raise SystemExit(f"{what} failed:\n{said[-2000:]}")
-    print(f"| {what} | {used.ru_utime + used.ru_stime:,.0f} s | {used.ru_maxrss / 1e6:.1f} GB |", flush=True)
+def run_together(parts: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -> list[str]:
+    """Run Python in processes side by side, each with words and an environment, print their costs, and give what they
+    print. Raises SystemExit if one fails."""
+    said = []
+    with ExitStack() as stack:
+        begun = []
+        for what, (words, environment) in parts.items():
+            out = stack.enter_context(tempfile.TemporaryFile("w+"))
+            place = {**environment, "OMP_NUM_THREADS": "1"}
+            process = subprocess.Popen([sys.executable, *words], stdout=out, stderr=subprocess.STDOUT, env=place)
+            begun.append((what, process, out))
+        for what, process, out in begun:
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            out.seek(0)
+            said.append(out.read())
+            if process.returncode:
+                raise SystemExit(f"{what} failed:\n{said[-1][-2000:]}")
+            print(f"| {what} | {used.ru_utime + used.ru_stime:,.0f} s | {used.ru_maxrss / 1e6:.1f} GB |", flush=True)
     return said
+
+
+def run(what: str, words: Sequence[str]) -> str:
+    """Run Python in a process, print its cost, and give what it prints. Raises SystemExit if it fails."""
+    return run_together({what: (words, os.environ)})[0]
+
+
+def dispute(job: Path, room: Path) -> str:
+    """Have a trainer whose model has one weight an ulp off and an auditor play their game on a chain of its own, and
+    give its end in words. Raises SystemExit unless the claim is rejected."""
+    room.mkdir(parents=True)
+    with Scene(room, kind="auto") as scene:
+        terms = replace(TERMS, clock_allowance=12 * 3600, referee_allowance=12 * 3600)
+        number = post_job(scene.context(scene.customer, lambda notice: None), job, terms, scene.referee.address)
+        # Both on machines of full speed.
+        trainer, auditor = (replace(party, machine=A) for party in (scene.trainer, scene.auditor))
+        manner = ("--poll", "1s", "--json", "--dir")
+        run_together(
+            {
+                "the liar: steps, moves": (
+                    [*MISBEHAVE[1:], "weight", str(number), "0", *manner, str(scene.room(trainer))],
+                    scene.environment(trainer),
+                ),
+                "the auditor: steps, moves": (
+                    [*TIEBREAK[1:], "auditor", "run", "--job", str(number), *manner, str(scene.room(auditor))],
+                    scene.environment(auditor),
+                ),
+            }
+        )
+        if scene.contract.job(number).status is not JobStatus.REJECTED:
+            raise SystemExit("the lie was not found")
+        (game,) = scene.contract.games_of(number)
+        (proof,) = [one for one in scene.contract.events(game=game) if isinstance(one, ElementProven)]
+        operator = Job.read(job).program.nodes[scene.contract.game(game).levels[Level.OPERATOR].index]
+        return f"The lie was found at element {proof.element:,} of {operator.type}: {operator.attributes}."
 
 
 def measure(size: str, steps: int, small: bool, room: Path) -> None:
@@ -171,14 +224,27 @@ def measure(size: str, steps: int, small: bool, room: Path) -> None:
         [*_TIEBREAK, "audit", job, "--run", str(room / "audit"), "--claim", trained, "--log", log],
     )
     run("a receipt", [*_TIEBREAK, "receipt", trained, "--job", job, "--out", str(room / "receipt.json")])
+    run("export", [*_TIEBREAK, "export", trained, "--to", str(room / "model.safetensors")])
+    store, far = ("--store", str(room / "store")), str(room / "far")
+    published = run("publishing the run", [*_TIEBREAK, "train", job, "--run", trained, "--publish-every", "1", *store, "--json"])
+    cid = json.loads(run("publishing the job", [*_TIEBREAK, "job", "publish", job, *store, "--json"]))["cid"]
+    with serving(room / "store") as (gateway, sent):
+        places = ("--store", gateway)
+        run("a stranger: the job over HTTP", [*_TIEBREAK, "job", "fetch", cid, "--out", far, *places])
+        fetched = sent.total()
+        words = ("--run", str(room / "share"), "--claim", json.loads(published)["published_log"], "--share", "0.5")
+        run("a stranger: one share", [*_TIEBREAK, "audit", far, *words, "--workers", "1", *places])
+    told = dispute(Path(job), room / "chain")
     lines: list[dict[str, Any]] = [json.loads(x) for x in (room / "run" / "history.jsonl").read_text().splitlines()]
     ours = min(line["seconds"] for line in lines)
+    whole = sent.total() - fetched
     logged = sum(path.stat().st_size for path in Path(log).iterdir())
     first, *_, last = sorted((room / "run" / "checkpoints").iterdir())
     print(
         f"\nA step is {ours / plain:.2f} of plain PyTorch's ({plain:.2f} s), its log has {logged / steps:,.0f} bytes, "
         f"a checkpoint {first.stat().st_size / 1e6:,.1f} MB, and the last one {last.stat().st_size / 1e6:,.1f} MB. "
-        f"The plan of a run is {planned / 1e9:.1f} GB beside what the process has for looking at the job."
+        f"The plan of a run is {planned / 1e9:.1f} GB beside what the process has for looking at the job. A stranger "
+        f"fetches {fetched / 1e6:,.1f} MB for the job and {whole / 1e6:,.1f} MB for a share. {told}"
     )
 
 
@@ -198,7 +264,7 @@ def main() -> None:
         parser.error("choose a size that is there (--only), and 2 steps or more")
     with tempfile.TemporaryDirectory(prefix="sizes-") as temporary:
         for name in chosen:
-            measure(name, options.steps, options.small, (options.directory or Path(temporary)) / name.replace(" ", "-"))
+            measure(name, options.steps, options.small, (options.directory or Path(temporary)) / re.sub(r"\W+", "-", name))
 
 
 if __name__ == "__main__":

@@ -291,7 +291,8 @@ def widen_transposed(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any,
 
 @instructions
 def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, factor: Any, x: Any, out: Any) -> Any:
-    """Rounds and tests float64[columns] as `roundlog.kernels.marking` says, with d = scale * norms[c]. Writes the
+    """Rounds and tests float64[columns] as `roundlog.kernels.marking` says, with d = scale * norms[c]; where scale is 0,
+    numbers are exact, and a tie is rounded and not marked. Writes the
     numbers to out, as an array such as x has them (float32, or uint16 for BF16), and returns a bit for every element
     that is marked, the lowest for the first."""
 
@@ -300,7 +301,9 @@ def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, fact
         tile = vectors.tile
         row, norms, scale, factor, _, out = arguments[1:]
         row, norms = vectors.numbers(row), vectors.numbers(norms)
-        two_units = ir.Constant(tile.kind, [TWO_UNITS] * tile.lanes)
+        zero, two_units = (ir.Constant(tile.kind.element, number) for number in (0.0, TWO_UNITS))
+        is_exact = builder.fcmp_ordered("==", scale, zero)
+        two_units = everywhere(builder, builder.select(is_exact, zero, two_units), tile.lanes)
         largest = ir.Constant(tile.singles, [float(LARGEST)] * tile.lanes)
         scale, factor = (everywhere(builder, number, tile.lanes) for number in (scale, factor))
         found = _constant(0)

@@ -30,7 +30,7 @@ from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
-from roundlog.operators.exact_lines import ExactOrProductBound, measure_operands, refine_products, units_of
+from roundlog.operators.exact_lines import ExactOrProductBound, measure_operands, operand_units, refine_products, units_of
 from roundlog.operators.registry import (
     MARKED_BYTES,
     Attributes,
@@ -206,6 +206,12 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(square_columns(flat.numpy())).reshape(*x.shape[:-2], x.shape[-1])
 
 
+def product_bound(of_rows: torch.Tensor, of_columns: torch.Tensor, terms: int) -> ProductBound:
+    """The bound of a product of so many terms. of_rows, of_columns: sums of squares, f64[.. M] and f64[.., N]."""
+    groups = prod(of_columns.shape[:-1]), of_columns.shape[-1]
+    return ProductBound(of_rows.sqrt().reshape(-1) * blocked_gamma(terms), of_columns.sqrt().reshape(groups))
+
+
 @register("matmul")
 class MatMul(Contraction, Summation):
     reads_bf16 = True
@@ -241,10 +247,9 @@ class MatMul(Contraction, Summation):
 
     def bound_of(self, measures: Measures, terms: int) -> ExactOrProductBound:
         """measures: sums of squares of rows and of columns, and `measure_lines` of both."""
-        rows, columns = (energy.sqrt() for energy in measures[:2])
-        groups = prod(columns.shape[:-1]), columns.shape[-1]
-        product = ProductBound(rows.reshape(-1) * blocked_gamma(terms), columns.reshape(groups))
-        return ExactOrProductBound(product, units_of(measures[2:5]).reshape(-1), units_of(measures[5:]).reshape(groups))
+        product = product_bound(*measures[:2], terms)
+        rows, columns = units_of(measures[2:5]), units_of(measures[5:])
+        return ExactOrProductBound(product, rows.reshape(-1), columns.reshape(product.columns.shape))
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
@@ -269,10 +274,9 @@ class MatMul(Contraction, Summation):
         if a.device.type != "cpu" or not a.numel() or not b.numel():
             return super().certify(inputs, attributes, scale)
         a, b = as_float32(a), as_float32(b)
-        lines = measure_operands(a, b)
-        if not (lines[0].isfinite().any() and lines[3].isfinite().any()):
+        if (units := operand_units(a, b)) is None:
             return self._certified(a, b, scale)
-        bound = self.bound_of((row_energies(a), column_energies(b), *lines), a.shape[-1])
+        bound = ExactOrProductBound(product_bound(row_energies(a), column_energies(b), a.shape[-1]), *units)
         rounded, marked = self._certified(a, b, scale, bound.coarse())
         return rounded, bound.refine(marked)
 

@@ -16,8 +16,9 @@ from math import inf
 import torch
 
 from roundlog.arithmetic import as_float32
+from roundlog.kernels.line_units import Lines, exact_products, line_units
 from roundlog.kernels.reducing import are_short_lines
-from roundlog.kernels.to_f64 import storage_of
+from roundlog.kernels.to_f64 import storage_of, words_around
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.reduction import sum_and_measures
 from roundlog.operators.summation import Measures, last_exponents
@@ -103,22 +104,34 @@ class ExactOrProductBound(Bound):
         return replace(marked, d=marked.d.masked_fill(exact, 0.0))
 
 
-_AT_ONCE = 1 << 20
-"""Numbers of lines that are measured at once."""
+def operand_units(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """`units_of` the rows of f32[.., M, K] and of the columns of f32[.., K, N], on the CPU: f64[.. M] and f64[.., N].
+    None if one of them has no line of BF16 numbers, so that no sum of their product is known to be exact."""
+    found = []
+    for x, axis in ((a, -2), (b, -1)):
+        units = torch.from_numpy(line_units(_lines(x, axis), _shape(x, axis)))
+        if not bool(units.isfinite().any()):
+            return None
+        found.append(units)
+    rows, columns = found
+    return rows.reshape(-1), columns
 
 
 def refine_products(marked: Ambiguous, a: torch.Tensor, b: torch.Tensor) -> Ambiguous:
     """Marked elements of the product of bf16[.., M, K] and bf16[.., K, N], with a bound of 0 where it is exact."""
     if not marked.indices.numel():
         return marked
-    line, column = marked.indices // b.shape[-1], marked.indices % b.shape[-1]
-    batch = line // a.shape[-2]
-    units = []
-    for x, place, size in ((a, line % a.shape[-2], a.shape[-2]), (b.mT, column, b.shape[-1])):
-        chosen, which = torch.unique(batch * size + place, return_inverse=True)
-        of_lines = [
-            units_of(measure_lines(x[some] if x.ndim == 2 else x[some // size, some % size], 1))
-            for some in chosen.split(max(1, _AT_ONCE // x.shape[-1]))
-        ]
-        units.append(torch.cat(of_lines)[which])
-    return replace(marked, d=marked.d.masked_fill(are_exact(*units), 0.0))
+    size = a.shape[-2], b.shape[-1]
+    exact = exact_products(_lines(a, -2), _lines(b, -1), size, a.shape[-1], marked.indices.numpy())
+    return replace(marked, d=marked.d.masked_fill(torch.from_numpy(exact), 0.0))
+
+
+def _lines(x: torch.Tensor, axis: int) -> Lines:
+    """The rows (axis -2) or the columns (axis -1) of a matrix, or of several."""
+    words = words_around(x)
+    batch = x.stride(0) if x.ndim == 3 else 0
+    return words.view(f"u{words.itemsize}"), int(x.storage_offset()), (batch, x.stride(axis), x.stride(-3 - axis))
+
+
+def _shape(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
+    return len(x) if x.ndim == 3 else 1, x.shape[axis], x.shape[-3 - axis]

@@ -1,0 +1,143 @@
+"""Lines of BF16 numbers, in BF16 or as FP32 ones: the sums of their magnitudes, in units of the last place that all of
+their numbers are multiples of. What they say about products: `roundlog.operators.exact_lines`."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from roundlog.kernels.elementary import of_word
+from roundlog.kernels.threads import in_parts
+
+F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+I64 = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.uint32] | npt.NDArray[np.uint16]
+"""Flat memory of FP32 numbers, or of BF16's, whose words are the upper halves of FP32's."""
+Lines = tuple[Bits, int, tuple[int, int, int]]
+"""Memory, place of the first number in it, and strides over matrices, lines and terms."""
+
+_ANY_ORDER = {"reassoc"}
+"""Of magnitudes of a line whose sum counts, all partial sums are FP64 numbers."""
+_TOGETHER = 64
+"""Terms, or columns, after which it is asked whether there is a number that is not of BF16."""
+_NONE = np.uint32(0xFFFFFFFF)
+_EXACT = 2.0**53
+
+
+@njit(inline="always")
+def _bits(words: Any, at: int) -> Any:
+    """The word of a magnitude in FP32."""
+    return (np.uint32(words[at]) << np.uint32(32 - 8 * words.itemsize)) & np.uint32(0x7FFFFFFF)
+
+
+@njit(inline="always")
+def _size(bits: Any) -> Any:
+    """The magnitude with this word, in FP64; infinite ones and NaN are infinite."""
+    if bits >= np.uint32(0x7F800000):
+        return inf
+    if bits < np.uint32(0x800000):
+        return np.float64(bits) * 2.0**-149
+    return of_word((np.int64(bits) << 29) + (896 << 52))
+
+
+@njit(inline="always")
+def _in_units(size: Any, least: Any, places: Any, others: Any) -> Any:
+    """size: the sum of magnitudes. least: the least of their words less 1; that of a zero is the largest. places: all
+    bits of their words; others: those that BF16 has not."""
+    if others or least == _NONE:
+        return inf if others else size
+    fraction = np.int64(places & np.uint32(0x7FFFFF)) | 0x800000
+    exponent = max(np.int64(least + np.uint32(1)) >> 23, 1)
+    # The last place is fraction & -fraction, times 2^(exponent - 150).
+    return size / np.float64(fraction & -fraction) * of_word((1023 + 150 - exponent) << 52)
+
+
+@njit(inline="always")
+def _of_line(words: Any, first: int, stride: int, terms: int) -> Any:
+    size, least, places, others = 0.0, _NONE, np.uint32(0), np.uint32(0)
+    for begin in range(0, terms, _TOGETHER):
+        for k in range(begin, min(begin + _TOGETHER, terms)):
+            bits = _bits(words, first + k * stride)
+            size += _size(bits)
+            least = min(least, bits - np.uint32(1))
+            places |= bits
+        others = places & np.uint32(0xFFFF)
+        if others:
+            break
+    return _in_units(size, least, places, others)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
+def _along_terms(words: Any, first: int, strides: Any, terms: int, units: Any, start: int, stop: int) -> None:
+    for line in range(start, stop):
+        outer, inner = divmod(line, units.shape[1])
+        units[outer, inner] = _of_line(words, first + outer * strides[0] + inner * strides[1], strides[2], terms)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
+def _along_lines(words: Any, first: int, stride: int, terms: int, units: Any, begin: int) -> None:
+    """Of lines whose numbers lie side by side: some, from `begin` on."""
+    count = min(_TOGETHER, len(units) - begin)
+    size, least, places = np.zeros(count), np.full(count, _NONE), np.zeros(count, np.uint32)
+    for k in range(terms):
+        line = words[first + k * stride + begin : first + k * stride + begin + count]
+        short = 0
+        for c in range(count):
+            bits = _bits(line, c)
+            size[c] += _size(bits)
+            least[c] = min(least[c], bits - np.uint32(1))
+            places[c] |= bits
+            short += (places[c] & np.uint32(0xFFFF)) == 0
+        if not short:
+            break
+    for c in range(count):
+        units[begin + c] = _in_units(size[c], least[c], places[c], places[c] & np.uint32(0xFFFF))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _some_lines(words: Any, first: int, strides: Any, terms: int, units: Any, start: int, stop: int) -> None:
+    blocks = -(-units.shape[1] // _TOGETHER)
+    for part in range(start, stop):
+        outer, block = divmod(part, blocks)
+        _along_lines(words, first + outer * strides[0], strides[2], terms, units[outer], block * _TOGETHER)
+
+
+def line_units(lines: Lines, shape: tuple[int, int, int]) -> F64:
+    """float64[A, R] of lines [A, R, K]: the sum of a line's magnitudes in units of its last place, a whole number; in
+    any order of summation, if it is below 2^53, and no less, if it is not. Infinite for a line with a number that BF16
+    has not: of those, little more than the beginning is read."""
+    words, first, strides = lines
+    units = np.empty(shape[:2])
+    if strides[1] == 1 and strides[2] != 1:
+        parts, work = shape[0] * -(-shape[1] // _TOGETHER), _some_lines
+    else:
+        parts, work = shape[0] * shape[1], _along_terms
+    in_parts(lambda *ends: work(words, first, strides, shape[2], units, *ends), parts, units.size * shape[2])
+    return units
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
+def _exact(rows: Any, columns: Any, size: Any, terms: int, indices: Any, exact: Any, start: int, stop: int) -> None:
+    (a, first_a, of_a), (b, first_b, of_b) = rows, columns
+    former, units = -1, 0.0
+    for i in range(start, stop):
+        line, column = divmod(indices[i], size[1])
+        batch, row = divmod(line, size[0])
+        if line != former:
+            former, units = line, _of_line(a, first_a + batch * of_a[0] + row * of_a[1], of_a[2], terms)
+        others = _of_line(b, first_b + batch * of_b[0] + column * of_b[1], of_b[2], terms)
+        exact[i] = units * others < _EXACT
+
+
+def exact_products(rows: Lines, columns: Lines, size: tuple[int, int], terms: int, indices: I64) -> Bool:
+    """bool[n]: whether the elements with these flat indices, ascending, of products of rows and columns, each of this
+    size, are sums that FP64 adds exactly."""
+    exact = np.empty(len(indices), np.bool_)
+    work = 2 * terms * len(indices)
+    in_parts(lambda *ends: _exact(rows, columns, size, terms, indices, exact, *ends), len(indices), work)
+    return exact
