@@ -226,7 +226,8 @@ def measure(size: str, steps: int, small: bool, room: Path) -> None:
     run("a receipt", [*_TIEBREAK, "receipt", trained, "--job", job, "--out", str(room / "receipt.json")])
     run("export", [*_TIEBREAK, "export", trained, "--to", str(room / "model.safetensors")])
     store, far = ("--store", str(room / "store")), str(room / "far")
-    published = run("publishing the run", [*_TIEBREAK, "train", job, "--run", trained, "--publish-every", "1", *store, "--json"])
+    every = ("--publish-every", "1", *store, "--json")
+    published = run("publishing the run", [*_TIEBREAK, "train", job, "--run", trained, *every])
     cid = json.loads(run("publishing the job", [*_TIEBREAK, "job", "publish", job, *store, "--json"]))["cid"]
     with serving(room / "store") as (gateway, sent):
         places = ("--store", gateway)
@@ -264,7 +265,8 @@ def main() -> None:
         parser.error("choose a size that is there (--only), and 2 steps or more")
     with tempfile.TemporaryDirectory(prefix="sizes-") as temporary:
         for name in chosen:
-            measure(name, options.steps, options.small, (options.directory or Path(temporary)) / re.sub(r"\W+", "-", name))
+            place = (options.directory or Path(temporary)) / re.sub(r"\W+", "-", name)
+            measure(name, options.steps, options.small, place)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from roundlog.capture.real_steps.reachable_values import StepCalls, reachable
 from roundlog.capture.tracing.task_trace import TaskTrace, WrittenConstantError, WrittenStateError
 from roundlog.capture.tracing.traced_optimizers import refuse_unsupported
 from roundlog.capture.tracing.warmed_task import held_now, held_states, warmed_task, widened
-from roundlog.data import STORED
+from roundlog.data import STORED, copied
 
 _MOST_STATES = 64
 """Most tensors that the trace finds to be states when no watched step has changed them."""
@@ -118,7 +118,7 @@ def _captured(fresh: FreshTasks, watched: WatchedSteps, tell: Tell, changed: Col
     frozen = {name: digest for name in still if (digest := fresh.digest(name))}
     initial = {name: tensor.detach() for name, tensor in job.states.items()}
     # A step may write into what the program stores, and the user into a task that is not made for the capture.
-    initial |= {name: initial[name].clone() for name in initial.keys() - (() if fresh.once else frozen)}
+    initial |= {name: copied(initial[name]) for name in initial.keys() - (() if fresh.once else frozen)}
     initial = {name: tensor.contiguous() for name, tensor in initial.items()}
 
     def begin() -> OwnStates:

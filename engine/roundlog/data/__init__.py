@@ -28,6 +28,7 @@ from roundlog.data.sources import (
     NARROW,
     STORED,
     absence,
+    copied,
     field_of,
     fields_of,
     is_lazy_view,

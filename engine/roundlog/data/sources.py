@@ -50,6 +50,14 @@ def materialized(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if is_lazy_view(tensor) else tensor
 
 
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a plain tensor. That of zeros, as optimizers begin with, takes memory only where it is written into."""
+    flat = materialized(tensor).contiguous().view(-1).view(torch.uint8)
+    if not flat.numel() or bool(flat.any()):
+        return tensor.clone()
+    return torch.from_numpy(np.zeros(flat.numel(), np.uint8)).view(tensor.dtype).view(tensor.shape)
+
+
 def reach(tensor: torch.Tensor) -> int:
     """Places in memory from the first element of a plain tensor, which has some, to its last one."""
     return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

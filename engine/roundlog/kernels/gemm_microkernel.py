@@ -291,10 +291,10 @@ def widen_transposed(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any,
 
 @instructions
 def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, factor: Any, x: Any, out: Any) -> Any:
-    """Rounds and tests float64[columns] as `roundlog.kernels.marking` says, with d = scale * norms[c]; where scale is 0,
-    numbers are exact, and a tie is rounded and not marked. Writes the
-    numbers to out, as an array such as x has them (float32, or uint16 for BF16), and returns a bit for every element
-    that is marked, the lowest for the first."""
+    """Rounds and tests float64[columns] as `roundlog.kernels.marking` says, with d = scale * norms[c]. Where scale is
+    0, numbers are exact, and a tie is rounded and not marked. Writes the numbers to out, as an array such as x has
+    them (float32, or uint16 for BF16), and returns a bit for every element that is marked, the lowest for the
+    first."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vectors = _Vectors(builder, TILES[len(lanes)])

@@ -52,7 +52,9 @@ def _in_units(size: Any, least: Any, places: Any, others: Any) -> Any:
     if others or least == _NONE:
         return inf if others else size
     fraction = np.int64(places & np.uint32(0x7FFFFF)) | 0x800000
-    exponent = max(np.int64(least + np.uint32(1)) >> 23, 1)
+    exponent = np.int64(least + np.uint32(1)) >> 23
+    if exponent < 1:  # subnormal
+        exponent = np.int64(1)
     # The last place is fraction & -fraction, times 2^(exponent - 150).
     return size / np.float64(fraction & -fraction) * of_word((1023 + 150 - exponent) << 52)
 

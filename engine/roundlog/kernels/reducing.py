@@ -329,29 +329,6 @@ def square_columns(x: F32) -> F64:
     return energy
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _short_lines(words: Any, first: int, strides: Any, short: Any, terms: int, start: int, stop: int) -> None:
-    for line in range(start, stop):
-        outer, inner = divmod(line, short.shape[1])
-        place = first + outer * strides[0] + inner * strides[1]
-        for k in range(terms):
-            if words[place + k * strides[2]] & np.uint32(0xFFFF):
-                short[outer, inner] = False
-                break
-
-
-def are_short_lines(
-    words: npt.NDArray[np.uint32], first: int, strides: tuple[int, ...], shape: tuple[int, ...]
-) -> npt.NDArray[np.bool_]:
-    """bool[A, R]: whether all FP32 numbers of a line are numbers of BF16, of lines [A, R, K] that begin at a place of
-    the memory and have these strides. Of lines of other numbers, little more than the beginning is read."""
-    short = np.ones(shape[:2], np.bool_)
-    in_parts(
-        lambda *ends: _short_lines(words, first, strides, short, shape[2], *ends), short.size, short.size * shape[2]
-    )
-    return short
-
-
 _CHECKED = 1 << 14
 
 

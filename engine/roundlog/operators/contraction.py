@@ -30,7 +30,13 @@ from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.cpu.gemm_blas import PANEL
-from roundlog.operators.exact_lines import ExactOrProductBound, measure_operands, operand_units, refine_products, units_of
+from roundlog.operators.exact_lines import (
+    ExactOrProductBound,
+    measure_operands,
+    operand_units,
+    refine_products,
+    units_of,
+)
 from roundlog.operators.registry import (
     MARKED_BYTES,
     Attributes,
@@ -247,7 +253,7 @@ class MatMul(Contraction, Summation):
 
     def bound_of(self, measures: Measures, terms: int) -> ExactOrProductBound:
         """measures: sums of squares of rows and of columns, and `measure_lines` of both."""
-        product = product_bound(*measures[:2], terms)
+        product = product_bound(measures[0], measures[1], terms)
         rows, columns = units_of(measures[2:5]), units_of(measures[5:])
         return ExactOrProductBound(product, rows.reshape(-1), columns.reshape(product.columns.shape))
 

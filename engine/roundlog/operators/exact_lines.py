@@ -17,8 +17,7 @@ import torch
 
 from roundlog.arithmetic import as_float32
 from roundlog.kernels.line_units import Lines, exact_products, line_units
-from roundlog.kernels.reducing import are_short_lines
-from roundlog.kernels.to_f64 import storage_of, words_around
+from roundlog.kernels.to_f64 import words_around
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.reduction import sum_and_measures
 from roundlog.operators.summation import Measures, last_exponents
@@ -56,9 +55,9 @@ def _are_short(x: torch.Tensor, dim: int) -> torch.Tensor:
         return torch.ones((*x.shape[:dim], *x.shape[dim + 1 :]), dtype=torch.bool, device=x.device)
     if x.device.type != "cpu":
         return (x.view(torch.int32) & 0xFFFF == 0).all(dim)
-    lines = (x if x.ndim == 3 else x[None]).movedim(dim - x.ndim, 2)
-    found = are_short_lines(storage_of(x).view("u4"), int(x.storage_offset()), lines.stride(), tuple(lines.shape))
-    return torch.from_numpy(found).view(*lines.shape[3 - x.ndim : 2])
+    axis = -2 if dim == x.ndim - 1 else -1
+    units = line_units(_lines(x, axis), _shape(x, axis))
+    return torch.from_numpy(units).isfinite().view(*x.shape[:dim], *x.shape[dim + 1 :])
 
 
 def units_of(measures: Measures) -> torch.Tensor:

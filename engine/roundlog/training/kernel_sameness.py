@@ -220,8 +220,12 @@ class _Steps:
             for name in sorted(trained & self._stores.keys() & self._before.keys())
         }
         self.updates.append(self._trial.put_aside(changes))
-        self._carried = {name: parts.at_end(self._stores[name]) for name in self._stores if name not in self._before}
+        later = self._stores.keys() - self._before.keys()
+        carried = {name: functools.partial(parts.at_end, self._stores[name]) for name in sorted(later)}
+        aside = self._trial.put_aside_as_is(carried)  # not beside those of before
+        self._carried = {}
         parts.release()
+        self._carried = {name: one.tensor() for name, one in aside.items()}
 
     def _differing_at_end(self, parts: _Parts, name: str, place: int, theirs: torch.Tensor) -> str | None:
         """The difference of a result of a step, in words; None if there is none. theirs: f64, a change for a

@@ -104,7 +104,11 @@ class Trial:
 
     def put_aside(self, results: Results) -> Results:
         """Results as they are now, to be read later. Raises DataError if there is no room."""
-        return {name: _later(self._aside.put(result())) for name, result in results.items()}
+        return {name: _later(one) for name, one in self.put_aside_as_is(results).items()}
+
+    def put_aside_as_is(self, results: Results) -> dict[str, SpilledTensor]:
+        """As `put_aside`, in their own dtypes. Raises DataError if there is no room."""
+        return {name: self._aside.put(result()) for name, result in results.items()}
 
     def inputs(self, step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         """The inputs of a step of the program. states: before it, in program order."""
@@ -158,7 +162,8 @@ class Trial:
 
         def keep(step: int, results: Results) -> None:
             look(step, results)
-            kept.append(self.put_aside(results))
+            gradients = {name: result for name, result in results.items() if name.startswith(GRADIENT)}
+            kept.append({**self.put_aside({x: y for x, y in results.items() if x not in gradients}), **gradients})
 
         run = self.by_pytorch(torch.float32, keep, watching=watching, drawing=drawing)
         run.kept = kept
@@ -194,7 +199,7 @@ class Trial:
             cost, what = (_DOUBLE, "your step in FP64") if dtype == torch.float64 else (1.0, "your step")
             self.progress.add(0.0, what)
             for step, batch in enumerate(self._batches):
-                gradients: dict[str, torch.Tensor] = {}
+                gradients: dict[str, SpilledTensor] = {}
                 try:
                     before = {
                         name: tensor.detach() if name in shared else tensor.detach().clone()
@@ -218,7 +223,7 @@ class Trial:
                     run.stopped = reason(error)
                     break
                 changes = {name: functools.partial(change, before[name], after[name]) for name in before}
-                look(step, _named(loss, {name: one.double for name, one in gradients.items()}, changes))
+                look(step, _named(loss, {name: _later(one) for name, one in gradients.items()}, changes))
                 run.steps += 1
                 self.progress.add(cost, what)
                 # Not beside those of the next step.
@@ -238,17 +243,17 @@ class Trial:
         step: int,
         batch: Tensors,
         dtype: torch.dtype,
-        gradients: dict[str, torch.Tensor],
+        gradients: dict[str, SpilledTensor],
         watching: Callable[[], AbstractContextManager[object]],
     ) -> float:
-        """One step of the user's own. gradients: gets its gradients, by name. Returns the loss."""
+        """One step of the user's own. gradients: gets its gradients, put aside, by name. Returns the loss."""
         default = torch.get_default_dtype()
 
         def exchange() -> None:
             ours = self._gradients[step] if step < len(self._gradients) else {}
             for name, parameter in own.trained.items():
                 if parameter.grad is not None:
-                    gradients[name] = parameter.grad.detach().clone()
+                    gradients[name] = self._aside.put(parameter.grad)
                     if name in ours:
                         parameter.grad = materialized(parameter.grad)
                         parameter.grad.copy_(ours[name].tensor())

@@ -157,6 +157,8 @@ def test_random_products_are_rounded_and_marked_as_their_exact_sums_demand(made:
             set(mark_by_reference(exact, FullBound(d), SCALE + more)[1].indices.tolist()) for more in (-2, 2)
         )
         found, known = set(marked.indices.tolist()), set(finite.nonzero().flatten().tolist())
+        # Where d is 0, an approximation is the sum, and rounded rightly: tiles do not mark it.
+        needed -= set((d == 0).nonzero().flatten().tolist())
         assert needed & known <= found, case
         assert found & known <= allowed, case
 
