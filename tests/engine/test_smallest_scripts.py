@@ -30,7 +30,6 @@ BY_HELP = {
 SMALLEST: dict[str, list[str]] = {
     **{name: ["--help"] for name in BY_HELP},
     "audit_coalitions": [],
-    "bench_capture": ["--rounds", "1", "--only", "a linear layer"],
     "bench_generation": ["--shape", "tiny", "--tokens", "4", "--rounds", "1", "--rows", "2"],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_sizes": ["--small", "--only", "135M, LoRA, 2 x 64", "--steps", "2"],
@@ -60,10 +59,8 @@ SMALLEST: dict[str, list[str]] = {
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
     "matrix_of_texts": ["--model", "gpt2_fp32", "--machine", "native, one thread"],
     "measure_capture": [],
-    "measure_differences": ["--steps", "1", "--only", "a linear layer"],
     "measure_house": [],
     "measure_mutants": ["--each", "1", "--only", "log/payload"],
-    "measure_moved_constants": ["--only", "scheduled"],
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")
     ],
@@ -72,7 +69,6 @@ SMALLEST: dict[str, list[str]] = {
     "pin_versions": [],
     "profile_engine": ["--model", "logistic", "--steps", "1"],
     "simulate_audits": ["--months", "1", "--coalitions", "10"],
-    "compare_tracers": ["--only", "mlp"],
     "try_models": ["--only", "gpt2", "--rows", "{tmp}/rows.jsonl"],
 }
 
