@@ -18,8 +18,6 @@ BY_HELP = {
     "bench_data": "its least data train for minutes; tests/client/cli/test_cli_large_data.py runs its parts",
     "bench_dispute": "a devnet with a game for every kind of lie: minutes; tests/e2e/test_bench_dispute.py finds them",
     "bench_distributed": "sets of ranks that wait for each other: minutes; tests/engine/ranks has the rest",
-    "bench_microbatch": "two steps of its least task take minutes; tests/engine/microbatch runs what it measures",
-    "bench_store": "few bytes come too fast to be cut off in the middle; tests/client/test_store_resume.py cuts",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
     "other_architecture": "fetches an AArch64 Python; tests/engine/test_other_architecture.py has the rest",
     "prove_contracts": "needs halmos, which has an environment of its own",
@@ -33,14 +31,10 @@ SMALLEST: dict[str, list[str]] = {
     "bench_generation": ["--shape", "tiny", "--tokens", "4", "--rounds", "1", "--rows", "2"],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_sizes": ["--small", "--only", "135M, LoRA, 2 x 64", "--steps", "2"],
-    "bench_segment_audits": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
     "bench_products": ["--rounds", "1"],
-    "bench_resolution": ["--rounds", "1", "--only", "scatter"],
-    "bench_search": ["--levels", "1"],
     "compare_abi_codecs": ["--seconds", "1"],
     "compare_bf16_losses": ["--steps", "2", "--seeds", "2"],
     "compile_contracts": ["--check"],
-    "count_entries": ["--model", "logistic", "--steps", "1"],
     "elementary_series": [],
     "make_adjudication_vectors": [],
     "make_arithmetic_vectors": [],
@@ -67,7 +61,6 @@ SMALLEST: dict[str, list[str]] = {
     "one_job": ["--task", "logistic", "--machine", "native", "--tensors"],
     "paper_tables": ["--parts", ""],
     "pin_versions": [],
-    "profile_engine": ["--model", "logistic", "--steps", "1"],
     "simulate_audits": ["--months", "1", "--coalitions", "10"],
     "try_models": ["--only", "gpt2", "--rows", "{tmp}/rows.jsonl"],
 }
@@ -98,7 +91,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.slow_but("bench_resolution")
+@pytest.mark.slow_but("make_vectors")
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Path) -> None:
     needed = NEEDS.get(name, "").partition(".")[0]
