@@ -33,7 +33,6 @@ SMALLEST: dict[str, list[str]] = {
     "bench_sizes": ["--small", "--only", "135M, LoRA, 2 x 64", "--steps", "2"],
     "bench_products": ["--rounds", "1"],
     "compare_abi_codecs": ["--seconds", "1"],
-    "compare_bf16_losses": ["--steps", "2", "--seeds", "2"],
     "compile_contracts": ["--check"],
     "elementary_series": [],
     "make_adjudication_vectors": [],
