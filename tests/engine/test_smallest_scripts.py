@@ -21,13 +21,11 @@ BY_HELP = {
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
     "other_architecture": "fetches an AArch64 Python; tests/engine/test_other_architecture.py has the rest",
     "prove_contracts": "needs halmos, which has an environment of its own",
-    "simulate_floods": "ten puppets take minutes; tests/chaos/test_floods.py floods with fewer",
 }
 """Scripts that are only asked for their help, and why."""
 
 SMALLEST: dict[str, list[str]] = {
     **{name: ["--help"] for name in BY_HELP},
-    "audit_coalitions": [],
     "bench_generation": ["--shape", "tiny", "--tokens", "4", "--rounds", "1", "--rows", "2"],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_sizes": ["--small", "--only", "135M, LoRA, 2 x 64", "--steps", "2"],
@@ -60,7 +58,6 @@ SMALLEST: dict[str, list[str]] = {
     "one_job": ["--task", "logistic", "--machine", "native", "--tensors"],
     "paper_tables": ["--parts", ""],
     "pin_versions": [],
-    "simulate_audits": ["--months", "1", "--coalitions", "10"],
     "try_models": ["--only", "gpt2", "--rows", "{tmp}/rows.jsonl"],
 }
 
