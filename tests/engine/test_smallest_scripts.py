@@ -54,7 +54,6 @@ SMALLEST: dict[str, list[str]] = {
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")
     ],
-    "one_job": ["--task", "logistic", "--machine", "native", "--tensors"],
     "paper_tables": ["--parts", ""],
     "pin_versions": [],
     "try_models": ["--only", "gpt2", "--rows", "{tmp}/rows.jsonl"],
