@@ -452,15 +452,13 @@ def _line(error: BaseException) -> str:
 
 def on_machine(machine: str, name: str, room: str, limit: int) -> dict[str, Any]:
     """What a process under a profile says of a kind. room: the folder of its job; limit: the seconds that it has."""
-    command = [sys.executable, __file__, "--order", name, room, "first" if machine == FIRST else "second"]
-    environment = MACHINES[machine].environment()
+    words = ("--order", name, room, "first" if machine == FIRST else "second")
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
+        return dict(json.loads(MACHINES[machine].run(__file__, *words, hours=limit / 3600).splitlines()[-1]))
     except subprocess.TimeoutExpired:
         return {"outcome": "failed", "why": f"no answer within {limit} seconds"}
-    if done.returncode:
-        return {"outcome": "failed", "why": f"the process died ({done.returncode}): {done.stderr[-200:]}"}
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    except RuntimeError as error:
+        return {"outcome": "failed", "why": _line(error)}
 
 
 def obey(name: str, room: str, run: str) -> None:

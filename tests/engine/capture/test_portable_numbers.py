@@ -2,7 +2,8 @@
 
 import json
 import math
-import subprocess
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -183,11 +184,10 @@ def test_what_pytorch_refuses_stays_refused(draw) -> None:
 
 def made_on(machine: str, *words: str) -> dict[str, Any]:
     """What `portable_jobs` prints where a process is another machine."""
-    profile = MACHINES[machine]
-    command = [*profile.interpreter, str(Path(__file__).with_name("portable_jobs.py")), *words]
-    done = subprocess.run(command, env=profile.environment(), capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        said = MACHINES[machine].run(str(Path(__file__).with_name("portable_jobs.py")), *words)
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
 
 
