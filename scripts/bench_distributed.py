@@ -7,7 +7,7 @@ what is printed are medians, and the ratio taken within each round. Memory is th
 nothing but some steps, alone and as one of 2 and of 4 ranks, with and without what interpreter and libraries take
 before a job is read. Bytes are counted by the kernel (TCP_INFO, all sockets of
 rank 0), beside those of one all-reduce of as many FP32 numbers as the model has parameters, which is what DDP sends in
-a step; and for more ranks on paper, from the sums that the program has.
+a step.
 """
 
 from __future__ import annotations
@@ -31,12 +31,7 @@ import torch
 import torch.distributed as dist
 from roundlog.execution import Batches, Executor, StepExecutor
 from roundlog.execution.batches import TensorsOf
-from roundlog.execution.microbatch import samples_of
-from roundlog.execution.microbatch.stages import cut
 from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, serve
-from roundlog.execution.ranks.rank_part import analyse_for
-from roundlog.execution.ranks.rank_states import ownership
-from roundlog.execution.slicing import sliced_type, summation
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 
@@ -48,9 +43,6 @@ WARM_UP = 2
 
 MEMORY_STEPS = 8
 """Steps after which memory is measured: it grows a little with the first ones."""
-
-ON_PAPER = (2, 4, 8, 64, 512)
-"""Numbers of ranks for which bytes are counted from the program."""
 
 
 def sent() -> int:
@@ -130,43 +122,6 @@ def _answer(steps: Steps, ranks: Ranks | None, job: Job, libraries: int) -> None
     before = sent()
     dist.all_reduce(torch.zeros(_parameters(job)))
     print(sent() - before, flush=True)
-
-
-def bytes_on_paper(job: Job, size: int) -> dict[str, float]:
-    """Bytes that one of so many ranks sends in a step on average, for its sums over the batch and for the weights that
-    one rank updates, from what they are; without questions about elements in doubt, of which there are few."""
-    program = job.program
-    # A batch may have fewer samples than this. What is sent for a sum does not depend on whose samples it is of.
-    few = min(size, samples_of(program))
-    analysis = analyse_for(program, few)
-    owners = ownership(program, analysis, few)
-    once = everywhere = 0
-    for index in analysis.parts:
-        node, needs = program.nodes[index], analysis.needs[index]
-        types = [program.nodes[i].type for i in node.inputs]
-        part = [sliced_type(kind, need, 1) for kind, need in zip(types, needs, strict=True)]
-        measured = 8 * summation(node).measured(part, node.type)
-        has_reader = index in owners.readers
-        # A single reader gets all of it, and nobody gets it back.
-        once += (8 if has_reader else 8 + 4) * node.type.numel
-        if has_reader or summation(node).by_element:
-            once += measured
-        else:
-            everywhere += measured
-    kept = cut(program, analysis).kept_slices
-    gathered = {
-        value
-        for node, needs in zip(program.nodes, analysis.needs, strict=True)
-        for value, need in zip(node.inputs, needs, strict=True)
-        if value in kept and need != analysis.layouts[value]
-    }
-    once += sum(program.nodes[value].type.nbytes for value in gathered)
-    slots = list(program.states.values())
-    once += sum(slots[slot].nbytes for slot in owners.handed_out)
-    share = (size - 1) / size
-    reduced = 2 * share * 4 * _parameters(job)
-    sent = share * once + (size - 1) * everywhere
-    return {"megabytes": sent / 1e6, "all-reduce": reduced / 1e6, "bytes / all-reduce": sent / reduced}
 
 
 def _parameters(job: Job) -> int:
@@ -278,10 +233,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ranks-") as room:
         steps = max(options.rounds + WARM_UP + 1, MEMORY_STEPS)
         Job.from_task(lambda: replace(MODELS[options.model](steps), batch_size=options.batch)).write(Path(room) / "job")
-        job = Job.read(Path(room) / "job")
-        paper = {size: bytes_on_paper(job, size) for size in ON_PAPER}
         found = {"model": options.model, "batch": options.batch, **measure(Path(room) / "job", options.rounds)}
-        found |= {"on paper": paper}
     for name, value in found.items():
         print(f"{name}: {value:,.3f}" if isinstance(value, float) else f"{name}: {value}")
     if options.json is not None:

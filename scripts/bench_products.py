@@ -1,6 +1,7 @@
 """Speed of certified products and convolutions on one thread, by tiles and by numpy's BLAS, beside bare ones.
 
-    .venv/bin/python scripts/bench_products.py [--rounds 6] [--without-avx512] [--precision bf16] [--arithmetic hopper]
+    .venv/bin/python scripts/bench_products.py [--rounds 6] [--without-avx512]
+                                               [--precision bf16 | --arithmetic hopper | --worst]
 
 GFLOP/s by processor time, the best of several interleaved rounds: certified products of FP32 matrices as the small GPT
 has them, and convolutions and their two gradients as ResNet-50 has them (batch 4), rounded and marked; bare products
@@ -11,6 +12,9 @@ of FP32 matrices, and bare ones by torch in FP32; and the median of the rounds' 
 
 With --arithmetic, square products as those tensor cores add them, in every format of operands, beside numpy's in FP64,
 on --threads threads for both; --sizes says how wide. Also the share of elements that are not left to vectors.
+
+With --worst, products whose every output is decided exactly, beside those of random numbers: each is a midpoint of two
+FP32 numbers behind terms of all sizes that cancel in pairs.
 """
 
 from __future__ import annotations
@@ -28,9 +32,10 @@ from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
 from roundlog.number_format import BFLOAT16
-from roundlog.operators import operator
+from roundlog.operators import Inexact, operator
 from roundlog.operators.contraction import Contraction
 from roundlog.operators.cpu import gemm
+from roundlog.rounding import Recorder
 from threadpoolctl import threadpool_limits
 
 Work = Callable[[], object]
@@ -195,12 +200,46 @@ def tensor_core_products(name: str, rounds: int, sizes: Sequence[int]) -> None:
             print(f"{size:>7} {format:>7}", *speed, f"{ratio:8.2f} {share:12.2%}", flush=True)
 
 
+WORST = [(256, 256, 256), (64, 2048, 64), (512, 64, 512)]
+
+
+def behind_pairs(rows: int, terms: int, columns: int) -> list[torch.Tensor]:
+    """Operands whose every product is 1 + 2^-24, behind pairs of terms of all sizes that FP64 neither overflows nor
+    loses."""
+    a, b = (
+        torch.ldexp(torch.rand(shape) + 0.5, torch.randint(-120, 120, shape))
+        for shape in ((rows, terms), (terms, columns))
+    )
+    a[:, 1::2], b[1::2] = a[:, ::2], -b[::2]
+    a[:, -2:], b[-2], b[-1] = 1, 1, 2.0**-24
+    return [a, b]
+
+
+def worst_products(rounds: int) -> None:
+    op = operator("matmul")
+    assert isinstance(op, Inexact)
+
+    def rounded(inputs: list[torch.Tensor]) -> torch.Tensor:
+        return Recorder(4).round(0, op, inputs, {})
+
+    print(f"{'product':>22}  random, ms   worst, ms   ratio")
+    for rows, terms, columns in WORST:
+        pair = [torch.randn(rows, terms), torch.randn(terms, columns)], behind_pairs(rows, terms, columns)
+        if not bool((rounded(pair[1]) == 1).all()):
+            raise SystemExit("1 + 2^-24 is rounded to another number than 1: tell the authors")
+        spent = [[seconds(lambda x=x: rounded(x)) for x in pair] for _ in range(rounds + 1)][1:]  # type: ignore[misc]
+        times = [f"{1e3 * statistics.median(column):11.2f}" for column in zip(*spent, strict=True)]
+        ratio = statistics.median(slow / fast for fast, slow in spent)
+        print(f"{f'{rows} x {terms} x {columns}':>22}", *times, f"{ratio:7.1f}")
+
+
 def main() -> None:
     without_avx512()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--precision", choices=("f32", "bf16"), default="f32")
     parser.add_argument("--arithmetic", choices=tuple(ARITHMETICS))
+    parser.add_argument("--worst", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="+", default=SQUARES)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
@@ -210,6 +249,9 @@ def main() -> None:
     threads = arguments.threads if arguments.arithmetic else 1
     torch.set_num_threads(threads)
     with threadpool_limits(threads):
+        if arguments.worst:
+            worst_products(arguments.rounds)
+            return
         print(f"tiles of {lanes} lanes; GFLOP/s")
         if arguments.arithmetic:
             tensor_core_products(arguments.arithmetic, arguments.rounds, arguments.sizes)

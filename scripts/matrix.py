@@ -24,7 +24,6 @@ import functools
 import json
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -72,8 +71,6 @@ each drawn with a temperature of 0.9 from the 40 likeliest that have a share of 
 of every sequence.
 *Plain results* are the final states of the same steps by PyTorch, with its own draws.
 """
-_PATIENCE = 3 * 3600
-"""Seconds for one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +128,7 @@ def run(
         ]
         place.mkdir(parents=True)
         (place / "plan.json").write_text(json.dumps({"device": machine.device, "jobs": entries}))
-        command = [*machine.interpreter, __file__, "--plan", str(place / "plan.json")]
-        done = subprocess.run(
-            command, env=machine.environment(), capture_output=True, text=True, timeout=_PATIENCE, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(f"the process that is {name} failed:\n{done.stderr}")
-        first, *lines = done.stdout.splitlines()
+        first, *lines = machine.run(__file__, "--plan", str(place / "plan.json")).splitlines()
         outcomes = {job: Outcome(**json.loads(line)) for job, line in zip(jobs, lines, strict=True)}
         told(f"{name}: " + ", ".join(f"{job} {o.trained[:8]} ({o.seconds} s)" for job, o in outcomes.items()))
         for job in jobs:

@@ -21,7 +21,6 @@ import argparse
 import contextlib
 import json
 import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -49,8 +48,6 @@ well, and all are verified in one pass: *wrong* counts those that are not right.
 eight is one a request. *Root* is a digest of these. *Plain results* counts the different logits of plain PyTorch for
 the longest text, which each machine reads in one pass, in a batch of eight, and token by token.
 """
-_PATIENCE = 6 * 3600
-"""Seconds for one machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +88,8 @@ def run(
     for number, (name, plan) in enumerate(plans.items()):
         path = room / f"plan-{number}.json"
         path.write_text(json.dumps([{"model": str(room / model), "way": asdict(way)} for model, way in plan]))
-        machine = known[name]
-        done = subprocess.run(
-            [*machine.interpreter, __file__, "--plan", str(path)],
-            env=machine.environment(),
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"the process that is {name} failed:\n{done.stderr}")
-        lines = [ServedTexts(**json.loads(line)) for line in done.stdout.splitlines()]
+        said = known[name].run(__file__, "--plan", str(path), hours=6)
+        lines = [ServedTexts(**json.loads(line)) for line in said.splitlines()]
         runs += [TextRun(name, *what, found) for what, found in zip(plan, lines, strict=True)]
         told(f"{name}: {len(plan)} runs, {sum(one.seconds for one in lines):.0f} s")
     return runs

@@ -91,8 +91,7 @@ def scripts() -> Iterator[tuple[str, Callable[[], str]]]:
 
 def kinds(count: int) -> Iterator[tuple[str, Callable[[], str]]]:
     """(name, what captures it) of so many captured kinds."""
-    from models.kinds import discover
-    from models.trying import build, task_of
+    from try_models import build, discover, task_of
 
     def tried(name: str) -> str:
         model, inputs = build(discover()[name])

@@ -55,16 +55,7 @@ has been tried. *Findings* counts what is wrong with any log.
 def controlled(machine: Machine) -> dict[str, str]:
     """Architecture, Python and PyTorch of a machine. Raises RuntimeError if a change of its floating-point
     environment goes unnoticed."""
-    done = subprocess.run(
-        [*machine.interpreter, "-m", "machines.environment_control"],
-        env=machine.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the negative control failed:\n{done.stderr}")
-    found: dict[str, str] = json.loads(done.stdout)
+    found: dict[str, str] = json.loads(machine.run("-m", "machines.environment_control"))
     reactions = found.pop("reactions")
     if wrong := unnoticed({name: Reaction(**one) for name, one in dict(reactions).items()}):
         raise RuntimeError("\n".join(wrong))

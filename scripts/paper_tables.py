@@ -1,11 +1,10 @@
-"""The tables and figures of OVT (Srivastava, Arora, Boneh 2024), measured on this machine, beside `certified`.
+"""The tables of OVT (Srivastava, Arora, Boneh 2024), measured on this machine, beside `certified`.
 
     .venv/bin/python scripts/paper_tables.py [--size small|brief|paper] [--out docs] [--parts resnet,gpt2,proofs]
 
-Hardware profiles are fresh processes under other instruction sets and thread counts. Writes RESULT,
-OUT/papers.md and OUT/figures/*.svg; what is not measured again stays as it is in RESULT. `small` takes minutes
-on two cores and a gigabyte of disk; `paper` trains the real models, `brief` for a step or two only, GPT-2 in sixteen
-gigabytes of memory. Needs the extra `papers` (matplotlib).
+Hardware profiles are fresh processes under other instruction sets and thread counts. Writes RESULT and OUT/papers.md;
+what is not measured again stays as it is in RESULT. `small` takes minutes on two cores and a gigabyte of disk; `paper`
+trains the real models, `brief` for a step or two only, GPT-2 in sixteen gigabytes of memory.
 """
 
 from __future__ import annotations
@@ -151,7 +150,7 @@ DIVERGENCE = {
     "rounded B": ("B", {"what": "audit", "policy": POLICY_THRESHOLD, "without_log": True}),
     "plain C": ("C", {"what": "plain"}),
 }
-"""Name of a run -> its profile and what it is: for Table 6 and Figures 2 and 4."""
+"""Name of a run -> its profile and what it is: for Table 6."""
 
 
 def divergence_asks(task: Ask, profile: str, room: Path) -> list[Ask]:
@@ -164,11 +163,8 @@ def divergence_asks(task: Ask, profile: str, room: Path) -> list[Ask]:
 
 
 def divergence(task: Ask, losses: list[float], room: Path) -> dict[str, Any]:
-    """Table 6 and Figures 2 and 4, from the runs' snapshots. losses: those of the run "plain A"."""
+    """Table 6, from the runs' snapshots. losses: those of the run "plain A"."""
     steps = task["steps"]
-
-    def curve(a: str, b: str) -> list[float]:
-        return [distance(room / a / f"{i}.safetensors", room / b / f"{i}.safetensors") for i in range(steps)]
 
     def apart(a: str, b: str) -> dict[str, float]:
         last = f"{steps - 1}.safetensors"
@@ -179,13 +175,7 @@ def divergence(task: Ask, losses: list[float], room: Path) -> dict[str, Any]:
     return {
         "steps": steps,
         "losses": losses,
-        "curves": {
-            "plain FP32, A and B": curve("plain A", "plain B"),
-            "plain FP32, A and C": curve("plain A", "plain C"),
-            "FP64 rounded to 32 bits, no log, A and B": curve("threshold A", "rounded B"),
-            "threshold, A and B": curve("threshold A", "threshold B"),
-            "certified, A and B": curve("certified A", "certified B"),
-        },
+        "first": distance(room / "plain A" / "0.safetensors", room / "plain B" / "0.safetensors"),
         "apart": {
             "order of the data, plain FP32": apart("plain A", "plain order"),
             "hardware A and B, plain FP32": apart("plain A", "plain B"),
@@ -258,8 +248,6 @@ def main() -> None:
         result["machine"] = f"{os.cpu_count()} cores of {platform.machine()}, PyTorch {torch.__version__}"
         result.setdefault("parts", {}).setdefault(part, {})[arguments.size] = found
         record.write_text(json.dumps(result, indent=1) + "\n")
-    (arguments.out / "figures").mkdir(exist_ok=True)
-    report.draw(result, arguments.out / "figures")
     (arguments.out / "papers.md").write_text(report.markdown(result))
 
 

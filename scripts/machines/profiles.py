@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,20 @@ class Machine:
         # Threads that wait sleep instead of spinning; no influence on any result.
         threads = {"OMP_NUM_THREADS": str(self.threads), "OMP_WAIT_POLICY": "PASSIVE"}
         return kept | threads | dict(self.variables)
+
+    def run(self, *arguments: str, hours: float = 3.0) -> str:
+        """Standard output of a Python process that is this machine. Raises RuntimeError if it fails."""
+        done = subprocess.run(
+            [*self.interpreter, *arguments],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=3600 * hours,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"a process that was to be another machine failed:\n{done.stderr}")
+        return done.stdout
 
 
 _AVX2 = {

@@ -1,10 +1,9 @@
-"""The report: tables in markdown, figures by matplotlib."""
+"""The report: tables in markdown."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from papers import published
@@ -20,49 +19,6 @@ def models_of(result: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
         for size in ("paper", "brief", "small")
         if size in parts.get(model, {})
     ]
-
-
-def draw(result: dict[str, Any], room: Path) -> None:
-    """Figures 2 and 4 of OVT: the distance of the weights over the training, one panel a model."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "tiebreak"
-    from matplotlib import pyplot
-
-    for name, wanted in (
-        ("divergence-plain", ("plain FP32, A and B", "plain FP32, A and C")),
-        ("divergence-methods", None),
-    ):
-        # The longest training of every model.
-        ordered = sorted(models_of(result), key=lambda one: one[2]["divergence"]["steps"])
-        models = {model: (size, found) for model, size, found in ordered}
-        if not models:
-            return
-        figure, panels = pyplot.subplots(1, len(models), figsize=(5.2 * len(models), 3.9), squeeze=False)
-        for panel, (model, (size, found)) in zip(panels[0], sorted(models.items(), reverse=True), strict=True):
-            curves = found["divergence"]["curves"]
-            for number, (label, curve) in enumerate(curves.items()):
-                if wanted is None and label == "plain FP32, A and C":
-                    continue
-                if wanted is None or label in wanted:
-                    style = {"marker": "os^xv"[number], "markersize": 4, "linewidth": 1.3}
-                    if label.startswith("certified"):
-                        style["linestyle"] = "--"
-                    panel.plot(range(1, len(curve) + 1), curve, label=label, **style)
-            least = min((x for curve in curves.values() for x in curve if x), default=1e-9)
-            panel.set_yscale("symlog", linthresh=least / 2, linscale=0.5)
-            panel.set_ylim(bottom=-least / 10)
-            panel.set_title(TITLES[model] + (" (small)" if size == "small" else ""))
-            panel.set_xlabel("steps")
-            panel.set_ylabel("L2 distance of the weights")
-            panel.grid(alpha=0.3)
-        handles, labels = panels[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="lower center", ncols=2, frameon=False, fontsize=9)
-        figure.tight_layout(rect=(0, 0.08 + 0.05 * (len(labels) > 2), 1, 1))
-        figure.savefig(room / f"{name}.svg", metadata={"Date": None})
-        figure.savefig(room / f"{name}.png", dpi=130)
-        pyplot.close(figure)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -97,7 +53,6 @@ def markdown(result: dict[str, Any]) -> str:
         parts += _model(model, found, size)
     for found in list(result["parts"].get("proofs", {}).values())[-1:]:
         parts += _proofs(found)
-    parts += _FIGURES
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -219,7 +174,7 @@ def _times(model: str, found: dict[str, Any]) -> str:
 def _divergence(found: dict[str, Any]) -> str:
     lines = [[name, f"{row['weights']:.3g}", f"{row['outputs']:.3g}"] for name, row in found["apart"].items()]
     return (
-        f"### Divergence after {found['steps']} steps (OVT, Table 6, Figures 2 and 4)\n\n"
+        f"### Divergence after {found['steps']} steps (OVT, Table 6)\n\n"
         + table(["what differs", "L2 distance of the weights", "L2 distance of the outputs"], lines)
         + f"\nOVT, at the end of a training: {published.DIVERGENCE}; its method brings the latter to zero. "
         + _drift(found)
@@ -228,17 +183,17 @@ def _divergence(found: dict[str, Any]) -> str:
 
 def _drift(found: dict[str, Any]) -> str:
     """Comparison of the order of sizes with OVT's, and its reason."""
-    apart, curve = found["apart"], found["curves"]["plain FP32, A and B"]
+    apart, first = found["apart"], found["first"]
     order, hardware = (apart[f"{name}, plain FP32"]["weights"] for name in ("order of the data", "hardware A and B"))
     text = (
         f"In the weights the order of the data counts {published.ORDER_BY_HARDWARE:.0f} times as much there as the "
         f"hardware, and here {order / hardware:,.3g} times, after {found['steps']} steps from random weights. "
-        f"The distance of A and B is {curve[0]:.2g} after the first of them and {curve[-1] / curve[0]:.4g} times that "
+        f"The distance of A and B is {first:.2g} after the first of them and {hardware / first:.4g} times that "
         "after the last"
     )
     if losses := found.get("losses"):
         text += f", while the loss goes from {losses[0]:.3g} to {losses[-1]:.3g}"
-    if curve[-1] > 10 * curve[0]:
+    if hardware > 10 * first:
         text += (
             ". A network that has just begun, at its full learning rate, makes a large difference of any small one, "
             "whatever it comes from; a longer training leaves that behind"
@@ -268,11 +223,3 @@ def _proofs(found: dict[str, Any]) -> list[str]:
         "images, batch 16); three steps were taken, and the epoch is 128 times one step. Their proofs are "
         "zero-knowledge and need no auditor, which ours does.",
     ]
-
-
-_FIGURES = [
-    "## Figures",
-    "Figure 2: plain FP32 training drifts apart between hardware profiles.\n\n![](figures/divergence-plain.svg)",
-    "Figure 4: by method. What follows a log, and certified training, stays at zero.\n\n"
-    "![](figures/divergence-methods.svg)",
-]

@@ -45,9 +45,9 @@ class Size:
 
 
 SIZES = {
-    "small": Size(SMALL, correction_steps=3, divergence_steps=10, timed_rounds=3, bits=(32, 30, 28, 26, 24, 23)),
+    "small": Size(SMALL, correction_steps=3, divergence_steps=10, timed_rounds=3, bits=(32, 26, 23)),
     "brief": Size(PAPER, correction_steps=1, divergence_steps=2, timed_rounds=1, bits=(32,)),
-    "paper": Size(PAPER, correction_steps=10, divergence_steps=100, timed_rounds=9, bits=(32, 31, 30, 29, 28, 27, 26)),
+    "paper": Size(PAPER, correction_steps=10, divergence_steps=100, timed_rounds=9, bits=(32, 29, 26)),
 }
 
 WARM_UP = 2

@@ -5,25 +5,167 @@ from __future__ import annotations
 import random
 import time
 import tracemalloc
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from compare_abi_codecs import (
-    EVENTS,
-    FUNCTIONS,
-    OURS,
-    THEIRS,
-    aliased,
-    by_web3,
-    encoded,
-    hostile,
-    log_of,
-    times_read,
-    typed,
-    value_of,
-)
-from tiebreak.contract.abi import _TIMES
+from eth_abi.abi import encode
+from eth_abi.codec import ABICodec
+from eth_abi.decoding import ContextFramesBytesIO
+from eth_abi.registry import registry
+from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic
+from eth_utils.address import to_checksum_address
+from hexbytes import HexBytes
+from tiebreak.contract import enums
+from tiebreak.contract.abi import _TIMES, ContractAbi, _typed
+from tiebreak.contract.code import ADJUDICATORS_PARTS, LIBRARIES, load_artifact
+from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import InvalidAnswer
+from web3 import Web3
+
+ENTRIES: list[dict[str, Any]] = load_artifact("VerificationGame")["abi"]
+FUNCTIONS = [entry for entry in ENTRIES if entry["type"] == "function"]
+EVENTS = [entry for entry in ENTRIES if entry["type"] == "event"]
+OURS = ContractAbi.load("VerificationGame", *LIBRARIES, "Adjudicator", *ADJUDICATORS_PARTS)
+THEIRS = Web3().eth.contract(address=to_checksum_address("0x" + "77" * 20), abi=ENTRIES)
+
+Parameter = Mapping[str, Any]
+
+
+def value_of(parameter: Parameter, dice: random.Random) -> Any:
+    """A random value as eth-abi takes it; a third of all numbers are extremes."""
+    kind: str = parameter["type"]
+    if kind.endswith("]"):
+        start = kind.rindex("[")
+        count = int(kind[start + 1 : -1] or dice.choice((0, 1, 2, 5)))
+        return tuple(value_of({**parameter, "type": kind[:start]}, dice) for _ in range(count))
+    family, _, name = parameter.get("internalType", "").partition(" ")
+    if family == "enum":
+        return dice.choice(list(getattr(enums, name.rsplit(".", 1)[-1]))).value
+    if kind == "tuple":
+        return tuple(value_of(item, dice) for item in parameter["components"])
+    if kind.startswith("uint"):
+        most = 2 ** int(kind[4:]) - 1
+        return dice.choice((0, most, dice.randint(0, most)))
+    if kind == "address":
+        return to_checksum_address(dice.randbytes(20))
+    if kind == "string":
+        return "".join(dice.choices("abcXYZ019-_/", k=dice.choice((0, 1, 46, 128))))
+    if kind.startswith("bytes"):
+        return dice.randbytes(int(kind[5:]) if kind[5:] else dice.choice((0, 1, 31, 32, 33, 1024)))
+    return dice.random() < 0.5
+
+
+def typed(parameters: list[Parameter], values: tuple[Any, ...]) -> list[Any]:
+    """Values as this project's records."""
+    found = []
+    for parameter, value in zip(parameters, values, strict=True):
+        found.append(_typed(parameter, _with_bytes(parameter, value)))
+    return found
+
+
+def _with_bytes(parameter: Parameter, value: Any) -> Any:
+    """Values with texts as bytes, as they are decoded."""
+    kind: str = parameter["type"]
+    if kind.endswith("]"):
+        item = {**parameter, "type": kind[: kind.rindex("[")]}
+        return tuple(_with_bytes(item, one) for one in value)
+    if kind == "tuple":
+        return tuple(_with_bytes(item, one) for item, one in zip(parameter["components"], value, strict=True))
+    return value.encode() if kind == "string" else value
+
+
+def encoded(parameters: list[Parameter], values: tuple[Any, ...]) -> bytes:
+    return encode([collapse_if_tuple(dict(item)) for item in parameters], values)
+
+
+def log_of(entry: Parameter, values: tuple[Any, ...]) -> Log:
+    """The log of an event."""
+    pairs = list(zip(entry["inputs"], values, strict=True))
+    topics = [encoded([item], (value,)) for item, value in pairs if item["indexed"]]
+    others = [(item, value) for item, value in pairs if not item["indexed"]]
+    data = encoded([item for item, _ in others], tuple(value for _, value in others))
+    hashes = bytes(32), bytes(32)
+    return Log(THEIRS.address, (event_abi_to_log_topic(dict(entry)), *topics), data, 5, hashes[0], hashes[1], 3)
+
+
+def by_web3(entry: Parameter, log: Log) -> dict[str, Any]:
+    """The arguments of an event by web3."""
+    receipt = {
+        "address": log.address,
+        "topics": [HexBytes(topic) for topic in log.topics],
+        "data": HexBytes(log.data),
+        "blockNumber": log.block,
+        "blockHash": HexBytes(log.block_hash),
+        "transactionHash": HexBytes(log.transaction),
+        "transactionIndex": 0,
+        "logIndex": log.index,
+    }
+    args = getattr(THEIRS.events, entry["name"])().process_log(receipt)["args"]
+    return {name: _flat(value) for name, value in args.items()}
+
+
+def _flat(value: Any) -> Any:
+    """A value with structs as tuples, in place of web3's dictionaries."""
+    if isinstance(value, Mapping):
+        return tuple(_flat(item) for item in value.values())
+    return tuple(_flat(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def hostile(data: bytes, dice: random.Random) -> bytes:
+    """Bytes that no contract gives: too short, too long, with words that are huge, negative or lead elsewhere."""
+    kind = dice.randrange(4)
+    if kind == 0:
+        return data[: dice.randrange(len(data) + 1)]
+    if kind == 1:
+        return data + dice.randbytes(dice.choice((1, 32, 100)))
+    words = bytearray(data)
+    for _ in range(dice.choice((1, 1, 3))):
+        if len(words) >= 32:
+            place = 32 * dice.randrange(len(words) // 32)
+            number = dice.choice((0, 1, 32, 2**31, 2**63, 2**64, 2**255, 2**256 - 1, dice.randrange(len(words))))
+            words[place : place + 32] = number.to_bytes(32, "big")
+    return bytes(words)
+
+
+def aliased(elements: int, size: int) -> bytes:
+    """A result of `batch` all of whose elements lead to the same bytes."""
+    element = (1).to_bytes(32, "big") + (64).to_bytes(32, "big") + size.to_bytes(32, "big") + bytes(size)
+    offsets = (32 * elements).to_bytes(32, "big") * elements
+    return (32).to_bytes(32, "big") + elements.to_bytes(32, "big") + offsets + element
+
+
+class CountingStream(ContextFramesBytesIO):
+    """A stream that keeps how many times its words are read, the most of all."""
+
+    most = 0.0
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._words, self._size = 0, max(1, len(data))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        read = super().read(size)
+        self._words += len(read) if len(read) <= 32 else 0
+        CountingStream.most = max(CountingStream.most, self._words / self._size)
+        return read
+
+
+class CountingCodec(ABICodec):
+    """eth-abi's codec with that stream."""
+
+    stream_class = CountingStream
+
+
+def times_read(dice: random.Random, tries: int) -> float:
+    """Times that the words of what the contract gives are read by eth-abi, at most."""
+    codec = CountingCodec(registry)
+    for entry in (entry for _ in range(tries) for entry in (*FUNCTIONS, *EVENTS)):
+        parameters = entry.get("outputs", entry["inputs"])
+        values = tuple(value_of(item, dice) for item in parameters)
+        codec.decode([collapse_if_tuple(dict(item)) for item in parameters], encoded(parameters, values))
+    return CountingStream.most
 
 
 @pytest.mark.parametrize("entry", FUNCTIONS, ids=lambda entry: str(entry["name"]))

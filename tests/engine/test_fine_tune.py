@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import bench_sizes
-import compare_bf16_losses
 import pytest
 from roundlog.capture import CaptureError
 
 pytest.importorskip("peft")
-
-
-def refused(
-    script: ModuleType, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
-    """What a script says about wrong arguments, before it measures anything."""
-    monkeypatch.setattr(sys, "argv", [script.__name__, *arguments])
-    monkeypatch.setattr(script, "measure", lambda *_: pytest.fail("measures"))
-    with pytest.raises(SystemExit) as ended:
-        script.main()
-    assert ended.value.code == 2
-    return capsys.readouterr().err
 
 
 def test_a_task_without_its_files_is_refused(tmp_path: Path) -> None:
@@ -40,22 +26,9 @@ def test_a_task_without_its_files_is_refused(tmp_path: Path) -> None:
 def test_sizes_that_are_not_there_are_refused(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "choose a size that is there (--only)" in refused(bench_sizes, arguments, monkeypatch, capsys)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--text", "/nowhere"], "--text: /nowhere cannot be read"),
-        (["--steps", "0"], "--steps: 0 is no number of steps"),
-        (["--seeds", "0"], "--seeds: 0 gives no two seeds"),
-        (["--seeds", "1"], "--seeds: 1 gives no two seeds"),
-        (["--write", "/nowhere/at/all"], "--write: there is no folder /nowhere/at/all"),
-        (["--write", "."], "--write: matplotlib is not there"),
-    ],
-)
-def test_wrong_arguments_of_a_comparison_are_refused_before_training(
-    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert sentence in refused(compare_bf16_losses, arguments, monkeypatch, capsys)
+    monkeypatch.setattr(sys, "argv", ["bench_sizes", *arguments])
+    monkeypatch.setattr(bench_sizes, "measure", lambda *_: pytest.fail("measures"))
+    with pytest.raises(SystemExit) as ended:
+        bench_sizes.main()
+    assert ended.value.code == 2
+    assert "choose a size that is there (--only)" in capsys.readouterr().err

@@ -135,7 +135,9 @@ def test_a_change_of_the_environment_that_goes_unnoticed_is_told() -> None:
 
 
 def test_a_control_that_fails_is_told() -> None:
-    with pytest.raises(RuntimeError, match=r"^the negative control failed:\n.*no module named machines"):
+    with pytest.raises(
+        RuntimeError, match=r"^a process that was to be another machine failed:\n.*no module named machines"
+    ):
         other_architecture.controlled(
             Machine(1, {}, interpreter=(sys.executable, "-c", "raise SystemExit('no module named machines')"))
         )

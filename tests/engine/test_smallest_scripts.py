@@ -18,32 +18,20 @@ BY_HELP = {
     "bench_data": "its least data train for minutes; tests/client/cli/test_cli_large_data.py runs its parts",
     "bench_dispute": "a devnet with a game for every kind of lie: minutes; tests/e2e/test_bench_dispute.py finds them",
     "bench_distributed": "sets of ranks that wait for each other: minutes; tests/engine/ranks has the rest",
-    "bench_microbatch": "two steps of its least task take minutes; tests/engine/microbatch runs what it measures",
-    "bench_store": "few bytes come too fast to be cut off in the middle; tests/client/test_store_resume.py cuts",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
     "other_architecture": "fetches an AArch64 Python; tests/engine/test_other_architecture.py has the rest",
     "prove_contracts": "needs halmos, which has an environment of its own",
-    "simulate_floods": "ten puppets take minutes; tests/chaos/test_floods.py floods with fewer",
 }
 """Scripts that are only asked for their help, and why."""
 
 SMALLEST: dict[str, list[str]] = {
     **{name: ["--help"] for name in BY_HELP},
-    "audit_coalitions": [],
-    "bench_capture": ["--rounds", "1", "--only", "a linear layer"],
     "bench_generation": ["--shape", "tiny", "--tokens", "4", "--rounds", "1", "--rows", "2"],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_sizes": ["--small", "--only", "135M, LoRA, 2 x 64", "--steps", "2"],
-    "bench_segment_audits": ["--rounds", "1", "--intervals", "2", "--steps", "1"],
     "bench_products": ["--rounds", "1"],
-    "bench_resolution": ["--rounds", "1", "--only", "scatter"],
-    "bench_search": ["--levels", "1"],
-    "compare_abi_codecs": ["--seconds", "1"],
-    "compare_bf16_losses": ["--steps", "2", "--seeds", "2"],
     "compile_contracts": ["--check"],
-    "count_entries": ["--model", "logistic", "--steps", "1"],
     "elementary_series": [],
-    "make_adjudication_vectors": [],
     "make_arithmetic_vectors": [],
     "make_cli_docs": [],
     "make_code_docs": [],
@@ -53,26 +41,19 @@ SMALLEST: dict[str, list[str]] = {
     "make_operating_docs": [],
     "make_operator_docs": [],
     "make_script_docs": [],
-    "make_spec_vectors": [],
     "make_tensor_core_vectors": [],
     "make_vectors": [],
     "matrix": ["--task", "logistic", "--machine", "native", "--steps", "2"],
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
     "matrix_of_texts": ["--model", "gpt2_fp32", "--machine", "native, one thread"],
     "measure_capture": [],
-    "measure_differences": ["--steps", "1", "--only", "a linear layer"],
     "measure_house": [],
     "measure_mutants": ["--each", "1", "--only", "log/payload"],
-    "measure_moved_constants": ["--only", "scheduled"],
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")
     ],
-    "one_job": ["--task", "logistic", "--machine", "native", "--tensors"],
     "paper_tables": ["--parts", ""],
     "pin_versions": [],
-    "profile_engine": ["--model", "logistic", "--steps", "1"],
-    "simulate_audits": ["--months", "1", "--coalitions", "10"],
-    "compare_tracers": ["--only", "mlp"],
     "try_models": ["--only", "gpt2", "--rows", "{tmp}/rows.jsonl"],
 }
 
@@ -102,7 +83,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.slow_but("bench_resolution")
+@pytest.mark.slow_but("make_vectors")
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Path) -> None:
     needed = NEEDS.get(name, "").partition(".")[0]

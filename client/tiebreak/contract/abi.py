@@ -1,9 +1,8 @@
 """Calls, results, errors and events of a compiled contract, encoded and decoded as typed records.
 
-eth-abi reads and writes the bytes, as it does below web3's contract objects (`VerificationGame.contract` is one). Those
-encode a call in 14 times the time, decode an event in 2 to 3, give no typed records, end in errors of many kinds for
-bytes that no contract gives, and refuse a whole answer for one text in it that is no UTF-8: see
-scripts/compare_abi_codecs.py, which holds both against each other.
+eth-abi reads and writes the bytes, as it does below web3's contract objects. Those take more time, give no typed
+records, end in errors of many kinds for bytes that no contract gives, and refuse a whole answer for one text in it that
+is no UTF-8; tests/client/test_abi_codecs.py holds both against each other.
 
 Strings on the chain are a stranger's bytes: they are read as ASCII, everything unprintable replaced, so that one bad
 job cannot keep a client from reading all the others.
@@ -36,7 +35,7 @@ _SOLIDITYS_OWN: list[dict[str, Any]] = [
 
 _TIMES = 4
 """Times that a word is read at most: eth-abi reads the words of a struct without arrays twice for every struct around
-them, and the contract has them two deep (scripts/compare_abi_codecs.py counts it)."""
+them, and the contract has them two deep (tests/client/test_abi_codecs.py counts it)."""
 
 
 class _BoundedStream(ContextFramesBytesIO):

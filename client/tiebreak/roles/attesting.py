@@ -164,8 +164,8 @@ class Attesting:
 
 _DEAREST = 30
 """Longest time of a run in times of what its first steps let expect. Data in which every sum cancels make a product
-some 20 times as dear (scripts/bench_resolution.py), and the maker of a job can keep such data for its later steps: a
-place that is not filled in time loses its bond."""
+some 20 times as dear (`scripts/bench_products.py --worst`), and the maker of a job can keep such data for its later
+steps: a place that is not filled in time loses its bond."""
 
 _MOST_REPLACED = 3
 """Seals that a process replaces though it does not know them: their file was lost, or another process sealed them."""

@@ -1,10 +1,15 @@
 """Numbers of a task that is made under `portable`: of the right distributions, and the same under any instructions."""
 
+import json
 import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from one_job import differences, on_machine
+from machines.profiles import MACHINES
 from roundlog.capture import Task, portable, torchs_own
 from roundlog.training.job import Job
 from scipy import stats
@@ -177,10 +182,32 @@ def test_what_pytorch_refuses_stays_refused(draw) -> None:
     assert str(ours.value) == str(theirs.value)
 
 
+def made_on(machine: str, *words: str) -> dict[str, Any]:
+    """What `portable_jobs` prints where a process is another machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        said = MACHINES[machine].run(str(Path(__file__).with_name("portable_jobs.py")), *words)
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return found
+
+
 @pytest.mark.slow
-def test_every_task_has_the_same_tensors_under_other_instructions_and_torchs_own_have_not() -> None:
-    names = ["gpt", "resnet50", "transformers/mamba", "transformers/llama"]
-    machines = ["native", "SSE4.2", "generic"]
-    assert differences({machine: on_machine(machine, names, ["--tensors"]) for machine in machines}) == []
-    own = {machine: on_machine(machine, names[:1], ["--tensors", "--torch-random"]) for machine in machines[:2]}
-    assert len(differences(own)) == 1, "the profiles draw alike, so that equal tensors show nothing"
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("what", "names", "machines"),
+    [
+        ("tensors", [], ["native", "SSE4.2", "generic"]),
+        ("job", ["resnet50", "transformers/mamba", "transformers/llama"], ["native, one thread", "AVX2"]),
+    ],
+)
+def test_a_task_is_one_job_under_all_instructions(what: str, names: list[str], machines: list[str]) -> None:
+    first, *others = (made_on(machine, what, "portable", *names) for machine in machines)
+    assert all(unportable == [] for _, unportable in first.values()), first
+    assert all(other == first for other in others)
+
+
+@pytest.mark.slow
+def test_torchs_own_numbers_differ_between_machines() -> None:
+    """Else equal tensors would show nothing."""
+    own = [made_on(machine, "tensors", "torch", "gpt") for machine in ("native", "SSE4.2")]
+    assert own[0] != own[1]

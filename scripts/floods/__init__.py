@@ -1,1 +1,0 @@
-"""Games and clocks in simulated time: an honest side that many puppets of one attacker challenge at once."""

@@ -1,1 +1,0 @@
-"""Every kind of model that `transformers` knows, in a small configuration, tried as a task."""
