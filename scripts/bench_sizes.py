@@ -32,6 +32,7 @@ from roundlog.training import Job
 from tiebreak.contract.enums import JobStatus, Level
 from tiebreak.contract.events import ElementProven
 from tiebreak.roles.customer_role import post_job
+from tiebreak_demo.adversary.parties import read_slot
 from tiebreak_demo.processes import A
 from tiebreak_demo.scene import TIEBREAK, Scene
 from tiebreak_demo.story_player import MISBEHAVE, TERMS
@@ -69,6 +70,11 @@ SIZES = {
 }
 
 
+def shape_of(size: str, small: bool) -> Size:
+    """The shape of a size, by its name, or about a tenth of it."""
+    return SIZES[size].small() if small else SIZES[size]
+
+
 class Adapter(nn.Module):
     """A linear layer that is left as it is, and a product of two small ones beside it."""
 
@@ -83,8 +89,8 @@ class Adapter(nn.Module):
         return adapted
 
 
-def model_of(size: Size) -> nn.Module:
-    """A model of a shape, with random weights."""
+def write_weights(size: Size, folder: Path) -> None:
+    """Write a model of a shape, with random weights, as its users have it."""
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -93,7 +99,8 @@ def model_of(size: Size) -> nn.Module:
         gpt2 = GPT2Config(
             n_layer=size.layers, n_head=size.heads, n_embd=width, n_inner=size.inner, vocab_size=size.vocabulary
         )
-        return GPT2LMHeadModel(gpt2)
+        GPT2LMHeadModel(gpt2).save_pretrained(folder)
+        return
     llama = LlamaConfig(
         hidden_size=width,
         num_hidden_layers=size.layers,
@@ -103,19 +110,28 @@ def model_of(size: Size) -> nn.Module:
         vocab_size=size.vocabulary,
         tie_word_embeddings=True,
     )
-    model: nn.Module = LlamaForCausalLM._from_config(llama, dtype=torch.bfloat16)
-    model.requires_grad_(False)
-    for module in list(model.modules()):
-        for name in ("q_proj", "v_proj"):
-            if isinstance(linear := getattr(module, name, None), nn.Linear):
-                setattr(module, name, Adapter(linear))
+    LlamaForCausalLM._from_config(llama, dtype=torch.bfloat16).save_pretrained(folder)
+
+
+def model_of(size: Size, weights: Path) -> nn.Module:
+    """A model with the weights of a folder, and adapters if it has any."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model: nn.Module = AutoModelForCausalLM.from_pretrained(weights, dtype="auto")
+    if size.is_lora:
+        model.requires_grad_(False)
+        for module in list(model.modules()):
+            for name in ("q_proj", "v_proj"):
+                if isinstance(linear := getattr(module, name, None), nn.Linear):
+                    setattr(module, name, Adapter(linear))
     return model
 
 
-def task(size: str, steps: int, small: bool = False) -> Task:
-    """The task of a size, by its name."""
-    shape = SIZES[size].small() if small else SIZES[size]
-    model = model_of(shape)
+def task(size: str, steps: int, weights: Path, small: bool = False) -> Task:
+    """The task of a size, by its name, with the weights of a folder."""
+    shape = shape_of(size, small)
+    model = model_of(shape, weights)
     draws = torch.Generator().manual_seed(1)
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -155,17 +171,18 @@ def run_together(parts: Mapping[str, tuple[Sequence[str], Mapping[str, str]]]) -
     with ExitStack() as stack:
         begun = []
         for what, (words, environment) in parts.items():
-            out = stack.enter_context(tempfile.TemporaryFile("w+"))
+            out, err = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2))
             place = {**environment, "OMP_NUM_THREADS": "1"}
-            process = subprocess.Popen([sys.executable, *words], stdout=out, stderr=subprocess.STDOUT, env=place)
-            begun.append((what, process, out))
-        for what, process, out in begun:
+            process = subprocess.Popen([sys.executable, *words], stdout=out, stderr=err, env=place)
+            begun.append((what, process, out, err))
+        for what, process, out, err in begun:
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             out.seek(0)
             said.append(out.read())
             if process.returncode:
-                raise SystemExit(f"{what} failed:\n{said[-1][-2000:]}")
+                err.seek(0)
+                raise SystemExit(f"{what} failed:\n{said[-1][-1000:]}\n{err.read()[-2000:]}")
             print(f"| {what} | {used.ru_utime + used.ru_stime:,.0f} s | {used.ru_maxrss / 1e6:.1f} GB |", flush=True)
     return said
 
@@ -201,8 +218,8 @@ def dispute(job: Path, room: Path) -> str:
             raise SystemExit("the lie was not found")
         (game,) = scene.contract.games_of(number)
         (proof,) = [one for one in scene.contract.events(game=game) if isinstance(one, ElementProven)]
-        operator = Job.read(job).program.nodes[scene.contract.game(game).levels[Level.OPERATOR].index]
-        return f"The lie was found at element {proof.element:,} of {operator.type}: {operator.attributes}."
+        operator = scene.contract.game(game).levels[Level.OPERATOR].index
+        return f"The lie was found at element {proof.element:,} of {read_slot(Job.read(job).program, operator)}."
 
 
 def measure(size: str, steps: int, small: bool, room: Path) -> None:
@@ -210,11 +227,12 @@ def measure(size: str, steps: int, small: bool, room: Path) -> None:
     print(
         f"\n{size}{', a tenth of it' if small else ''}, {steps} steps\n\n| part | processor | memory |\n|---|---|---|"
     )
-    plain = float(
-        run("plain PyTorch", [__file__, "--plain", size, "--steps", str(steps), *["--small"] * small]).splitlines()[-1]
-    )
+    weights, smaller = str(room / "weights"), ["--small"] * small
+    run("writing the weights", [__file__, "--write", size, weights, *smaller])
+    taken = run("plain PyTorch", [__file__, "--plain", size, weights, "--steps", str(steps), *smaller])
+    plain = float(taken.splitlines()[-1])
     job, trained, log = (str(room / name) for name in ("job", "run", "run/log"))
-    settings = {"size": size, "steps": steps, "small": "true" if small else "false"}
+    settings = {"size": size, "steps": steps, "weights": weights, "small": "true" if small else "false"}
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     run("making the job", [*_TIEBREAK, "job", "create", f"{__file__}:task", *given, "--out", job])
     planned = json.loads(run("looking at the job", [*_TIEBREAK, "job", "show", job, "--json"]))["run_memory_bytes"]
@@ -255,10 +273,14 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="sizes with this in their names")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--directory", type=Path, metavar="FOLDER", help="empty, for jobs and runs; kept")
-    parser.add_argument("--plain", choices=SIZES, help=argparse.SUPPRESS)
+    for part in ("--plain", "--write"):
+        parser.add_argument(part, nargs=2, metavar=("SIZE", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.write is not None:
+        write_weights(shape_of(options.write[0], options.small), Path(options.write[1]))
+        return
     if options.plain is not None:
-        print(plain_seconds(task(options.plain, options.steps, options.small)))
+        print(plain_seconds(task(options.plain[0], options.steps, Path(options.plain[1]), options.small)))
         return
     chosen = [name for name in SIZES if options.only in name]
     if not chosen or options.steps < 2:
