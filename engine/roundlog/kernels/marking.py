@@ -108,119 +108,59 @@ def ascending(indices: I64, y: F64, d: F64) -> AmbiguousPart:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _product_rows(
-    y: Any,
-    rows: Any,
-    columns: Any,
-    per: int,
-    factor: float,
-    out: Any,
-    first: int,
-    pitch: int,
-    run: int,
-    skip: int,
-    flags: Any,
-    start: int,
-    stop: int,
+    y: Any, rows: Any, columns: Any, per: int, factor: float, out: Any, flags: Any, start: int, stop: int
 ) -> None:
     width = y.shape[1]
     for r in range(start, stop):
-        scale = rows[r]
-        column = columns[r // per]
-        line = y[r]
-        at = 0
-        block = 0
-        while at < width:
-            # A block never crosses the end of a run: the output is contiguous only inside.
-            length = min(_BLOCK, width - at, run - at % run)
-            into = first + r * pitch + (at // run) * skip + at % run
-            target = out[into : into + length]
-            source = line[at : at + length]
-            bound = column[at : at + length]
+        scale, column, line = rows[r], columns[r // per], y[r]
+        for block in range(flags.shape[1]):
+            at, end = block * _BLOCK, min((block + 1) * _BLOCK, width)
+            target, source, bound = out[r * width + at : r * width + end], line[at:end], column[at:end]
             marked = 0
-            for c in range(length):
+            for c in range(end - at):
                 v = source[c]
                 reach = scale * bound[c] * factor + abs(v) * TWO_UNITS
                 low = np.float32(v - reach)
                 marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
                 target[c] = low + ZERO
             flags[r, block] = marked
-            at += length
-            block += 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _product_marked(
-    y: Any,
-    rows: Any,
-    columns: Any,
-    per: int,
-    factor: float,
-    first: int,
-    pitch: int,
-    run: int,
-    skip: int,
-    flags: Any,
-    indices: Any,
-    values: Any,
-    bounds: Any,
+    y: Any, rows: Any, columns: Any, per: int, factor: float, flags: Any, indices: Any, values: Any, bounds: Any
 ) -> None:
     width = y.shape[1]
     n = 0
     for r in range(y.shape[0]):
-        scale = rows[r]
-        column = columns[r // per]
-        at = 0
-        block = 0
-        while at < width:
-            length = min(_BLOCK, width - at, run - at % run)
+        scale, column = rows[r], columns[r // per]
+        for block in range(flags.shape[1]):
             if flags[r, block]:
-                into = first + r * pitch + (at // run) * skip + at % run
-                for c in range(length):
-                    v = y[r, at + c]
-                    d = scale * column[at + c]
+                for c in range(block * _BLOCK, min((block + 1) * _BLOCK, width)):
+                    v, d = y[r, c], scale * column[c]
                     reach = d * factor + abs(v) * TWO_UNITS
                     low = np.float32(v - reach)
                     if low != np.float32(v + reach) or abs(low) > LARGEST:
-                        indices[n] = into + c
-                        values[n] = v
-                        bounds[n] = d
+                        indices[n], values[n], bounds[n] = r * width + c, v, d
                         n += 1
-            at += length
-            block += 1
 
 
-def mark_product(
-    y: F64,
-    rows: F64,
-    columns: F64,
-    factor: float,
-    out: F32,
-    *,
-    first: int = 0,
-    pitch: int | None = None,
-    run: int | None = None,
-    skip: int = 0,
-) -> AmbiguousPart:
+def mark_product(y: F64, rows: F64, columns: F64, factor: float, out: F32) -> AmbiguousPart:
     """y: float64[R, C]; rows: float64[R]; columns: float64[Q, C], Q divides R: d[r, c] is the product of rows[r] and
-    columns[r // (R / Q), c].
-
-    Writes the rounded element [r, c] to out (flat float32) at first + r * pitch + (c // run) * skip + c % run; pitch
-    and run are C if they are not given. The marked elements come in the order of y, with these indices."""
+    columns[r // (R / Q), c]. Writes the rounded elements to out, float32[R * C]. The marked ones come in the order of
+    y."""
     total, width = y.shape
-    pitch, run = width if pitch is None else pitch, max(1, width if run is None else run)
     per = max(1, total // max(1, columns.shape[0]))
-    flags = np.zeros((total, -(-width // run) * -(-run // _BLOCK)), dtype=np.uint8)
+    flags = np.zeros((total, -(-width // _BLOCK)), dtype=np.uint8)
     in_parts(
-        lambda start, stop: _product_rows(
-            y, rows, columns, per, factor, out, first, pitch, run, skip, flags, start, stop
-        ),
+        lambda start, stop: _product_rows(y, rows, columns, per, factor, out, flags, start, stop),
         total,
         y.size,
     )
     count = int(flags.sum(dtype=np.int64))
     near = AmbiguousPart(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
     if count:
-        _product_marked(y, rows, columns, per, factor, first, pitch, run, skip, flags, near.indices, near.y, near.d)
+        _product_marked(y, rows, columns, per, factor, flags, near.indices, near.y, near.d)
     return near
 
 

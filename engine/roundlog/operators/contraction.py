@@ -1,6 +1,6 @@
 """Contractions: sums of products of two FP32 or BF16 tensors. What they share, and the matrix product.
 
-Kernels run in FP64 with the vendor's BLAS. Products of FP32 numbers are exact there, so every kernel that really
+Kernels add in FP64, on devices the vendor's BLAS. Products of FP32 numbers are exact there, so every kernel that really
 adds the products up, in whatever order, errs by at most gamma_K * sum |a_k b_k| <= gamma_K * ||a|| * ||b||
 (Cauchy and Schwarz).
 """
@@ -21,15 +21,14 @@ import torch
 from roundlog.arithmetic import as_float32, round_sums
 from roundlog.arithmetic.exact_sums import round_sums_of
 from roundlog.arithmetic.formats import interval_factor
-from roundlog.kernels import exact_products, gemm_microkernel, has_kernels
+from roundlog.kernels import exact_products, has_kernels
 from roundlog.kernels.exact_products import Runs, numbered
+from roundlog.kernels.number_words import storage_of
 from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.kernels.summing import lines_of, locate, sum_products
-from roundlog.kernels.to_f64 import storage_of
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference
 from roundlog.operators.cpu.gemm import certify_product, sum_product
-from roundlog.operators.cpu.gemm_blas import PANEL
 from roundlog.operators.exact_lines import ExactOrProductBound, measure_operands, refine_products, units_of
 from roundlog.operators.registry import (
     MARKED_BYTES,
@@ -215,10 +214,7 @@ class MatMul(Contraction, Summation):
         return shape_of_product(*shapes)
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
-        if not gemm_microkernel.tile_lanes():
-            return super().workspace(inputs, attributes, output)
-        # Products of BF16 by tiles read their operands as they are, or copy them with terms side by side; others read
-        # FP32.
+        # Products of BF16 read their operands as they are, or copy them with terms side by side; others read FP32.
         short, products = (
             all(kind.dtype.is_short for kind in inputs),
             exact_bytes(output.numel, inputs[0].shape[-1], 128),
@@ -249,11 +245,7 @@ class MatMul(Contraction, Summation):
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
         lines = measure_operands(a, b)
-        # With BLAS, every thread holds a whole product of its own: too much memory for a large one.
-        fits = a.ndim == 2 and (gemm_microkernel.tile_lanes() or a.shape[0] * b.shape[1] <= 2 * PANEL)
-        if fits and a.device.type == "cpu" and a.numel() and b.numel():
-            if not gemm_microkernel.tile_lanes():
-                a, b = as_float32(a), as_float32(b)
+        if a.ndim == 2 and a.device.type == "cpu" and a.numel() and b.numel():
             y, *squared_norms = sum_product(a, b)
             return y, (*squared_norms, *lines)
         return blocked_product(a, b), (row_energies(a), column_energies(b), *lines)
@@ -284,8 +276,6 @@ class MatMul(Contraction, Summation):
             return None
         if a.device.type != "cpu":
             return self._certified_in_stages(a, b, scale) if has_kernels(a.device) else None
-        if not gemm_microkernel.tile_lanes():
-            return None
         rounded, marked = self._certified(a, b, scale)
         return rounded, refine_products(marked, a, b)
 

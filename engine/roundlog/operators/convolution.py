@@ -27,7 +27,7 @@ from roundlog.operators.contraction import (
     row_energies,
     row_norms,
 )
-from roundlog.operators.cpu import conv, conv_blas
+from roundlog.operators.cpu import conv
 from roundlog.operators.registry import (
     Attributes,
     Tensors,
@@ -95,7 +95,7 @@ class _Convolution(Contraction):
         return wide.reshape(x.shape[0], groups, -1, wide.shape[2])
 
     rounded: ClassVar[Callable[..., tuple[torch.Tensor, Ambiguous]]]
-    """Both inputs, what is convolved, how to find the bound, and the scale -> what `certify` returns, on the CPU."""
+    """Both inputs, what is convolved and the scale -> what `certify` returns, on the CPU."""
     kernel: ClassVar[Callable[..., F64]]
     """Both inputs, the geometry, groups and elements -> what `sums` returns."""
     runs_of: ClassVar[Callable[..., tuple[Runs, Runs, Index, Index]]]
@@ -105,11 +105,7 @@ class _Convolution(Contraction):
         a, b = inputs
         if a.device.type != "cpu":
             return super().certify(inputs, attributes, scale)
-
-        def bound() -> Bound:
-            return self.bound(inputs, attributes, torch.empty(self.output_shape((a.shape, b.shape), attributes)))
-
-        return type(self).rounded(a, b, self._convolved(inputs, attributes), bound, scale)
+        return type(self).rounded(a, b, self._convolved(inputs, attributes), scale)
 
     def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
         shape = self._convolved(inputs, attributes)
@@ -120,12 +116,12 @@ class _Convolution(Contraction):
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
         return type(self).runs_of(*inputs, self._convolved(inputs, attributes), elements)
 
-    def _convolved(self, inputs: Tensors, attributes: Attributes) -> conv_blas.Shape:
+    def _convolved(self, inputs: Tensors, attributes: Attributes) -> conv.Shape:
         shapes = (tuple(inputs[0].shape), tuple(inputs[1].shape))
         x, w, g = self.roles(*shapes, self.output_shape(shapes, attributes))
         stride, padding, dilation, groups = self.options(attributes)
         geometry = convolution_sums.geometry(x[2:], w[2:], g[2:], stride, padding, dilation)
-        return conv_blas.Shape(x[0], x[1], w[0], groups, geometry)
+        return conv.Shape(x[0], x[1], w[0], groups, geometry)
 
     @staticmethod
     def forward_axis(
@@ -194,7 +190,7 @@ class Conv2d(_Convolution):
 
     rounded = staticmethod(conv.forward)
     kernel = staticmethod(sum_forward)
-    runs_of = staticmethod(conv_blas.forward_runs)
+    runs_of = staticmethod(conv.forward_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         x, w = shapes
@@ -266,7 +262,7 @@ class Conv2dGradInput(_Convolution):
 
     rounded = staticmethod(conv.to_input)
     kernel = staticmethod(sum_input)
-    runs_of = staticmethod(conv_blas.to_input_runs)
+    runs_of = staticmethod(conv.to_input_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, w = shapes
@@ -338,7 +334,7 @@ class Conv2dGradWeight(_Convolution, Summation):
         g, x = inputs
         if g.device.type == "cpu":
             shape = self._convolved(inputs, attributes)
-            return conv.weight_sums(g, x, shape, lambda: self._measures(inputs, attributes))
+            return conv.weight_sums(g, x, shape)
         return self.approximate(inputs, attributes), self._measures(inputs, attributes)
 
     def measured(self, part: Types, output: TensorType) -> int:
@@ -350,7 +346,7 @@ class Conv2dGradWeight(_Convolution, Summation):
 
     rounded = staticmethod(conv.to_weight)
     kernel = staticmethod(sum_weight)
-    runs_of = staticmethod(conv_blas.to_weight_runs)
+    runs_of = staticmethod(conv.to_weight_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, x = shapes

@@ -16,8 +16,8 @@ from math import inf
 import torch
 
 from roundlog.arithmetic import as_float32
+from roundlog.kernels.number_words import storage_of
 from roundlog.kernels.reducing import are_short_lines
-from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.reduction import sum_and_measures
 from roundlog.operators.summation import Measures, last_exponents

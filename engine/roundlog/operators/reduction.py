@@ -11,10 +11,10 @@ import torch
 
 from roundlog.arithmetic.formats import UNIT_F64, interval_factor
 from roundlog.kernels import superaccumulator
+from roundlog.kernels.number_words import storage_of
 from roundlog.kernels.reducing import Sums, mark_sums, sum_columns, sum_runs
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.summing import locate, sum_placed, sum_products
-from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bounds import Ambiguous, Bound, FullBound
 from roundlog.operators.movement import outside_of
 from roundlog.operators.registry import (
