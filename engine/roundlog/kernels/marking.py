@@ -107,64 +107,6 @@ def ascending(indices: I64, y: F64, d: F64) -> AmbiguousPart:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _product_rows(
-    y: Any, rows: Any, columns: Any, per: int, factor: float, out: Any, flags: Any, start: int, stop: int
-) -> None:
-    width = y.shape[1]
-    for r in range(start, stop):
-        scale, column, line = rows[r], columns[r // per], y[r]
-        for block in range(flags.shape[1]):
-            at, end = block * _BLOCK, min((block + 1) * _BLOCK, width)
-            target, source, bound = out[r * width + at : r * width + end], line[at:end], column[at:end]
-            marked = 0
-            for c in range(end - at):
-                v = source[c]
-                reach = scale * bound[c] * factor + abs(v) * TWO_UNITS
-                low = np.float32(v - reach)
-                marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
-                target[c] = low + ZERO
-            flags[r, block] = marked
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _product_marked(
-    y: Any, rows: Any, columns: Any, per: int, factor: float, flags: Any, indices: Any, values: Any, bounds: Any
-) -> None:
-    width = y.shape[1]
-    n = 0
-    for r in range(y.shape[0]):
-        scale, column = rows[r], columns[r // per]
-        for block in range(flags.shape[1]):
-            if flags[r, block]:
-                for c in range(block * _BLOCK, min((block + 1) * _BLOCK, width)):
-                    v, d = y[r, c], scale * column[c]
-                    reach = d * factor + abs(v) * TWO_UNITS
-                    low = np.float32(v - reach)
-                    if low != np.float32(v + reach) or abs(low) > LARGEST:
-                        indices[n], values[n], bounds[n] = r * width + c, v, d
-                        n += 1
-
-
-def mark_product(y: F64, rows: F64, columns: F64, factor: float, out: F32) -> AmbiguousPart:
-    """y: float64[R, C]; rows: float64[R]; columns: float64[Q, C], Q divides R: d[r, c] is the product of rows[r] and
-    columns[r // (R / Q), c]. Writes the rounded elements to out, float32[R * C]. The marked ones come in the order of
-    y."""
-    total, width = y.shape
-    per = max(1, total // max(1, columns.shape[0]))
-    flags = np.zeros((total, -(-width // _BLOCK)), dtype=np.uint8)
-    in_parts(
-        lambda start, stop: _product_rows(y, rows, columns, per, factor, out, flags, start, stop),
-        total,
-        y.size,
-    )
-    count = int(flags.sum(dtype=np.int64))
-    near = AmbiguousPart(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
-    if count:
-        _product_marked(y, rows, columns, per, factor, flags, near.indices, near.y, near.d)
-    return near
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def _flat_blocks(
     y: Any, d: Any, relative: float, absolute: float, factor: float, out: Any, flags: Any, start: int, stop: int
 ) -> None:

@@ -19,13 +19,11 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import as_float32, round_sums
-from roundlog.arithmetic.exact_sums import round_sums_of
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import exact_products, has_kernels
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.number_words import storage_of
 from roundlog.kernels.reducing import square_columns, square_rows
-from roundlog.kernels.summing import lines_of, locate, sum_products
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference
 from roundlog.operators.cpu.gemm import certify_product, sum_product
@@ -46,7 +44,6 @@ from roundlog.operators.summation import (
     blocked_gamma,
     blocks,
     check_terms,
-    decide,
     exact_bytes,
     longest_block,
     parts_keep_chain,
@@ -55,12 +52,6 @@ from roundlog.program import ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
-
-
-MANY = 256
-_SHARED = 16
-"""Outputs in doubt go to superaccumulators at once, without double-double sums before, if they are at least MANY, and
-at least one in `_SHARED` of all outputs."""
 
 
 LINES_AT_ONCE = 1 << 20
@@ -99,10 +90,6 @@ class Contraction(Inexact):
     moved_a_term: ClassVar[int] = 24
     """Bytes that `listed` moves between a device and the CPU for every product: two indices there, and it back."""
 
-    @abstractmethod
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        """The chosen elements of the output as `roundlog.kernels.summing` sums; inputs on the CPU."""
-
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
@@ -115,17 +102,7 @@ class Contraction(Inexact):
             if len(chosen) * terms * self.moved_a_term < 4 * (a.numel() + b.numel()):
                 return torch.from_numpy(self._exact_by_reads(a, b, attributes, chosen, format))
             a, b = a.cpu(), b.cpu()
-
-        def exactly(some: Index) -> npt.NDArray[np.float32]:
-            return exact_products.round_products(*self.runs([a, b], attributes, some), format)
-
-        # If few are chosen, every run is read for a single sum, and a superaccumulator takes longer.
-        outputs = prod(self.output_shape((tuple(a.shape), tuple(b.shape)), attributes))
-        if len(chosen) >= MANY and _SHARED * len(chosen) >= outputs:
-            return torch.from_numpy(exactly(chosen))
-        return torch.from_numpy(
-            decide(chosen, lambda some: round_sums_of(*self.sums([a, b], attributes, some), terms, format), exactly)
-        )
+        return torch.from_numpy(exact_products.round_products(*self.runs([a, b], attributes, chosen), format))
 
     @abstractmethod
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
@@ -328,22 +305,11 @@ class MatMul(Contraction, Summation):
             found.append(super().exact([lines, others], attributes, torch.arange(len(some)), format))
         return torch.cat(found)
 
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        a, b = map(as_float32, inputs)
-        # Where the sums of the chosen elements begin in the memory of a and of b: nothing is copied.
-        if a.ndim == 3:
-            sizes = (a.shape[0], a.shape[1], b.shape[2])
-            of_a, of_b = (a.stride(0), a.stride(1), 0), (b.stride(0), 0, b.stride(2))
-        else:
-            sizes, of_a, of_b = (1, a.shape[0], b.shape[1]), (0, a.stride(0), 0), (0, 0, b.stride(1))
-        first_a = locate(elements, sizes, of_a, int(a.storage_offset()))
-        first_b = locate(elements, sizes, of_b, int(b.storage_offset()))
-        return sum_products(storage_of(a), storage_of(b), first_a, a.stride(-1), first_b, b.stride(-2), a.shape[-1])
-
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
         a, b = (as_float32(x if x.ndim == 3 else x[None]) for x in inputs)
         rows, columns = a.shape[1], b.shape[2]
-        line, column = lines_of(elements, rows, columns)
+        line, column = np.divmod(elements, columns)
+        column += line // rows * columns
         lines, of_a = numbered(line, len(a) * rows)
         others, of_b = numbered(column, len(b) * columns)
         first_a = int(a.storage_offset()) + lines // rows * a.stride(0) + lines % rows * a.stride(1)

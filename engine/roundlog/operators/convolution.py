@@ -14,12 +14,9 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from roundlog.kernels import convolution_sums
-from roundlog.kernels.convolution_sums import sum_forward, sum_input, sum_weight
 from roundlog.kernels.exact_products import Runs
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.contraction import (
-    F64,
     Contraction,
     Index,
     blocked_product,
@@ -96,8 +93,6 @@ class _Convolution(Contraction):
 
     rounded: ClassVar[Callable[..., tuple[torch.Tensor, Ambiguous]]]
     """Both inputs, what is convolved and the scale -> what `certify` returns, on the CPU."""
-    kernel: ClassVar[Callable[..., F64]]
-    """Both inputs, the geometry, groups and elements -> what `sums` returns."""
     runs_of: ClassVar[Callable[..., tuple[Runs, Runs, Index, Index]]]
     """Both inputs, what is convolved and elements -> what `runs` returns."""
 
@@ -107,12 +102,6 @@ class _Convolution(Contraction):
             return super().certify(inputs, attributes, scale)
         return type(self).rounded(a, b, self._convolved(inputs, attributes), scale)
 
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        shape = self._convolved(inputs, attributes)
-        a, b = (x.contiguous().numpy() for x in inputs)
-        total, errors, magnitude = type(self).kernel(a, b, shape.geometry, shape.groups, elements)
-        return total, errors, magnitude
-
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
         return type(self).runs_of(*inputs, self._convolved(inputs, attributes), elements)
 
@@ -120,7 +109,7 @@ class _Convolution(Contraction):
         shapes = (tuple(inputs[0].shape), tuple(inputs[1].shape))
         x, w, g = self.roles(*shapes, self.output_shape(shapes, attributes))
         stride, padding, dilation, groups = self.options(attributes)
-        geometry = convolution_sums.geometry(x[2:], w[2:], g[2:], stride, padding, dilation)
+        geometry = np.array([*x[2:], *w[2:], *g[2:], *stride, *padding, *dilation], dtype=np.int64)
         return conv.Shape(x[0], x[1], w[0], groups, geometry)
 
     @staticmethod
@@ -189,7 +178,6 @@ class Conv2d(_Convolution):
         return ProductBound(weights.repeat(n), windows.reshape(n * groups, -1))
 
     rounded = staticmethod(conv.forward)
-    kernel = staticmethod(sum_forward)
     runs_of = staticmethod(conv.forward_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
@@ -261,7 +249,6 @@ class Conv2dGradInput(_Convolution):
         return ProductBound(weights.repeat(n), windows.clamp_(min=0).sqrt_().reshape(n * groups, -1))
 
     rounded = staticmethod(conv.to_input)
-    kernel = staticmethod(sum_input)
     runs_of = staticmethod(conv.to_input_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
@@ -345,7 +332,6 @@ class Conv2dGradWeight(_Convolution, Summation):
         return parts_keep_chain(parts)
 
     rounded = staticmethod(conv.to_weight)
-    kernel = staticmethod(sum_weight)
     runs_of = staticmethod(conv.to_weight_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:

@@ -306,8 +306,8 @@ class _Running:
                     self._in_memory.has_read(value, index)
 
     def _sum(self, index: int) -> BatchSum:
-        of, of_all = self._of, len(self._of.analysis.parts[index])
-        parts, node = cut_up(of.samples, of_all // of.ranks.size), of.program.nodes[index]
+        of, node = self._of, self._of.program.nodes[index]
+        parts = cut_up(of.samples, len(of.analysis.parts[index]) // of.ranks.size)
         format = node.type.dtype.number_format(of.f32_format)
         assert format is not None
 
@@ -323,7 +323,6 @@ class _Running:
             read=self._values.terms_reader(index, parts),
             parts=len(parts),
             terms=terms_of(node, [of.program.nodes[value].type for value in node.inputs]),
-            parts_of_all=of_all,
             round_share=round_share,
             reader=of.owners.readers.get(index),
         )

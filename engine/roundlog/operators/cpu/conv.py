@@ -43,7 +43,7 @@ class Shape:
     outputs: int
     groups: int
     geometry: I64
-    """See `roundlog.kernels.convolution_sums.geometry`."""
+    """int64[12]: H, W, I, J, P, Q, strides, paddings, dilations."""
 
     @property
     def image(self) -> int:
