@@ -28,10 +28,7 @@ STILL = 20.0
 """Seconds without one after which a rank is lost. A machine with much else to do is silent for some seconds."""
 
 LATE = 300.0
-"""Seconds of a wait after which a person is told."""
-MOST = 3600.0
-"""Seconds after which a person is told in any case. A wait that has ended by itself was honest work, and twice as long
-a one is as yet nothing to tell."""
+"""Seconds of a wait after which a person is told; the next time after twice as many."""
 
 TERMINATED = "it was terminated"
 """Reason that a rank gives for its end where somebody has terminated it."""
@@ -84,7 +81,7 @@ class Membership:
         self._ended = threading.Event()
         self._beat = self._collectives = 0
         self._since: float | None = None
-        self._patience = self._next = LATE
+        self._next = LATE
         self._is_patient = False
         self._identity = [socket.gethostname(), os.getpid(), _machine()]
         self._tell()
@@ -215,13 +212,11 @@ class Membership:
     def collective(self) -> Iterator[None]:
         """A block that is one collective, from when this rank has come to it to its end."""
         self._collectives += 1
-        self._since, self._next = time.monotonic(), self._patience
+        self._since = time.monotonic()
         try:
             yield
         finally:
-            waited, self._since = time.monotonic() - self._since, None
-        if not self._is_patient:
-            self._patience = min(max(self._patience, 2 * waited), MOST)
+            self._since = None
 
     @contextmanager
     def patience(self) -> Iterator[None]:
@@ -233,8 +228,8 @@ class Membership:
             self._is_patient = False
 
     def tell_late(self) -> None:
-        """Call `on_late` about a long wait, if that is due: after `LATE` seconds, and whenever it is twice as long. To
-        be called now and then in `collective`."""
+        """Call `on_late` about a long wait, if that is due: after `LATE` seconds, and whenever one is twice as long as
+        the last one that was told. To be called now and then in `collective`."""
         late = self._late()
         teller = min(rank for rank in (self.rank, *self._others) if rank not in late)
         if teller == self.rank and (problem := self._problem(self._next, late)) is not None:
@@ -245,7 +240,7 @@ class Membership:
     def problem(self) -> str | None:
         """The sentence about the ranks that keep this one waiting in the midst of what all do together; None if there
         are none. Any thread may ask."""
-        return self._problem(self._patience, self._late())
+        return self._problem(LATE, self._late())
 
     def _late(self) -> list[int]:
         """Return the ranks that are furthest behind this one. Where one rank alone sends, it does not wait for the
