@@ -149,13 +149,13 @@ def _mark_by_loops(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.T
     rounded = empty(y.shape, torch.float32)
     out = rounded.view(-1).numpy()
     if isinstance(bound, RelativeBound):
-        near = mark_flat(flat.numpy(), None, factor, out, relative=bound.relative, absolute=bound.absolute)
-        return rounded, Ambiguous.collect([near])
+        found = mark_flat(flat.numpy(), None, factor, out, relative=bound.relative, absolute=bound.absolute)
+        return rounded, Ambiguous.collect(found)
     found = []
     for first in range(0, len(flat), _PIECE):
         some = flat[first : first + _PIECE]
         d = bound.of_range(first, some).contiguous()
-        found.append(mark_flat(some.numpy(), d.numpy(), factor, out[first : first + _PIECE], first=first))
+        found += mark_flat(some.numpy(), d.numpy(), factor, out[first : first + _PIECE], first=first)
     return rounded, Ambiguous.collect(found)
 
 

@@ -119,7 +119,7 @@ def test_tiles_are_rounded_and_marked_as_whole_outputs_are(
     y, row_energy, column_energy = sum_part(lanes, product(a, b, block))
     expected = np.zeros(rows * columns, dtype=np.float32)
     d = (np.sqrt(row_energy) * gamma)[:, None] * np.sqrt(column_energy)
-    near = mark_flat(y.reshape(-1), d.reshape(-1), FACTOR, expected)
+    (near,) = mark_flat(y.reshape(-1), d.reshape(-1), FACTOR, expected)
     # As a part of a larger output, of which nothing else is touched.
     pitch, first = columns + 3, 5
     memory = np.full(first + rows * pitch, np.float32(7), dtype=np.float32)
