@@ -26,7 +26,7 @@ def others(rank: int, **come: int) -> Membership:
     made.rank, made.size, made._collectives, made._since, made._is_patient = rank, 1 + len(come), 0, None, False
     made._next = LATE
     made._others = {
-        int(name[1:]): membership._Other(name.replace("r", "rank "), None, 0.0, collectives=count)
+        int(name[1:]): membership._Other(name.replace("r", "rank "), 0.0, collectives=count)
         for name, count in come.items()
     }
     return made
