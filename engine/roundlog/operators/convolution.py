@@ -33,7 +33,16 @@ from roundlog.operators.registry import (
     ints,
     register,
 )
-from roundlog.operators.summation import Measures, Shapes, Summation, blocked_gamma, parts_keep_chain
+from roundlog.operators.summation import (
+    SLACK,
+    Measures,
+    Shapes,
+    Summation,
+    additions_of_taps,
+    blocked_gamma,
+    gamma,
+    parts_keep_chain,
+)
 from roundlog.program import ProgramError, TensorType
 
 Shape = tuple[int, ...]
@@ -244,8 +253,8 @@ class Conv2dGradInput(_Convolution):
             windows = F.conv_transpose2d(energy, ones, None, stride, padding, extra, 1, dilation)
         outputs, taps = w.shape[0] // groups, w.shape[2] * w.shape[3]
         by_channel = w.reshape(groups, outputs, w.shape[1], taps).transpose(1, 2)
-        # The products are summed over the outputs in blocks, and then over the taps.
-        weights = row_norms(by_channel.reshape(groups * w.shape[1], -1)) * blocked_gamma(outputs, taps)
+        weights = row_norms(by_channel.reshape(groups * w.shape[1], -1))
+        weights = weights * gamma(additions_of_taps(outputs, taps) + 1) * SLACK
         return ProductBound(weights.repeat(n), windows.clamp_(min=0).sqrt_().reshape(n * groups, -1))
 
     rounded = staticmethod(conv.to_input)

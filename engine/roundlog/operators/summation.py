@@ -76,9 +76,16 @@ def chain(terms: int) -> int:
     return -(-terms // count) + count - 1
 
 
-def blocked_gamma(terms: int, more: int = 0) -> float:
-    """Blocked-sum gamma, with `more` additional additions per term. It includes SLACK, for bounds made of norms."""
-    return gamma(chain(terms) + more) * SLACK
+def blocked_gamma(terms: int) -> float:
+    """`gamma` of a blocked sum. It includes SLACK, for bounds made of norms."""
+    return gamma(chain(terms)) * SLACK
+
+
+def additions_of_taps(outputs: int, taps: int) -> int:
+    """Additions that a product of the gradient of a convolution's input may go through: those over the outputs, and
+    then over the taps; or, of so many outputs that no blocks of all terms keep to that, those of blocks."""
+    additions = chain(outputs) + taps - 1
+    return additions if block_within(outputs * taps, additions) else chain(outputs * taps) - 1
 
 
 def parts_keep_chain(parts: Sequence[int]) -> bool:

@@ -26,7 +26,7 @@ from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Images, lines_of
 from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.cpu.gemm import parts_of
-from roundlog.operators.summation import SLACK, block_within, blocked_gamma, chain, gamma, longest_block
+from roundlog.operators.summation import SLACK, additions_of_taps, block_within, blocked_gamma, gamma, longest_block
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -113,11 +113,7 @@ def to_input(g: torch.Tensor, w: torch.Tensor, shape: Shape, scale: float) -> tu
     computed together."""
     lanes = gemm_microkernel.tile_lanes()
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
-    # The additions that the bound allows: those over the outputs, and then over the taps. Of very many outputs, blocks
-    # of the usual length need fewer.
-    additions = chain(each) + shape.taps - 1
-    if not block_within(each * shape.taps, additions):
-        additions = chain(each * shape.taps) - 1
+    additions = additions_of_taps(each, shape.taps)
     out = empty((shape.samples, shape.channels, *_pair(shape, 0)), torch.float32)
     shape = shape.flattened()
     classes = list(product(*(_classes(shape, axis) for axis in (0, 1))))
