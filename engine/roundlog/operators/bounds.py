@@ -65,6 +65,11 @@ class ProductBound(Bound):
         rows = self.rows[row : -(-last // width)]
         return (rows[:, None] * self.columns).view(-1)[first - row * width : last - row * width]
 
+    def whole(self, y: torch.Tensor) -> torch.Tensor:
+        if not y.numel():
+            return torch.empty_like(y)
+        return (self.rows.reshape(len(self.columns), -1, 1) * self.columns[:, None]).reshape(y.shape)
+
 
 @dataclass(frozen=True, slots=True)
 class FullBound(Bound):
@@ -77,6 +82,9 @@ class FullBound(Bound):
 
     def of_range(self, first: int, y: torch.Tensor) -> torch.Tensor:
         return self.d[first : first + len(y)]
+
+    def whole(self, y: torch.Tensor) -> torch.Tensor:
+        return self.d.view(y.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +174,10 @@ def mark_by_triton(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.T
 
     factor = interval_factor(scale)
     flat = y.contiguous().view(-1)
-    if isinstance(bound, ProductBound):
-        rounded, near = kernels.mark_product(flat, bound.rows.contiguous(), bound.columns.contiguous(), factor)
-    elif isinstance(bound, RelativeBound):
+    if isinstance(bound, RelativeBound):
         rounded, near = kernels.mark_flat(flat, None, factor, relative=bound.relative, absolute=bound.absolute)
-    elif isinstance(bound, FullBound):
-        rounded, near = kernels.mark_flat(flat, bound.d.contiguous(), factor)
     else:
-        return mark_by_reference(y, bound, scale)
+        rounded, near = kernels.mark_flat(flat, bound.whole(flat).contiguous(), factor)
     return rounded.view(y.shape), Ambiguous(*near)
 
 
