@@ -181,7 +181,9 @@ def generate(
         loaded = read_model(model, weights.dtype)
         tokens = tokens_of_prompt(loaded, said, raw=raw)
         positions = weights.positions or len(tokens) + choice.max_new_tokens
-        generator = Generator(loaded.model, positions=positions, arithmetic=weights.arithmetic, tell=bar.tell)
+        generator = Generator(
+            loaded.model, positions=positions, arithmetic=weights.arithmetic, is_as_read=True, tell=bar.tell
+        )
         stream = TextStream(TextDecoder(loaded.tokenizer, tokens), None if json else sys.stdout, bar.close)
         text = generator.generate(
             tokens,

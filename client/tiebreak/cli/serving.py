@@ -92,7 +92,9 @@ def serve(
         with output.progress("Preparing", stages=3) as bar:
             bar.tell(READS_MODEL)
             loaded = read_model(model, dtype.value if dtype is not None else None)
-            generator = Generator(loaded.model, positions=positions, arithmetic=arithmetic.value, tell=bar.tell)
+            generator = Generator(
+                loaded.model, positions=positions, arithmetic=arithmetic.value, is_as_read=True, tell=bar.tell
+            )
             service = TextService(
                 loaded,
                 generator,

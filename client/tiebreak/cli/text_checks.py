@@ -97,7 +97,9 @@ class TextOptions:
                     f"{file} is of another model than that in {model}, whose {other} is not the receipt's: give the "
                     f"model that it is of, {name}."
                 )
-            generator = Generator(loaded.model, positions=positions, arithmetic=receipt.arithmetic, tell=bar.tell)
+            generator = Generator(
+                loaded.model, positions=positions, arithmetic=receipt.arithmetic, is_as_read=True, tell=bar.tell
+            )
             expected = expected_seconds(receipt, generator, by_token=by_token)
             if expected > max_seconds:  # what was slow may have been the first time of its kind
                 expected = min(expected, expected_seconds(receipt, generator, by_token=by_token))

@@ -22,6 +22,7 @@ import torch
 from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import NOISE, Sampling, SamplingForm, check_generation
 from roundlog.execution import StoppedError
+from roundlog.generation.kept_programs import name_of
 from roundlog.generation.step_modules import ChunkReader, TokenSampler, sampler_numbers
 from roundlog.generation.step_program import StepProgram
 from roundlog.operators.job_arithmetic import EXACT
@@ -96,12 +97,14 @@ class Generator:
         positions: int,
         chunk: int = CHUNK,
         arithmetic: str = EXACT,
+        is_as_read: bool = False,
         tell: Callable[[str, float, str], None] = lambda stage, share, detail: None,
     ) -> None:
         """positions: of the cache; a prompt with its new tokens has at most as many. chunk: tokens that are read at
         once. arithmetic: of products of BF16 matrices, EXACT or a name of docs/arithmetic.md. No result depends on
-        positions or chunk. tell: called with one of `GENERATION_STAGES`, the share of it that is done, and what is done
-        there now. Nothing is captured yet.
+        positions or chunk. is_as_read: whether the model is what `load_model` has read, and nobody has changed, so that
+        its programs are kept for other processes. tell: called with one of `GENERATION_STAGES`, the share of it that is
+        done, and what is done there now. Nothing is captured yet.
 
         Raises CaptureError for a model that nothing can be generated of, ValueError for numbers below 1."""
         if positions < 1 or chunk < 1:
@@ -111,6 +114,7 @@ class Generator:
         self.positions, self.chunk = positions, min(chunk, positions)
         self.vocabulary = model.config.get_text_config().vocab_size
         self.arithmetic = arithmetic
+        self._is_as_read = is_as_read
         self._tell = tell
         self._readers: dict[tuple[int, int], StepProgram] = {}
         self._samplers: dict[SamplingForm, StepProgram] = {}
@@ -276,7 +280,8 @@ class Generator:
         return {name: state for name, state in reader.initial.items() if name.startswith(_CACHE)}
 
     def _reader(self, rows: int, width: int, tell: Callable[[float], None] = lambda share: None) -> StepProgram:
-        made = StepProgram(ChunkReader(self.model, rows, self.positions, width), self.arithmetic, tell)
+        name = name_of(self.model, rows, self.positions, width) if self._is_as_read else None
+        made = StepProgram(ChunkReader(self.model, rows, self.positions, width), self.arithmetic, tell, name=name)
         for other in self._readers.values():
             # The weights are the same: one copy of them is enough.
             made.initial |= {name: x for name, x in other.initial.items() if name.startswith("parameter/")}
