@@ -1,4 +1,4 @@
-"""Speed of certified products and convolutions on one thread, by tiles and by numpy's BLAS, beside bare ones.
+"""Speed of certified products and convolutions on one thread, beside bare ones.
 
     .venv/bin/python scripts/bench_products.py [--rounds 6] [--without-avx512]
                                                [--precision bf16 | --arithmetic hopper | --worst]
@@ -56,16 +56,11 @@ CONVOLUTIONS = [
 BATCH = 4
 
 
-def certified(lanes: int, name: str, inputs: list[torch.Tensor], attributes: dict[str, Any]) -> Work:
-    """A product by tiles of so many lanes; 0: by BLAS."""
+def certified(name: str, inputs: list[torch.Tensor], attributes: dict[str, Any]) -> Work:
     op = operator(name)
     assert isinstance(op, Contraction)
 
-    def work() -> None:
-        with patch.object(gemm_microkernel, "tile_lanes", lambda: lanes):
-            op.certify(inputs, attributes, 4.0)
-
-    return work
+    return lambda: op.certify(inputs, attributes, 4.0)
 
 
 def speeds(works: Sequence[Work], operations: float, rounds: int) -> list[str]:
@@ -78,16 +73,15 @@ def speeds(works: Sequence[Work], operations: float, rounds: int) -> list[str]:
     return [f"{operations / seconds / 1e9:7.1f}" for seconds in least]
 
 
-def products(lanes: int, rounds: int) -> None:
-    print(f"{'product':>22}   tiles    BLAS  numpy64 torch64 torch32")
+def products(rounds: int) -> None:
+    print(f"{'product':>22}   tiles  numpy64 torch64 torch32")
     for rows, terms, columns in PRODUCTS:
         a = torch.randn(terms, rows).T if rows == 1536 else torch.randn(rows, terms)
         b = torch.randn(terms, columns)
         wide_a, wide_b = a.double(), b.double()
         array_a, array_b = wide_a.numpy(), wide_b.numpy()
         works: list[Work] = [
-            certified(lanes, "matmul", [a, b], {}),
-            certified(0, "matmul", [a, b], {}),
+            certified("matmul", [a, b], {}),
             lambda x=array_a, y=array_b: x @ y,  # type: ignore[misc]
             lambda x=wide_a, y=wide_b: x @ y,  # type: ignore[misc]
             lambda x=a, y=b: x @ y,  # type: ignore[misc]
@@ -113,7 +107,7 @@ def short(fast: bool, inputs: list[torch.Tensor]) -> Work:
     return work
 
 
-def short_products(lanes: int, rounds: int) -> None:
+def short_products(rounds: int) -> None:
     print(f"{'product':>22}   BF16   FP64 tiles  FP32 torch32   BF16 / FP32   FP64 tiles / FP32")
     sizes = [(1, *size) for size in SHORT] + [BATCHES]
     for batches, rows, terms, columns in sizes:
@@ -125,7 +119,7 @@ def short_products(lanes: int, rounds: int) -> None:
         works = [
             short(True, narrow),
             short(False, narrow),
-            certified(lanes, "matmul", wide, {}),
+            certified("matmul", wide, {}),
             lambda x=wide: x[0] @ x[1],  # type: ignore[misc]
         ]
         times: list[list[float]] = []
@@ -145,9 +139,9 @@ def seconds(work: Work) -> float:
     return time.process_time() - started
 
 
-def convolutions(lanes: int, rounds: int) -> None:
+def convolutions(rounds: int) -> None:
     names = ("conv2d", "conv2d_grad_input", "conv2d_grad_weight")
-    print(f"{'convolution':>22}", *(f"{name[6:] or 'forward':>12}, BLAS" for name in names), "torch64, forward")
+    print(f"{'convolution':>22}", *(f"{name[6:] or 'forward':>12}" for name in names), "torch64, forward")
     for channels, outputs, size, kernel, stride in CONVOLUTIONS:
         padding = kernel // 2
         x, w = torch.randn(BATCH, channels, size, size), torch.randn(outputs, channels, kernel, kernel)
@@ -159,9 +153,7 @@ def convolutions(lanes: int, rounds: int) -> None:
             ([g, x], {"size": (kernel, kernel)}),
         ]
         works: list[Work] = [
-            certified(by, name, inputs, {**options, **more})
-            for name, (inputs, more) in zip(names, cases, strict=True)
-            for by in (lanes, 0)
+            certified(name, inputs, {**options, **more}) for name, (inputs, more) in zip(names, cases, strict=True)
         ]
         wide_x, wide_w = x.double(), w.double()
         works.append(lambda a=wide_x, b=wide_w, s=stride, p=padding: torch.conv2d(a, b, None, s, p))  # type: ignore[misc]
@@ -243,24 +235,21 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SQUARES)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    lanes = gemm_microkernel.tile_lanes()
-    if not lanes:
-        raise SystemExit("this processor has no vectors that tiles are made for: there is nothing to compare")
     threads = arguments.threads if arguments.arithmetic else 1
     torch.set_num_threads(threads)
     with threadpool_limits(threads):
         if arguments.worst:
             worst_products(arguments.rounds)
             return
-        print(f"tiles of {lanes} lanes; GFLOP/s")
+        print(f"tiles of {gemm_microkernel.tile_lanes()} lanes; GFLOP/s")
         if arguments.arithmetic:
             tensor_core_products(arguments.arithmetic, arguments.rounds, arguments.sizes)
             return
         if arguments.precision == "bf16":
-            short_products(lanes, arguments.rounds)
+            short_products(arguments.rounds)
             return
-        products(lanes, arguments.rounds)
-        convolutions(lanes, arguments.rounds)
+        products(arguments.rounds)
+        convolutions(arguments.rounds)
 
 
 if __name__ == "__main__":

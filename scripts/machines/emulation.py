@@ -32,7 +32,7 @@ with CUDA's libraries."""
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SYSTEM = (f"python{PYTHON}", "libgomp1", "libstdc++6")
 LIBRARIES = (
-    *("numpy", "safetensors", "zstandard", "mpmath", "numba", "llvmlite", "threadpoolctl", "rfc8785"),
+    *("numpy", "safetensors", "zstandard", "mpmath", "numba", "llvmlite", "rfc8785"),
     *("eth-abi", "eth-hash", "eth-typing", "eth-utils", "cytoolz", "toolz", "parsimonious", "regex", "pycryptodome"),
     *("annotated-types", "pydantic", "pydantic-core", "typing-inspection"),
     *("filelock", "fsspec", "jinja2", "markupsafe", "networkx", "sympy", "typing-extensions"),

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 from roundlog.arithmetic import DisturbedError, MachineError, check_machine, right_float_mode
-from roundlog.kernels.environment import ENVIRONMENT, ByNumbers
+from roundlog.kernels.environment import ENVIRONMENT, computes_right
 from roundlog.kernels.threads import in_parts
 
 NEAREST = 0
@@ -85,8 +85,8 @@ def reaction(change: Callable[[], None]) -> Reaction:
         change()
         refused = _raises(MachineError, lambda: check_machine(torch.device("cpu")))
         with right_float_mode("this control"):
-            during = ENVIRONMENT.is_right() and ByNumbers().is_right()
-        after = ENVIRONMENT.is_right() or ByNumbers().is_right()
+            during = ENVIRONMENT.is_right() and computes_right()
+        after = ENVIRONMENT.is_right() or computes_right()
         put_right()
         return Reaction(
             refused=refused,

@@ -71,11 +71,14 @@ def test_the_same_tensors_make_the_same_file_in_any_order(state: Path, tmp_path:
     assert other.read_bytes() == state.read_bytes()
 
 
-def test_a_state_that_is_written_tensor_by_tensor_has_the_bytes_of_one_that_is_saved(
-    state: Path, tmp_path: Path
-) -> None:
+def test_files_have_the_bytes_of_the_library(state: Path, tmp_path: Path) -> None:
     """Names and dtypes in any order, since the library has one of its own."""
     other = tmp_path / "other.safetensors"
+    for metadata in (None, {"format": "pt"}):
+        safetensors.torch.save_file(TENSORS, other, metadata)
+        save_tensors(state, TENSORS, metadata)
+        assert other.read_bytes() == state.read_bytes()
+    save_tensors(state, TENSORS)
     for names in (list(EXPECTED), sorted(EXPECTED), list(reversed(EXPECTED))):
         save_state(other, {name: EXPECTED[name] for name in names}, [TENSORS[name] for name in names])
         assert other.read_bytes() == state.read_bytes()
@@ -128,7 +131,7 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(state: Path, mon
 
 
 def test_the_systems_error_is_the_cause_of_a_failed_save(state: Path) -> None:
-    """The library hides it in a sentence of its own. A limit on files stands for a full disk."""
+    """A limit on files stands for a full disk."""
     before = state.read_bytes()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))

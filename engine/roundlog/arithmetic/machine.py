@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from roundlog.arithmetic.device_check import fault_of
-from roundlog.kernels.environment import ENVIRONMENT, ByNumbers, right_environment
+from roundlog.kernels.environment import ENVIRONMENT, computes_right, right_environment
 from roundlog.kernels.threads import disturbed, on_every_thread
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def check_machine(device: torch.device, products: Collection[tuple[str, str]] = 
     if not all(bool((x == expected).all()) for x, expected in ties):
         raise MachineError("this process does not round to nearest, ties to even: find what changes the rounding mode")
     # Arithmetic is tried even where the register can be read, to confirm what the register says.
-    if not on_every_thread(ENVIRONMENT.is_right) or not on_every_thread(ByNumbers().is_right):
+    if not on_every_thread(ENVIRONMENT.is_right) or not on_every_thread(computes_right):
         raise MachineError(
             "a thread of this process flushes subnormal numbers to zero, or does not round to nearest, ties to even: "
             "find the library or the call that changes it, and leave it out"
@@ -66,15 +66,9 @@ def right_float_mode(what: str) -> Iterator[None]:
     """Context in which everything is computed in the right floating-point environment, on this thread and on those of
     the kernels; afterwards this thread has its own again. what: what is computed, for a sentence.
 
-    Raises DisturbedError if one of them was in another environment in the end, MachineError if this thread is in
-    another one that cannot be changed here."""
+    Raises DisturbedError if one of them was in another environment in the end."""
     before = disturbed()
     with right_environment():
-        if not ENVIRONMENT.is_right():
-            raise MachineError(
-                f"{what}: this thread flushes subnormal numbers to zero, or does not round to nearest, ties to even, "
-                "and that cannot be changed here: find the library or the call that did it, and leave it out"
-            )
         error: Exception | None = None
         try:
             yield

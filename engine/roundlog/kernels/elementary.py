@@ -16,7 +16,7 @@ import numpy.typing as npt
 from numba import njit, types
 from numba.extending import intrinsic
 
-from roundlog.kernels.marking import LARGEST, TWO_UNITS, ZERO, AmbiguousPart
+from roundlog.kernels.marking import AmbiguousPart, mark_block, nothing_marked
 from roundlog.kernels.threads import in_parts
 
 F64 = npt.NDArray[np.float64]
@@ -127,51 +127,16 @@ def _evaluate(code: int, x: Any, y: Any, n: int) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def longer(array: Any, least: int) -> Any:
-    """The array itself, or a copy, with room for so many elements at least."""
-    if least <= len(array):
-        return array
-    copied = np.empty(max(least, len(array) + len(array) // 2), array.dtype)
-    copied[: len(array)] = array
-    return copied
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def _blocks(code: int, x: Any, relative: float, absolute: float, factor: float, out: Any, start: int, stop: int) -> Any:
     """Indices, values and bounds of the marked elements."""
-    y = np.empty(_BLOCK, dtype=np.float64)
-    n = 0
-    indices, values, bounds = np.empty(_BLOCK, dtype=np.int64), np.empty(_BLOCK), np.empty(_BLOCK)
-    for block in range(start, stop):
-        first, last = block * _BLOCK, min((block + 1) * _BLOCK, len(x))
-        source, target = x[first:last], out[first:last]
-        _evaluate(code, source, y, last - first)
-        marked = 0
-        for i in range(last - first):
-            v = y[i]
-            reach = (abs(v) * relative + absolute) * factor + abs(v) * TWO_UNITS
-            low = np.float32(v - reach)
-            marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
-            target[i] = low + ZERO
-        if marked == 0:
-            continue
-        if n + marked > len(indices):
-            indices, values, bounds = (
-                longer(indices, n + marked),
-                longer(values, n + marked),
-                longer(bounds, n + marked),
-            )
-        for i in range(last - first):
-            v = y[i]
-            d = abs(v) * relative + absolute
-            reach = d * factor + abs(v) * TWO_UNITS
-            low = np.float32(v - reach)
-            if low != np.float32(v + reach) or abs(low) > LARGEST:
-                indices[n] = first + i
-                values[n] = v
-                bounds[n] = d
-                n += 1
-    return indices[:n], values[:n], bounds[:n]
+    y, d, near, n = np.empty(_BLOCK), np.empty(_BLOCK), nothing_marked(), 0
+    for first in range(start * _BLOCK, min(stop * _BLOCK, len(x)), _BLOCK):
+        source = x[first : first + _BLOCK]
+        _evaluate(code, source, y, len(source))
+        for i in range(len(source)):
+            d[i] = abs(y[i]) * relative + absolute
+        near, n = mark_block(y, d, len(source), factor, out, first, near, n)
+    return near[0][:n], near[1][:n], near[2][:n]
 
 
 def evaluate(name: str, x: F32) -> F64:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -84,24 +83,9 @@ define void @set(i64 %word) {
 are about half precision, which nothing here computes with, DN about which NaN comes out, and here there is one."""
 
 
-class Environment(ABC):
-    """Floating-point environment of the thread that asks."""
-
-    @abstractmethod
-    def is_right(self) -> bool:
-        """Whether the thread rounds to nearest, ties to even, and keeps subnormal numbers."""
-
-    @abstractmethod
-    def put_right(self) -> int | None:
-        """Make it so, where it can be made, and return what `put_back` needs; None where there was nothing to do."""
-
-    @abstractmethod
-    def put_back(self, before: int | None) -> None:
-        """Undo that."""
-
-
-class _Known(Environment):
-    """A register that can be read and written: some nanoseconds, and a call from Python."""
+class Environment:
+    """Floating-point environment of the thread that asks. The register is read and written in some nanoseconds, and a
+    call from Python."""
 
     def __init__(self, register: Register) -> None:
         llvm.initialize_native_target()
@@ -116,9 +100,11 @@ class _Known(Environment):
         self._register = register
 
     def is_right(self) -> bool:
+        """Return whether the thread rounds to nearest, ties to even, and keeps subnormal numbers."""
         return self._register.is_right(self._get())
 
     def put_right(self) -> int | None:
+        """Make it so, and return what `put_back` needs; None where there was nothing to do."""
         word: int = self._get()
         if self._register.is_right(word):
             return None
@@ -126,38 +112,26 @@ class _Known(Environment):
         return word
 
     def put_back(self, before: int | None) -> None:
+        """Undo that."""
         if before is not None:
             self._set(self._register.put_back(self._get(), before))
 
 
-class ByNumbers(Environment):
-    """Environment of a processor whose register is not known here: some numbers are computed, and nothing can be
-    changed."""
-
-    def is_right(self) -> bool:
-        with np.errstate(all="ignore"):
-            small = np.full(2, 2.0**-149, dtype=np.float32)
-            kept = (small + small)[0] == np.float32(2.0**-148) and small.astype(np.float64)[0] == 2.0**-149
-            sums = np.array([1.0, 1.0, -1.0]) + np.array([1, 3, -3]) * 2.0**-53
-        return bool(kept and sums.tolist() == [1.0, 1 + 2.0**-51, -1 - 2.0**-51])
-
-    def put_right(self) -> int | None:
-        return None
-
-    def put_back(self, before: int | None) -> None:
-        pass
+def computes_right() -> bool:
+    """Return whether some numbers that this thread computes are those of IEEE 754."""
+    with np.errstate(all="ignore"):
+        small = np.full(2, 2.0**-149, dtype=np.float32)
+        kept = (small + small)[0] == np.float32(2.0**-148) and small.astype(np.float64)[0] == 2.0**-149
+        sums = np.array([1.0, 1.0, -1.0]) + np.array([1, 3, -3]) * 2.0**-53
+    return bool(kept and sums.tolist() == [1.0, 1 + 2.0**-51, -1 - 2.0**-51])
 
 
-def _of_this_processor() -> Environment:
-    name = platform.machine().lower()
-    if name in ("x86_64", "amd64"):
-        return _Known(MXCSR)
-    if name in ("aarch64", "arm64"):
-        return _Known(FPCR)
-    return ByNumbers()
+_REGISTERS = {"x86_64": MXCSR, "amd64": MXCSR, "aarch64": FPCR, "arm64": FPCR}
 
+if (_machine := platform.machine().lower()) not in _REGISTERS:
+    raise ImportError(f"the processor {_machine} is not known here: use one of x86-64 or AArch64")
 
-ENVIRONMENT = _of_this_processor()
+ENVIRONMENT = Environment(_REGISTERS[_machine])
 
 
 @contextmanager

@@ -93,11 +93,10 @@ def _number(ids: Any, places: Any, found: Any, place: Any) -> int:
 
 
 def numbered(ids: I64, count: int) -> tuple[I64, I64]:
-    """ids: int64[n], numbers below `count`. Returns those that occur, ascending, and for every one where it is among
-    them."""
+    """ids: int64[n], numbers below `count`. Returns those that occur, and for every one where it is among them. Where
+    few do, an id may occur several times: to find that out would take longer."""
     if count > 4 * len(ids):
-        found, place = np.unique(ids, return_inverse=True)
-        return found, place
+        return ids, np.arange(len(ids))
     found, place = np.empty(min(count, len(ids)), np.int64), np.empty(len(ids), np.int64)
     occurring = _number(np.ascontiguousarray(ids), np.zeros(count, np.int64), found, place)
     return found[:occurring], place
@@ -254,7 +253,10 @@ def _add_blocks(
     """Adds to `sums` or, if there are none, rounds what becomes of zeros to `out`: at once if buckets are emptied a
     single time for every sum, since they are rounded on the way."""
     at_once = terms <= _TERMS and not len(sums) and rule == _IN_BUCKETS
-    own = np.zeros((0 if len(sums) or at_once else _SUMS, LIMBS + 1), np.int64)
+    longest = 0
+    for block in range(start, stop):
+        longest = max(longest, cuts[block + 1] - cuts[block])
+    own = np.zeros((0 if len(sums) or at_once else longest, LIMBS + 1), np.int64)
     digits, results, spare = _aligned(LIMBS * _LANES), np.empty(_LANES, np.float32), np.empty(1)
     words = spare.view(np.int64)
     # From one run to the next there is an odd number of lines, so that all sets of the cache are used.
@@ -265,9 +267,6 @@ def _add_blocks(
     finite_a, finite_b = np.empty(_SLOTS, np.bool_), np.empty(_SLOTS, np.bool_)
     slot_a, slot_b = np.full(len(origins_a), -1, np.int64), np.full(len(origins_b), -1, np.int64)
     buckets = _aligned(_ROOM * _LANES)
-    longest = 0
-    for block in range(start, stop):
-        longest = max(longest, cuts[block + 1] - cuts[block])
     # As many as whole groups have: what the last ones, of no sum, are from before is added up and forgotten.
     lane_a, lane_b = np.zeros(longest + _LANES, np.int32), np.zeros(longest + _LANES, np.int32)
     for block in range(start, stop):

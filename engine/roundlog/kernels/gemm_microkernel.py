@@ -9,8 +9,6 @@ that loops are compiled for each kind of registers, and kept beside each other.
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -58,7 +56,7 @@ class Tile:
 
 
 TILES = {tile.lanes: tile for tile in (Tile(8, 8, 3), Tile(4, 4, 3), Tile(2, 8, 3))}
-"""By lanes: AVX-512 has 32 registers, AVX2 16, NEON 32."""
+"""By lanes: AVX-512 has 32 registers, AVX2 16, NEON 32. Older processors of x86 take tiles of two lanes, slowly."""
 
 
 def _constant(number: int) -> Any:
@@ -335,29 +333,23 @@ define void @f(ptr %to, <{0} x double> %a, <{0} x double> %b, <{0} x double> %c)
   ret void
 }}
 """
-_INSTRUCTIONS = {8: ("vfmadd", "%zmm"), 4: ("vfmadd", "%ymm"), 2: ("fmla", ".2d")}
+_INSTRUCTIONS = {8: ("vfmadd", "%zmm"), 4: ("vfmadd", "%ymm")}
 """An instruction that multiplies and adds so many numbers, and its registers, in assembly."""
 
 _BY_ATEN = {"AVX512": 8, "AVX2": 4}
 
 
 def fused(machine: llvm.TargetMachine) -> int:
-    """Most FP64 numbers that LLVM multiplies and adds by one instruction of a machine; 0 if there is none."""
+    """Return the most FP64 numbers that LLVM multiplies and adds by one instruction of AVX2 or AVX-512, else 2."""
     for lanes, (name, registers) in _INSTRUCTIONS.items():
         lines = machine.emit_assembly(llvm.parse_assembly(_MULTIPLY_ADD.format(lanes))).splitlines()
         if any(name in line and registers in line for line in lines):
             return lanes
-    return 0
+    return 2
 
 
 @cache
 def tile_lanes() -> int:
-    """Lanes of the tiles that this process multiplies by; 0: none, numpy's BLAS multiplies. ATEN_CPU_CAPABILITY, which
-    decides for torch's kernels, may allow fewer than the processor that numba compiles for has, or none."""
-    if platform.machine().lower() in ("aarch64", "arm64"):
-        # torch has one set of kernels for what every such processor has.
-        allowed = 0 if os.environ.get("ATEN_CPU_CAPABILITY") == "default" else 2
-    else:
-        allowed = _BY_ATEN.get(torch.backends.cpu.get_cpu_capability(), 0)
-    lanes = min(allowed, fused(target_machine())) if allowed else 0
-    return lanes if lanes in TILES else 0
+    """Return the lanes of the tiles that this process multiplies by. ATEN_CPU_CAPABILITY, which decides for torch's
+    kernels, may allow fewer than the processor that numba compiles for has."""
+    return min(_BY_ATEN.get(torch.backends.cpu.get_cpu_capability(), 2), fused(target_machine()))

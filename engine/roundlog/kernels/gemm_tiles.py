@@ -304,7 +304,7 @@ def _given(numbers: F64 | None) -> F64:
 
 
 def certify_part(lanes: int, part: Product, factor: float, out: OutputPlace, batches: int = 1) -> AmbiguousPart:
-    """Sums of products, rounded and marked as `roundlog.kernels.marking.mark_product` does it. The indices of what is
+    """Sums of products, rounded and marked as `roundlog.kernels.marking.mark_flat` does it. The indices of what is
     marked are those in the output's memory, in no order. lanes: of a tile."""
     operands, sizes, scratch_memory = _prepared(lanes, part)
     (rows, columns), types = part.size, (0,) * lanes

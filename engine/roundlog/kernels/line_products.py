@@ -236,7 +236,7 @@ def certify_lines(
     lanes: int, a: torch.Tensor, b: torch.Tensor, block: int, gamma: float, factor: float, out: Words
 ) -> list[AmbiguousPart]:
     """Writes the products of f32 or bf16[B, M, K] and [B, K, N], of which it `takes`, K > 0, to out, row-major, rounded
-    and marked as `roundlog.kernels.marking.mark_product` does it. lanes: of a tile. block: no term goes through more
+    and marked as `roundlog.kernels.marking.mark_flat` does it. lanes: of a tile. block: no term goes through more
     additions than if so many were added up one after the other, and then the sums of such blocks. gamma: bounds are
     this, times the norm of the row, times that of the column."""
     (batches, rows, terms), columns = a.shape, b.shape[2]

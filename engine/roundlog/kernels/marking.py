@@ -25,7 +25,8 @@ TWO_UNITS = 2.0 * 2.0**-53
 ZERO = np.float32(0.0)
 """Added to what is rounded: a zero has no sign."""
 LARGEST = np.float32(np.finfo(np.float32).max)
-_BLOCK = 128
+_BLOCK = 1024
+"""Elements that are looked at twice while they are in the first level of the cache."""
 _SPARSE = 64
 """Places for each marked element from which on they are sorted: a word or more for every one of them."""
 
@@ -107,176 +108,62 @@ def ascending(indices: I64, y: F64, d: F64) -> AmbiguousPart:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _product_rows(
-    y: Any,
-    rows: Any,
-    columns: Any,
-    per: int,
-    factor: float,
-    out: Any,
-    first: int,
-    pitch: int,
-    run: int,
-    skip: int,
-    flags: Any,
-    start: int,
-    stop: int,
-) -> None:
-    width = y.shape[1]
-    for r in range(start, stop):
-        scale = rows[r]
-        column = columns[r // per]
-        line = y[r]
-        at = 0
-        block = 0
-        while at < width:
-            # A block never crosses the end of a run: the output is contiguous only inside.
-            length = min(_BLOCK, width - at, run - at % run)
-            into = first + r * pitch + (at // run) * skip + at % run
-            target = out[into : into + length]
-            source = line[at : at + length]
-            bound = column[at : at + length]
-            marked = 0
-            for c in range(length):
-                v = source[c]
-                reach = scale * bound[c] * factor + abs(v) * TWO_UNITS
-                low = np.float32(v - reach)
-                marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
-                target[c] = low + ZERO
-            flags[r, block] = marked
-            at += length
-            block += 1
+def _longer(array: Any, least: int) -> Any:
+    """The array itself, or a copy, with room for so many elements at least."""
+    if least <= len(array):
+        return array
+    copied = np.empty(max(least, len(array) + len(array) // 2), array.dtype)
+    copied[: len(array)] = array
+    return copied
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _product_marked(
-    y: Any,
-    rows: Any,
-    columns: Any,
-    per: int,
-    factor: float,
-    first: int,
-    pitch: int,
-    run: int,
-    skip: int,
-    flags: Any,
-    indices: Any,
-    values: Any,
-    bounds: Any,
-) -> None:
-    width = y.shape[1]
-    n = 0
-    for r in range(y.shape[0]):
-        scale = rows[r]
-        column = columns[r // per]
-        at = 0
-        block = 0
-        while at < width:
-            length = min(_BLOCK, width - at, run - at % run)
-            if flags[r, block]:
-                into = first + r * pitch + (at // run) * skip + at % run
-                for c in range(length):
-                    v = y[r, at + c]
-                    d = scale * column[at + c]
-                    reach = d * factor + abs(v) * TWO_UNITS
-                    low = np.float32(v - reach)
-                    if low != np.float32(v + reach) or abs(low) > LARGEST:
-                        indices[n] = into + c
-                        values[n] = v
-                        bounds[n] = d
-                        n += 1
-            at += length
-            block += 1
+def mark_block(y: Any, d: Any, size: int, factor: float, out: Any, first: int, near: Any, n: int) -> Any:
+    """Round y[:size], with the bounds d, to out[first:], and write down what is marked behind the n elements in near.
+    Returns near, longer if there was no room, and n. y is read a second time only if something is marked."""
+    target = out[first : first + size]
+    marked = 0
+    for i in range(size):
+        v = y[i]
+        reach = d[i] * factor + abs(v) * TWO_UNITS
+        low = np.float32(v - reach)
+        marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
+        target[i] = low + ZERO
+    if marked == 0:
+        return near, n
+    indices, values, bounds = near
+    indices, values, bounds = _longer(indices, n + marked), _longer(values, n + marked), _longer(bounds, n + marked)
+    for i in range(size):
+        v = y[i]
+        reach = d[i] * factor + abs(v) * TWO_UNITS
+        low = np.float32(v - reach)
+        if low != np.float32(v + reach) or abs(low) > LARGEST:
+            indices[n], values[n], bounds[n] = first + i, v, d[i]
+            n += 1
+    return (indices, values, bounds), n
 
 
-def mark_product(
-    y: F64,
-    rows: F64,
-    columns: F64,
-    factor: float,
-    out: F32,
-    *,
-    first: int = 0,
-    pitch: int | None = None,
-    run: int | None = None,
-    skip: int = 0,
-) -> AmbiguousPart:
-    """y: float64[R, C]; rows: float64[R]; columns: float64[Q, C], Q divides R: d[r, c] is the product of rows[r] and
-    columns[r // (R / Q), c].
-
-    Writes the rounded element [r, c] to out (flat float32) at first + r * pitch + (c // run) * skip + c % run; pitch
-    and run are C if they are not given. The marked elements come in the order of y, with these indices."""
-    total, width = y.shape
-    pitch, run = width if pitch is None else pitch, max(1, width if run is None else run)
-    per = max(1, total // max(1, columns.shape[0]))
-    flags = np.zeros((total, -(-width // run) * -(-run // _BLOCK)), dtype=np.uint8)
-    in_parts(
-        lambda start, stop: _product_rows(
-            y, rows, columns, per, factor, out, first, pitch, run, skip, flags, start, stop
-        ),
-        total,
-        y.size,
-    )
-    count = int(flags.sum(dtype=np.int64))
-    near = AmbiguousPart(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
-    if count:
-        _product_marked(y, rows, columns, per, factor, first, pitch, run, skip, flags, near.indices, near.y, near.d)
-    return near
+@njit(cache=True, nogil=True, error_model="numpy")
+def nothing_marked() -> Any:
+    """What `mark_block` begins with."""
+    return np.empty(0, np.int64), np.empty(0), np.empty(0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _flat_blocks(
-    y: Any, d: Any, relative: float, absolute: float, factor: float, out: Any, flags: Any, start: int, stop: int
-) -> None:
-    for block in range(start, stop):
-        first, last = block * _BLOCK, min((block + 1) * _BLOCK, len(y))
-        source, target = y[first:last], out[first:last]
-        marked = 0
+    y: Any, d: Any, relative: float, absolute: float, factor: float, out: Any, start: int, stop: int
+) -> Any:
+    near, n, own = nothing_marked(), 0, np.empty(_BLOCK)
+    for first in range(start * _BLOCK, min(stop * _BLOCK, len(y)), _BLOCK):
+        values = y[first : first + _BLOCK]
+        bound = own
         if len(d):
-            bound = d[first:last]
-            for i in range(last - first):
-                v = source[i]
-                reach = bound[i] * factor + abs(v) * TWO_UNITS
-                low = np.float32(v - reach)
-                marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
-                target[i] = low + ZERO
+            bound = d[first : first + _BLOCK]
         else:
-            for i in range(last - first):
-                v = source[i]
-                reach = (abs(v) * relative + absolute) * factor + abs(v) * TWO_UNITS
-                low = np.float32(v - reach)
-                marked += (low != np.float32(v + reach)) | (abs(low) > LARGEST)
-                target[i] = low + ZERO
-        flags[block] = marked
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _flat_marked(
-    y: Any,
-    d: Any,
-    relative: float,
-    absolute: float,
-    factor: float,
-    flags: Any,
-    base: int,
-    indices: Any,
-    values: Any,
-    bounds: Any,
-) -> None:
-    n = 0
-    for block in range(len(flags)):
-        if flags[block] == 0:
-            continue
-        for i in range(block * _BLOCK, min((block + 1) * _BLOCK, len(y))):
-            v = y[i]
-            bound = d[i] if len(d) else abs(v) * relative + absolute
-            reach = bound * factor + abs(v) * TWO_UNITS
-            low = np.float32(v - reach)
-            if low != np.float32(v + reach) or abs(low) > LARGEST:
-                indices[n] = base + i
-                values[n] = v
-                bounds[n] = bound
-                n += 1
+            for i in range(len(values)):
+                bound[i] = abs(values[i]) * relative + absolute
+        near, n = mark_block(values, bound, len(values), factor, out, first, near, n)
+    return near[0][:n], near[1][:n], near[2][:n]
 
 
 _NO_BOUNDS = np.zeros(0, dtype=np.float64)
@@ -284,18 +171,14 @@ _NO_BOUNDS = np.zeros(0, dtype=np.float64)
 
 def mark_flat(
     y: F64, d: F64 | None, factor: float, out: F32, *, first: int = 0, relative: float = 0.0, absolute: float = 0.0
-) -> AmbiguousPart:
+) -> list[AmbiguousPart]:
     """y: float64[n]; d: float64[n], or None for d = |y| * relative + absolute. Writes the rounded elements to out
-    (float32[n]); the marked ones' indices count from `first`."""
-    bounds = _NO_BOUNDS if d is None else d
-    flags = np.zeros(-(-len(y) // _BLOCK), dtype=np.uint8)
-    in_parts(
-        lambda start, stop: _flat_blocks(y, bounds, relative, absolute, factor, out, flags, start, stop),
-        len(flags),
-        y.size,
-    )
-    count = int(flags.sum(dtype=np.int64))
-    near = AmbiguousPart(np.empty(count, dtype=np.int64), np.empty(count), np.empty(count))
-    if count:
-        _flat_marked(y, bounds, relative, absolute, factor, flags, first, near.indices, near.y, near.d)
-    return near
+    (float32[n]); the marked ones' indices count from `first`. Part by part of y, in any order."""
+    bounds, found = _NO_BOUNDS if d is None else d, list[AmbiguousPart]()
+
+    def part(start: int, stop: int) -> None:
+        indices, *more = _flat_blocks(y, bounds, relative, absolute, factor, out, start, stop)
+        found.append(AmbiguousPart(indices + first, *more))
+
+    in_parts(part, -(-len(y) // _BLOCK), y.size)
+    return found

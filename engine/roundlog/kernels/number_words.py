@@ -44,6 +44,22 @@ def words_of(x: torch.Tensor) -> Words:
     return words
 
 
+def storage_of(x: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Return the memory that an FP32 CPU tensor lies in, flat: x[0] is at x.storage_offset(), x[1] at x.stride(0) from
+    it."""
+    flat: npt.NDArray[np.float32] = _whole(x).numpy()
+    return flat
+
+
+def words_around(x: torch.Tensor) -> Words:
+    """Return `storage_of` for a tensor of FP32 or BF16, as `words_of` does."""
+    return words_of(_whole(x))
+
+
+def _whole(x: torch.Tensor) -> torch.Tensor:
+    return torch.as_strided(x.detach(), (x.untyped_storage().nbytes() // x.itemsize,), (1,), 0)
+
+
 def holds_bf16(x: Any) -> bool:
     """Whether an array's numbers are of BF16; x: its type for numba."""
     return bool(x.dtype == types.uint16)

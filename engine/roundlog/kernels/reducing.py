@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from roundlog.kernels.elementary import longer, of_word
-from roundlog.kernels.marking import LARGEST, TWO_UNITS, ZERO, AmbiguousPart
+from roundlog.kernels.elementary import of_word
+from roundlog.kernels.marking import AmbiguousPart, mark_block, nothing_marked
 from roundlog.kernels.threads import in_parts
 
 F64 = npt.NDArray[np.float64]
@@ -223,48 +223,26 @@ def bound_sums(magnitude: F64, least: I64, finest: I64, gamma: float) -> F64:
     return d
 
 
-@njit(inline="always")
-def _ends(y: float, d: float, factor: float) -> Any:
-    """The ends of an interval, rounded. A sum that is exact is rounded itself, on a tie too."""
-    exact = (d == 0.0) & (abs(y) < np.inf)
-    reach = 0.0 if exact else d * factor + abs(y) * TWO_UNITS
-    low, high = np.float32(y - reach), np.float32(y + reach)
-    return low, (low != high) | ((abs(low) > LARGEST) & (not exact))
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def _mark_sums(
     total: Any, magnitude: Any, bits: Any, gamma: float, factor: float, out: Any, start: int, stop: int
 ) -> Any:
     """Indices, values and bounds of the marked sums."""
     least, places = bits[0], bits[1]
-    d = np.empty(_COLUMNS)
-    n = 0
-    indices, values, bounds = np.empty(0, np.int64), np.empty(0), np.empty(0)
+    d, near, n = np.empty(_COLUMNS), nothing_marked(), 0
     for first in range(start, stop, _COLUMNS):
         size = min(_COLUMNS, stop - first)
-        marked = 0
         for i in range(size):
             # The last place that a significand with this fraction uses, 1 to 2^23.
             fraction = np.int32((places[first + i] & 0x7FFFFF) | 0x800000)
             d[i] = _bound(magnitude[first + i], np.int64(least[first + i]), fraction & -fraction, gamma)
-            low, near = _ends(total[first + i], d[i], factor)
-            marked += near
-            out[first + i] = low + ZERO
-        if marked == 0:
-            continue
-        indices, values, bounds = longer(indices, n + marked), longer(values, n + marked), longer(bounds, n + marked)
-        for i in range(size):
-            if _ends(total[first + i], d[i], factor)[1]:
-                indices[n], values[n], bounds[n] = first + i, total[first + i], d[i]
-                n += 1
-    return indices[:n], values[:n], bounds[:n]
+        near, n = mark_block(total[first : first + size], d, size, factor, out, first, near, n)
+    return near[0][:n], near[1][:n], near[2][:n]
 
 
 def mark_sums(sums: Sums, gamma: float, factor: float, out: F32) -> list[AmbiguousPart]:
     """Bounds sums as `bound_sums` does, rounds them to out (float32[n], n of them, in order), and marks them as
-    `roundlog.kernels.marking` does, but not those that are exact, which are rounded themselves. Part by part, in any
-    order."""
+    `roundlog.kernels.marking` does. Part by part, in any order."""
     total, magnitude, bits = sums.total.reshape(-1), sums.magnitude.reshape(-1), sums.bits.reshape(2, -1)
     found: list[AmbiguousPart] = []
     in_parts(

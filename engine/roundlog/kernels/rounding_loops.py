@@ -1,5 +1,5 @@
-"""Deciding the elements in doubt: the ends of their error intervals, what a log says of them, and their sums, all in
-FP32 and in one loop, because they are few and a library call costs more than they do."""
+"""Deciding the elements in doubt: the ends of their error intervals and what a log says of them, all in FP32 and in one
+loop, because they are few and a library call costs more than they do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def ends(y: F64, d: F64, factor: float) -> tuple[F32, F32]:
 
 
 _MAGNITUDE = 0x7FFFFFFF
-_INFINITY = 0x7F800000
 
 
 @njit(inline="always")
@@ -112,62 +111,6 @@ def write_down(right: F32, upper: F32, two: Bool) -> tuple[U8, U32]:
     decisions, values = np.empty(len(right), np.uint8), np.empty(len(right), np.uint32)
     count = _write_down(right, upper, two, decisions, values)
     return decisions, values[:count]
-
-
-@njit(inline="always")
-def _round_pair(h: float, rest: float, error: float, unit: float, spare: Any, words: Any) -> Any:
-    limit = 2.0**128
-    finite = abs(h) < np.inf
-    nearest = np.float32(h if finite else 0.0) + ZERO
-    spare[0] = nearest
-    o = ordinal(np.int64(words[0]))
-    for side in range(2):
-        moved = min(max(o + 2 * side - 1, -_INFINITY), _INFINITY)
-        words[side] = np.int32(moved if moved >= 0 else -moved - 2**31)
-    lower, upper = spare[0], spare[1]
-    middle = min(max(np.float64(nearest), -limit), limit)
-    below = (min(max(np.float64(lower), -limit), limit) + middle) / 2
-    above = (middle + min(max(np.float64(upper), -limit), limit)) / 2
-    to_below, to_above = (h - below) + rest, (above - h) - rest
-    slack = error + 4 * unit * (abs(rest) + min(abs(h - below), abs(above - h)) * unit)
-    told = abs(to_below) > slack and abs(to_above) > slack and abs(nearest) < np.inf
-    exact = error == 0.0 and rest == 0.0
-    undecided = not (finite and (told or exact))
-    return (lower if to_below < 0 else upper if to_above < 0 else nearest) + ZERO, undecided
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _round_pairs(high: Any, low: Any, error: Any, unit: float, out: Any, undecided: Any, spare: Any) -> None:
-    words = spare.view(np.int32)
-    for i in range(len(high)):
-        out[i], undecided[i] = _round_pair(high[i], low[i], error[i], unit, spare, words)
-
-
-def round_pairs(high: F64, low: F64, error: F64, unit: float) -> tuple[F32, Bool]:
-    """`roundlog.arithmetic.exact_sums.round_double_double` to 32 bits, bit for bit where it decides; unit: 2^-53."""
-    out, undecided = np.empty(len(high), np.float32), np.empty(len(high), np.bool_)
-    _round_pairs(high, low, error, unit, out, undecided, np.empty(2, np.float32))
-    return out, undecided
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _round_sums(
-    total: Any, errors: Any, magnitude: Any, slack: float, unit: float, out: Any, undecided: Any, spare: Any
-) -> None:
-    words = spare.view(np.int32)
-    for i in range(len(total)):
-        high = total[i] + errors[i]
-        t = high - total[i]
-        low = (total[i] - (high - t)) + (errors[i] - t)
-        out[i], undecided[i] = _round_pair(high, low, slack * magnitude[i], unit, spare, words)
-
-
-def round_sums(total: F64, errors: F64, magnitude: F64, terms: int, unit: float) -> tuple[F32, Bool]:
-    """`round_pairs` of `roundlog.arithmetic.exact_sums.double_double`, in one loop."""
-    out, undecided = np.empty(len(total), np.float32), np.empty(len(total), np.bool_)
-    slack = (2.0 * terms) * unit
-    _round_sums(total, errors, magnitude, slack, unit, out, undecided, np.empty(2, np.float32))
-    return out, undecided
 
 
 CERTAIN, FOLLOWED, CONTRADICTED, SAMPLED, IMPOSSIBLE, MISSING = range(6)

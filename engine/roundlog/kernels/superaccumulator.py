@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from roundlog.kernels.summing import slots_of
 from roundlog.kernels.threads import in_parts
 from roundlog.number_format import Format
 
@@ -186,45 +185,17 @@ def add_terms(sums: I64, terms: F64) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _add_numbers(memory: Any, first: Any, step: int, terms: int, sums: Any, start: int, stop: int) -> None:
-    buckets = np.zeros((4, 32), np.int64)
-    for r in range(start, stop):
-        for t in range(terms):
-            bits = np.int64(memory[first[r] + t * step])
-            exponent = (bits >> 23) & 0xFF
-            if exponent == 0xFF:
-                sums[r, NOTE] |= note_of(_special(bits))
-                continue
-            normal = 1 if exponent > 0 else 0
-            exponent -= normal
-            magnitude = ((bits & 0x7FFFFF) | (normal << 23)) << (exponent & 7)
-            # Neighbours go to different buckets, and do not wait for each other.
-            buckets[np.uint64(t & 3), np.uint64(exponent >> 3)] += -magnitude if bits & 0x80000000 else magnitude
-        for i in range(32):
-            v = (buckets[0, i] + buckets[1, i]) + (buckets[2, i] + buckets[3, i])
-            _add_at(sums[r], v, 8 * i - 149 - LAST_PLACE)
-        buckets[:] = 0
-        _carry(sums[r])
-
-
-def add_numbers(sums: I64, memory: F32, first: I64, step: int, terms: int) -> None:
-    """sums: int64[n, LIMBS + 1]; adds to each, r, the FP32 numbers memory[first[r] + t * step], t < terms <= 2^30."""
-    words = memory.view(np.uint32)
-    in_parts(
-        lambda start, stop: _add_numbers(words, first, step, terms, sums, start, stop), len(sums), len(sums) * terms * 4
-    )
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _add_placed(x: Any, index: Any, size: int, slots: Any, sums: Any) -> None:
+def _add_placed(x: Any, index: Any, size: int, elements: Any, order: Any, sums: Any) -> None:
+    """elements: ascending; order: the sum of each."""
     for outer in range(x.shape[0]):
         for t in range(x.shape[1]):
             for within in range(x.shape[2]):
                 place = index[outer, t, within]
                 if 0 <= place < size:
-                    r = slots[(outer * size + place) * x.shape[2] + within]
-                    if r >= 0:
-                        _add_number(sums[r], np.int64(x[outer, t, within]))
+                    element = (outer * size + place) * x.shape[2] + within
+                    at = np.searchsorted(elements, element)
+                    if at < len(elements) and elements[at] == element:
+                        _add_number(sums[order[at]], np.int64(x[outer, t, within]))
     for r in range(len(sums)):
         _carry(sums[r])
 
@@ -243,8 +214,8 @@ def _add_number(sums: Any, bits: Any) -> None:
 def add_placed(sums: I64, x: F32, index: I64, size: int, elements: I64) -> None:
     """x: float32[A, K, B], index: int64[A, K, B]; elements: int64[n], flat indices of an output [A, size, B],
     each once. Adds to each sum, for the element [a, j, b], the x[a, k, b] with index[a, k, b] = j."""
-    slots = slots_of(elements, len(x) * size * x.shape[2])
-    _add_placed(np.ascontiguousarray(x).view(np.uint32), index, size, slots, sums)
+    order = np.argsort(elements)
+    _add_placed(np.ascontiguousarray(x).view(np.uint32), index, size, elements[order], order, sums)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -339,7 +339,7 @@ def tensor_core_product(a: torch.Tensor, b: torch.Tensor, arithmetic: GroupArith
     result = empty((segments, *a.shape[:-2], rows, columns), torch.float32)
     if result.numel() == 0:
         return TensorCoreSums(result, np.empty(0, dtype=np.int64), 0)
-    lanes, format = tile_lanes() or 2, _FORMATS[a.dtype]
+    lanes, format = tile_lanes(), _FORMATS[a.dtype]
     batches = _batches_of(a), _batches_of(b)
     operands = (
         _words_of(a),

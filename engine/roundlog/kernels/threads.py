@@ -6,16 +6,12 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property
 from itertools import count, pairwise
-from typing import Any
 
 import torch
-from threadpoolctl import ThreadpoolController
 
 from roundlog.kernels.environment import ENVIRONMENT
 
@@ -160,7 +156,7 @@ def in_parts(work: Callable[[int, int], None], items: int, elements: int) -> Non
 
 def one_by_one(work: Callable[[int], None], items: int, elements: int) -> None:
     """Call work(i) for every i < items, whichever thread is free taking the next one; what a call starts in its turn
-    stays on its thread, matrix products of numpy included. Raises what a call raises."""
+    stays on its thread. Raises what a call raises."""
     threads = threads_for(items, elements)
     following = count()
 
@@ -174,32 +170,26 @@ def one_by_one(work: Callable[[int], None], items: int, elements: int) -> None:
         finally:
             _OWN.busy = before
 
-    with _BLAS.on_one_thread():
-        _share([some] * threads)
+    _share([some] * threads)
 
 
 @contextmanager
 def own_threads() -> Iterator[None]:
-    """While this lasts, the kernels' threads are the only ones: torch and numpy compute on the thread that calls them.
-    The kernels use as many as torch was set to. Both settings are the process's."""
-    with _TORCH.on_one_thread(), _BLAS.on_one_thread():
+    """While this lasts, the kernels' threads are the only ones: torch computes on the thread that calls it. The kernels
+    use as many as torch was set to. The setting is the process's."""
+    with _TORCH.on_one_thread():
         yield
 
 
-class _Library(ABC):
-    """A library with threads of its own, and how many users need it to do without."""
+class _Torch:
+    """Number of torch's threads, and how many users need it to do with one."""
+
+    threads = 0
+    """Threads that torch was set to; 0 while nobody does."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-
-    @abstractmethod
-    def rest(self) -> None:
-        """Make the setting."""
-
-    @abstractmethod
-    def resume(self) -> None:
-        """Take it back."""
 
     @contextmanager
     def on_one_thread(self) -> Iterator[None]:
@@ -207,44 +197,16 @@ class _Library(ABC):
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self.rest()
+                self.threads = torch.get_num_threads()
+                torch.set_num_threads(1)
         try:
             yield
         finally:
             with self._lock:
                 self._users -= 1
                 if not self._users:
-                    self.resume()
+                    torch.set_num_threads(self.threads)
+                    self.threads = 0
 
 
-class _Torch(_Library):
-    threads = 0
-    """Threads that torch was set to; 0 while it is not resting."""
-
-    def rest(self) -> None:
-        self.threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def resume(self) -> None:
-        torch.set_num_threads(self.threads)
-        self.threads = 0
-
-
-class _Blas(_Library):
-    """numpy's."""
-
-    @cached_property
-    def _libraries(self) -> list[Any]:
-        return list(ThreadpoolController().select(user_api="blas").lib_controllers)
-
-    def rest(self) -> None:
-        self._before = [library.get_num_threads() for library in self._libraries]
-        for library in self._libraries:
-            library.set_num_threads(1)
-
-    def resume(self) -> None:
-        for library, threads in zip(self._libraries, self._before, strict=True):
-            library.set_num_threads(threads)
-
-
-_TORCH, _BLAS = _Torch(), _Blas()
+_TORCH = _Torch()

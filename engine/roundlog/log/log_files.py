@@ -2,14 +2,11 @@
 
 All bytes that are read are hostile until checked. Opening a file checks its frame: the run that it belongs to, every
 length and offset, the log root and the checksum. Reading a step checks that step's bytes against its leaf hash, and
-decodes them within the bounds of the program. The log of one checkpoint interval is written while the next step is
-computed.
+decodes them within the bounds of the program. The log of one checkpoint interval is written step by step.
 """
 
 import os
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
@@ -215,8 +212,6 @@ class LogReader:
 
 
 _COMPRESSION_LEVEL = 3
-_MAX_PENDING = 2
-"""Steps in memory that are not on disk yet; `append` waits when there are more."""
 
 
 class ClosedLog(NamedTuple):
@@ -227,7 +222,7 @@ class ClosedLog(NamedTuple):
 
 
 class LogWriter:
-    """The log file at `path`, written by a thread of its own and renamed to `path` when it is whole.
+    """The log file at `path`, renamed to that when it is whole.
 
     Used as a context manager it closes at the end of the block, and leaves no file if the block raises. One
     that is abandoned (or whose process dies) leaves no file at `path` either.
@@ -250,16 +245,13 @@ class LogWriter:
         self._offsets: list[int] = []
         self._segments: list[SegmentHeader] = []
         self._compressor = zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rounding log")
-        self._pending: deque[Future[None]] = deque()
         self._next_step = header.first_step
         self._closed: ClosedLog | None = None
 
     def append(self, step: int, step_log: Mapping[int, Any]) -> None:
-        """Hands over the log of the next step, entries by operator index, or what another format has for them; its
-        arrays have to stay as they are from now on.
+        """Writes the log of the next step, entries by operator index, or what another format has for them.
 
-        Raises LogError if it is not the next step, or an earlier step could not be written.
+        Raises LogError if it is not the next step, or it cannot be written; no file is left then.
         """
         if self._file.closed:
             raise LogError(self.path, None, "is closed")
@@ -267,23 +259,36 @@ class LogWriter:
             self.abort()
             raise LogError(self.path, None, f"step {step} is not the step that this log needs next")
         self._next_step += 1
-        self._pending.append(self._thread.submit(self._write, step, lambda: self._form.encode(step_log)))
-        self._wait(_MAX_PENDING)
+        try:
+            plain = self._form.encode(step_log)
+            compressed = self._compressor.compress(plain)
+            segment = SegmentHeader(step, len(plain), len(compressed), leaf_hash(compressed))
+            self._offsets.append(self._file.tell())
+            self._segments.append(segment)
+            self._file.write(segment.pack())
+            self._file.write(compressed)
+        except PayloadError as error:
+            self.abort()
+            raise LogError(self.path, None, f"step {step}: {error}") from error
+        except OSError as error:
+            self.abort()
+            raise LogError(self.path, None, f"cannot be written: {error.strerror}") from error
+        except BaseException:
+            self.abort()
+            raise
 
     def close(self) -> ClosedLog:
         """Writes the footer and gives the file its name, durably. A second call returns the same.
 
-        Raises LogError if steps are missing or a step could not be written; no file is left then.
+        Raises LogError if steps are missing or it cannot be written; no file is left then.
         """
         if self._closed is not None:
             return self._closed
         if self._file.closed:
             raise LogError(self.path, None, "is closed")
-        self._wait(0)
         if (missing := self.header.first_step + self.header.steps - self._next_step) > 0:
             self.abort()
             raise LogError(self.path, None, f"lacks its last {missing} of {self.header.steps} steps")
-        self._thread.shutdown()
         footer, root = pack_footer(self.header, self._offsets, self._segments)
         try:
             self._file.write(footer)
@@ -300,7 +305,6 @@ class LogWriter:
         """Gives up, and removes what has been written. Does nothing once the log is closed."""
         if self._closed is not None:
             return
-        self._thread.shutdown(cancel_futures=True)
         with suppress(OSError):  # of a full disk, for instance, which is why the log is given up
             self._file.close()
         self._partial.unlink(missing_ok=True)
@@ -315,29 +319,3 @@ class LogWriter:
             self.close()
         else:
             self.abort()
-
-    def _wait(self, pending: int) -> None:
-        while len(self._pending) > pending:
-            try:
-                self._pending.popleft().result()
-            except PayloadError as error:
-                self.abort()
-                raise LogError(self.path, None, str(error)) from error
-            except OSError as error:
-                self.abort()
-                raise LogError(self.path, None, f"cannot be written: {error.strerror}") from error
-            except BaseException:
-                self.abort()
-                raise
-
-    def _write(self, step: int, encode: Callable[[], bytes]) -> None:
-        try:
-            plain = encode()
-        except PayloadError as error:
-            raise PayloadError(f"step {step}: {error}") from error
-        compressed = self._compressor.compress(plain)
-        segment = SegmentHeader(step, len(plain), len(compressed), leaf_hash(compressed))
-        self._offsets.append(self._file.tell())
-        self._segments.append(segment)
-        self._file.write(segment.pack())
-        self._file.write(compressed)

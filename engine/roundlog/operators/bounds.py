@@ -12,7 +12,7 @@ import torch
 from roundlog.arithmetic import round_interval
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import has_kernels
-from roundlog.kernels.marking import LARGEST, AmbiguousPart, ascending, mark_flat, mark_product
+from roundlog.kernels.marking import LARGEST, AmbiguousPart, ascending, mark_flat
 from roundlog.kernels.scratch import empty
 from roundlog.number_format import FLOAT32, Format
 
@@ -65,6 +65,11 @@ class ProductBound(Bound):
         rows = self.rows[row : -(-last // width)]
         return (rows[:, None] * self.columns).view(-1)[first - row * width : last - row * width]
 
+    def whole(self, y: torch.Tensor) -> torch.Tensor:
+        if not y.numel():
+            return torch.empty_like(y)
+        return (self.rows.reshape(len(self.columns), -1, 1) * self.columns[:, None]).reshape(y.shape)
+
 
 @dataclass(frozen=True, slots=True)
 class FullBound(Bound):
@@ -74,6 +79,12 @@ class FullBound(Bound):
 
     def at(self, indices: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return self.d[indices]
+
+    def of_range(self, first: int, y: torch.Tensor) -> torch.Tensor:
+        return self.d[first : first + len(y)]
+
+    def whole(self, y: torch.Tensor) -> torch.Tensor:
+        return self.d.view(y.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +147,24 @@ def _mark(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Am
     return mark_by_reference(y, bound, scale)
 
 
+_PIECE = 1 << 20
+"""Elements that are marked at once, so that bounds never take as much memory as the output."""
+
+
 def _mark_by_loops(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """`mark` by the kernels for the CPU; y is not empty."""
-    factor = interval_factor(scale)
-    flat = y.contiguous().reshape(-1).numpy()
+    factor, flat = interval_factor(scale), y.contiguous().view(-1)
     rounded = empty(y.shape, torch.float32)
     out = rounded.view(-1).numpy()
-    if isinstance(bound, ProductBound):
-        rows, columns = bound.rows.numpy(), bound.columns.contiguous().numpy()
-        near = mark_product(flat.reshape(len(rows), columns.shape[1]), rows, columns, factor, out)
-    elif isinstance(bound, RelativeBound):
-        near = mark_flat(flat, None, factor, out, relative=bound.relative, absolute=bound.absolute)
-    elif isinstance(bound, FullBound):
-        near = mark_flat(flat, bound.d.contiguous().numpy(), factor, out)
-    else:
-        return mark_by_reference(y, bound, scale)
-    return rounded, Ambiguous.collect([near])
+    if isinstance(bound, RelativeBound):
+        found = mark_flat(flat.numpy(), None, factor, out, relative=bound.relative, absolute=bound.absolute)
+        return rounded, Ambiguous.collect(found)
+    found = []
+    for first in range(0, len(flat), _PIECE):
+        some = flat[first : first + _PIECE]
+        d = bound.of_range(first, some).contiguous()
+        found += mark_flat(some.numpy(), d.numpy(), factor, out[first : first + _PIECE], first=first)
+    return rounded, Ambiguous.collect(found)
 
 
 def mark_by_triton(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.Tensor, Ambiguous]:
@@ -161,14 +174,10 @@ def mark_by_triton(y: torch.Tensor, bound: Bound, scale: float) -> tuple[torch.T
 
     factor = interval_factor(scale)
     flat = y.contiguous().view(-1)
-    if isinstance(bound, ProductBound):
-        rounded, near = kernels.mark_product(flat, bound.rows.contiguous(), bound.columns.contiguous(), factor)
-    elif isinstance(bound, RelativeBound):
+    if isinstance(bound, RelativeBound):
         rounded, near = kernels.mark_flat(flat, None, factor, relative=bound.relative, absolute=bound.absolute)
-    elif isinstance(bound, FullBound):
-        rounded, near = kernels.mark_flat(flat, bound.d.contiguous(), factor)
     else:
-        return mark_by_reference(y, bound, scale)
+        rounded, near = kernels.mark_flat(flat, bound.whole(flat).contiguous(), factor)
     return rounded.view(y.shape), Ambiguous(*near)
 
 

@@ -1,6 +1,6 @@
 """Contractions: sums of products of two FP32 or BF16 tensors. What they share, and the matrix product.
 
-Kernels run in FP64 with the vendor's BLAS. Products of FP32 numbers are exact there, so every kernel that really
+Kernels add in FP64, on devices the vendor's BLAS. Products of FP32 numbers are exact there, so every kernel that really
 adds the products up, in whatever order, errs by at most gamma_K * sum |a_k b_k| <= gamma_K * ||a|| * ||b||
 (Cauchy and Schwarz).
 """
@@ -19,17 +19,14 @@ import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic import as_float32, round_sums
-from roundlog.arithmetic.exact_sums import round_sums_of
 from roundlog.arithmetic.formats import interval_factor
-from roundlog.kernels import exact_products, gemm_microkernel, has_kernels
+from roundlog.kernels import exact_products, has_kernels
 from roundlog.kernels.exact_products import Runs, numbered
+from roundlog.kernels.number_words import storage_of
 from roundlog.kernels.reducing import square_columns, square_rows
-from roundlog.kernels.summing import lines_of, locate, sum_products
-from roundlog.kernels.to_f64 import storage_of
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference
 from roundlog.operators.cpu.gemm import certify_product, sum_product
-from roundlog.operators.cpu.gemm_blas import PANEL
 from roundlog.operators.exact_lines import (
     ExactOrProductBound,
     measure_operands,
@@ -53,7 +50,6 @@ from roundlog.operators.summation import (
     blocked_gamma,
     blocks,
     check_terms,
-    decide,
     exact_bytes,
     longest_block,
     parts_keep_chain,
@@ -62,12 +58,6 @@ from roundlog.program import ProgramError, TensorType
 
 Index = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
-
-
-MANY = 256
-_SHARED = 16
-"""Outputs in doubt go to superaccumulators at once, without double-double sums before, if they are at least MANY, and
-at least one in `_SHARED` of all outputs."""
 
 
 LINES_AT_ONCE = 1 << 20
@@ -106,10 +96,6 @@ class Contraction(Inexact):
     moved_a_term: ClassVar[int] = 24
     """Bytes that `listed` moves between a device and the CPU for every product: two indices there, and it back."""
 
-    @abstractmethod
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        """The chosen elements of the output as `roundlog.kernels.summing` sums; inputs on the CPU."""
-
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
@@ -122,17 +108,7 @@ class Contraction(Inexact):
             if len(chosen) * terms * self.moved_a_term < 4 * (a.numel() + b.numel()):
                 return torch.from_numpy(self._exact_by_reads(a, b, attributes, chosen, format))
             a, b = a.cpu(), b.cpu()
-
-        def exactly(some: Index) -> npt.NDArray[np.float32]:
-            return exact_products.round_products(*self.runs([a, b], attributes, some), format)
-
-        # If few are chosen, every run is read for a single sum, and a superaccumulator takes longer.
-        outputs = prod(self.output_shape((tuple(a.shape), tuple(b.shape)), attributes))
-        if len(chosen) >= MANY and _SHARED * len(chosen) >= outputs:
-            return torch.from_numpy(exactly(chosen))
-        return torch.from_numpy(
-            decide(chosen, lambda some: round_sums_of(*self.sums([a, b], attributes, some), terms, format), exactly)
-        )
+        return torch.from_numpy(exact_products.round_products(*self.runs([a, b], attributes, chosen), format))
 
     @abstractmethod
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
@@ -227,10 +203,7 @@ class MatMul(Contraction, Summation):
         return shape_of_product(*shapes)
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
-        if not gemm_microkernel.tile_lanes():
-            return super().workspace(inputs, attributes, output)
-        # Products of BF16 by tiles read their operands as they are, or copy them with terms side by side; others read
-        # FP32.
+        # Products of BF16 read their operands as they are, or copy them with terms side by side; others read FP32.
         short, products = (
             all(kind.dtype.is_short for kind in inputs),
             exact_bytes(output.numel, inputs[0].shape[-1], 128),
@@ -260,11 +233,7 @@ class MatMul(Contraction, Summation):
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
         lines = measure_operands(a, b)
-        # With BLAS, every thread holds a whole product of its own: too much memory for a large one.
-        fits = a.ndim == 2 and (gemm_microkernel.tile_lanes() or a.shape[0] * b.shape[1] <= 2 * PANEL)
-        if fits and a.device.type == "cpu" and a.numel() and b.numel():
-            if not gemm_microkernel.tile_lanes():
-                a, b = as_float32(a), as_float32(b)
+        if a.ndim == 2 and a.device.type == "cpu" and a.numel() and b.numel():
             y, *squared_norms = sum_product(a, b)
             return y, (*squared_norms, *lines)
         return blocked_product(a, b), (row_energies(a), column_energies(b), *lines)
@@ -294,8 +263,6 @@ class MatMul(Contraction, Summation):
             return None
         if a.device.type != "cpu":
             return self._certified_in_stages(a, b, scale) if has_kernels(a.device) else None
-        if not gemm_microkernel.tile_lanes():
-            return None
         rounded, marked = self._certified(a, b, scale)
         return rounded, refine_products(marked, a, b)
 
@@ -348,22 +315,11 @@ class MatMul(Contraction, Summation):
             found.append(super().exact([lines, others], attributes, torch.arange(len(some)), format))
         return torch.cat(found)
 
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        a, b = map(as_float32, inputs)
-        # Where the sums of the chosen elements begin in the memory of a and of b: nothing is copied.
-        if a.ndim == 3:
-            sizes = (a.shape[0], a.shape[1], b.shape[2])
-            of_a, of_b = (a.stride(0), a.stride(1), 0), (b.stride(0), 0, b.stride(2))
-        else:
-            sizes, of_a, of_b = (1, a.shape[0], b.shape[1]), (0, a.stride(0), 0), (0, 0, b.stride(1))
-        first_a = locate(elements, sizes, of_a, int(a.storage_offset()))
-        first_b = locate(elements, sizes, of_b, int(b.storage_offset()))
-        return sum_products(storage_of(a), storage_of(b), first_a, a.stride(-1), first_b, b.stride(-2), a.shape[-1])
-
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
         a, b = (as_float32(x if x.ndim == 3 else x[None]) for x in inputs)
         rows, columns = a.shape[1], b.shape[2]
-        line, column = lines_of(elements, rows, columns)
+        line, column = np.divmod(elements, columns)
+        column += line // rows * columns
         lines, of_a = numbered(line, len(a) * rows)
         others, of_b = numbered(column, len(b) * columns)
         first_a = int(a.storage_offset()) + lines // rows * a.stride(0) + lines % rows * a.stride(1)

@@ -14,12 +14,9 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from roundlog.kernels import convolution_sums
-from roundlog.kernels.convolution_sums import sum_forward, sum_input, sum_weight
 from roundlog.kernels.exact_products import Runs
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.contraction import (
-    F64,
     Contraction,
     Index,
     blocked_product,
@@ -27,7 +24,7 @@ from roundlog.operators.contraction import (
     row_energies,
     row_norms,
 )
-from roundlog.operators.cpu import conv, conv_blas
+from roundlog.operators.cpu import conv
 from roundlog.operators.registry import (
     Attributes,
     Tensors,
@@ -36,7 +33,16 @@ from roundlog.operators.registry import (
     ints,
     register,
 )
-from roundlog.operators.summation import Measures, Shapes, Summation, blocked_gamma, parts_keep_chain
+from roundlog.operators.summation import (
+    SLACK,
+    Measures,
+    Shapes,
+    Summation,
+    additions_of_taps,
+    blocked_gamma,
+    gamma,
+    parts_keep_chain,
+)
 from roundlog.program import ProgramError, TensorType
 
 Shape = tuple[int, ...]
@@ -95,9 +101,7 @@ class _Convolution(Contraction):
         return wide.reshape(x.shape[0], groups, -1, wide.shape[2])
 
     rounded: ClassVar[Callable[..., tuple[torch.Tensor, Ambiguous]]]
-    """Both inputs, what is convolved, how to find the bound, and the scale -> what `certify` returns, on the CPU."""
-    kernel: ClassVar[Callable[..., F64]]
-    """Both inputs, the geometry, groups and elements -> what `sums` returns."""
+    """Both inputs, what is convolved and the scale -> what `certify` returns, on the CPU."""
     runs_of: ClassVar[Callable[..., tuple[Runs, Runs, Index, Index]]]
     """Both inputs, what is convolved and elements -> what `runs` returns."""
 
@@ -105,27 +109,17 @@ class _Convolution(Contraction):
         a, b = inputs
         if a.device.type != "cpu":
             return super().certify(inputs, attributes, scale)
-
-        def bound() -> Bound:
-            return self.bound(inputs, attributes, torch.empty(self.output_shape((a.shape, b.shape), attributes)))
-
-        return type(self).rounded(a, b, self._convolved(inputs, attributes), bound, scale)
-
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        shape = self._convolved(inputs, attributes)
-        a, b = (x.contiguous().numpy() for x in inputs)
-        total, errors, magnitude = type(self).kernel(a, b, shape.geometry, shape.groups, elements)
-        return total, errors, magnitude
+        return type(self).rounded(a, b, self._convolved(inputs, attributes), scale)
 
     def runs(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[Runs, Runs, Index, Index]:
         return type(self).runs_of(*inputs, self._convolved(inputs, attributes), elements)
 
-    def _convolved(self, inputs: Tensors, attributes: Attributes) -> conv_blas.Shape:
+    def _convolved(self, inputs: Tensors, attributes: Attributes) -> conv.Shape:
         shapes = (tuple(inputs[0].shape), tuple(inputs[1].shape))
         x, w, g = self.roles(*shapes, self.output_shape(shapes, attributes))
         stride, padding, dilation, groups = self.options(attributes)
-        geometry = convolution_sums.geometry(x[2:], w[2:], g[2:], stride, padding, dilation)
-        return conv_blas.Shape(x[0], x[1], w[0], groups, geometry)
+        geometry = np.array([*x[2:], *w[2:], *g[2:], *stride, *padding, *dilation], dtype=np.int64)
+        return conv.Shape(x[0], x[1], w[0], groups, geometry)
 
     @staticmethod
     def forward_axis(
@@ -193,8 +187,7 @@ class Conv2d(_Convolution):
         return ProductBound(weights.repeat(n), windows.reshape(n * groups, -1))
 
     rounded = staticmethod(conv.forward)
-    kernel = staticmethod(sum_forward)
-    runs_of = staticmethod(conv_blas.forward_runs)
+    runs_of = staticmethod(conv.forward_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         x, w = shapes
@@ -260,13 +253,12 @@ class Conv2dGradInput(_Convolution):
             windows = F.conv_transpose2d(energy, ones, None, stride, padding, extra, 1, dilation)
         outputs, taps = w.shape[0] // groups, w.shape[2] * w.shape[3]
         by_channel = w.reshape(groups, outputs, w.shape[1], taps).transpose(1, 2)
-        # The products are summed over the outputs in blocks, and then over the taps.
-        weights = row_norms(by_channel.reshape(groups * w.shape[1], -1)) * blocked_gamma(outputs, taps)
+        weights = row_norms(by_channel.reshape(groups * w.shape[1], -1))
+        weights = weights * gamma(additions_of_taps(outputs, taps) + 1) * SLACK
         return ProductBound(weights.repeat(n), windows.clamp_(min=0).sqrt_().reshape(n * groups, -1))
 
     rounded = staticmethod(conv.to_input)
-    kernel = staticmethod(sum_input)
-    runs_of = staticmethod(conv_blas.to_input_runs)
+    runs_of = staticmethod(conv.to_input_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, w = shapes
@@ -338,7 +330,7 @@ class Conv2dGradWeight(_Convolution, Summation):
         g, x = inputs
         if g.device.type == "cpu":
             shape = self._convolved(inputs, attributes)
-            return conv.weight_sums(g, x, shape, lambda: self._measures(inputs, attributes))
+            return conv.weight_sums(g, x, shape)
         return self.approximate(inputs, attributes), self._measures(inputs, attributes)
 
     def measured(self, part: Types, output: TensorType) -> int:
@@ -349,8 +341,7 @@ class Conv2dGradWeight(_Convolution, Summation):
         return parts_keep_chain(parts)
 
     rounded = staticmethod(conv.to_weight)
-    kernel = staticmethod(sum_weight)
-    runs_of = staticmethod(conv_blas.to_weight_runs)
+    runs_of = staticmethod(conv.to_weight_runs)
 
     def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
         g, x = shapes

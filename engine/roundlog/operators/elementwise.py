@@ -246,7 +246,7 @@ class ElementaryFunction(Inexact):
             y.copy_(source[first:last])
             self._function(y, out=y)
             target = out[first:last]
-            found.append(
+            found.extend(
                 mark_flat(y.numpy(), None, factor, target, first=first, relative=relative, absolute=ABSOLUTE_BOUND)
             )
 

@@ -17,7 +17,7 @@ import torch
 
 from roundlog.arithmetic import as_float32
 from roundlog.kernels.line_units import Lines, exact_products, line_units
-from roundlog.kernels.to_f64 import words_around
+from roundlog.kernels.number_words import words_around
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.reduction import sum_and_measures
 from roundlog.operators.summation import Measures, last_exponents

@@ -11,10 +11,10 @@ import torch
 
 from roundlog.arithmetic.formats import UNIT_F64, interval_factor
 from roundlog.kernels import superaccumulator
+from roundlog.kernels.exact_products import Runs, add_products
+from roundlog.kernels.number_words import storage_of
 from roundlog.kernels.reducing import Sums, mark_sums, sum_columns, sum_runs
 from roundlog.kernels.scratch import empty
-from roundlog.kernels.summing import locate, sum_placed, sum_products
-from roundlog.kernels.to_f64 import storage_of
 from roundlog.operators.bounds import Ambiguous, Bound, FullBound
 from roundlog.operators.movement import outside_of
 from roundlog.operators.registry import (
@@ -103,24 +103,17 @@ class Sum(Summation):
         near = mark_sums(found, gamma, interval_factor(scale), rounded.view(-1).numpy())
         return rounded, Ambiguous.collect(near)
 
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        x, dims = inputs[0], ints(attributes, "dims")
-        step = step_over(x, dims)
-        if step is None:
-            return self.sums_listed(inputs, attributes, elements)
-        # As products with ones, where they lie in memory.
-        ones = np.ones(self.terms([tuple(x.shape)], attributes), np.float32)
-        first = _first_terms(x, dims, elements)
-        return sum_products(storage_of(x), ones, first, step, np.zeros(len(elements), np.int64), 1, len(ones))
-
     def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
         x, dims = inputs[0], ints(attributes, "dims")
         step = step_over(x, dims)
         if step is None:
             super().accumulate(inputs, attributes, elements, sums)
         else:
-            terms = self.terms([tuple(x.shape)], attributes)
-            superaccumulator.add_numbers(sums, storage_of(x), _first_terms(x, dims, elements), step, terms)
+            # As products with ones, where they lie in memory.
+            terms, first = self.terms([tuple(x.shape)], attributes), _first_terms(x, dims, elements)
+            one = Runs.strided(np.ones(1, np.float32), np.zeros(1, np.int64), terms, 0)
+            runs = Runs.strided(storage_of(x), first, terms, step), one
+            add_products(sums, *runs, np.arange(len(elements)), np.zeros(len(elements), np.int64))
 
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
         x, dims = inputs[0], ints(attributes, "dims")
@@ -171,8 +164,11 @@ def _sums(x: torch.Tensor, dims: tuple[int, ...]) -> Sums | None:
 def _first_terms(x: torch.Tensor, dims: tuple[int, ...], elements: Index) -> Index:
     """Begins, in memory, of the sums over these axes of x for the chosen elements."""
     kept = [dim for dim in range(x.ndim) if dim not in dims]
-    sizes, strides = (1, *(x.shape[dim] for dim in kept)), (0, *(x.stride(dim) for dim in kept))
-    return locate(elements, sizes, strides, int(x.storage_offset()))
+    places = np.unravel_index(elements, (1, *(x.shape[dim] for dim in kept)))[1:]
+    first = np.full(len(elements), int(x.storage_offset()))
+    for dim, place in zip(kept, places, strict=True):
+        first += place * x.stride(dim)
+    return first
 
 
 def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
@@ -343,14 +339,6 @@ class ScatterAdd(Summation):
                 return zeros
             x, index = x.masked_fill(outside, 0), index.masked_fill(outside, 0)
         return zeros.scatter_add_(dim, index.expand(x.shape), x)
-
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        x, index = inputs
-        dim, size = integer(attributes, "dim"), integer(attributes, "size")
-        shape = prod(x.shape[:dim]), x.shape[dim], prod(x.shape[dim + 1 :])
-        return sum_placed(
-            x.detach().reshape(shape).numpy(), index.expand(x.shape).reshape(shape).numpy(), size, elements
-        )
 
     def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
         x, index = inputs

@@ -2,8 +2,7 @@
 
 The terms of a sum are shared out among parts. A part's FP64 sum comes from the operator's own kernel, and so do the
 *measures* that its bound is made of, sums themselves; those of all parts are added up. The bound is that of the whole
-sum, whatever the parts. What it leaves in doubt is decided by the double-double sums of all parts, and where even
-those straddle, by superaccumulators.
+sum, whatever the parts. What it leaves in doubt is decided by superaccumulators over all parts.
 
 How long sums are cut so that FP64 errs less, and the measures of their terms (magnitudes, last places), stand here,
 too."""
@@ -20,12 +19,9 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from roundlog.arithmetic import round_sums
-from roundlog.arithmetic.exact_sums import RunningSums, round_sums_of
 from roundlog.arithmetic.formats import UNIT_F64
 from roundlog.kernels import superaccumulator
 from roundlog.kernels.reducing import NO_TERM, bound_sums
-from roundlog.kernels.summing import sum_terms
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators.bounds import Bound
 from roundlog.operators.registry import Attributes, Inexact, Tensors, Types, operands
@@ -80,9 +76,16 @@ def chain(terms: int) -> int:
     return -(-terms // count) + count - 1
 
 
-def blocked_gamma(terms: int, more: int = 0) -> float:
-    """Blocked-sum gamma, with `more` additional additions per term. It includes SLACK, for bounds made of norms."""
-    return gamma(chain(terms) + more) * SLACK
+def blocked_gamma(terms: int) -> float:
+    """`gamma` of a blocked sum. It includes SLACK, for bounds made of norms."""
+    return gamma(chain(terms)) * SLACK
+
+
+def additions_of_taps(outputs: int, taps: int) -> int:
+    """Additions that a product of the gradient of a convolution's input may go through: those over the outputs, and
+    then over the taps; or, of so many outputs that no blocks of all terms keep to that, those of blocks."""
+    additions = chain(outputs) + taps - 1
+    return additions if block_within(outputs * taps, additions) else chain(outputs * taps) - 1
 
 
 def parts_keep_chain(parts: Sequence[int]) -> bool:
@@ -133,26 +136,6 @@ Shapes = Sequence[tuple[int, ...]]
 ReadPart = Callable[[int], list[torch.Tensor]]
 """Reads the inputs of a part, by its number. Called anew for every use, so that one part is in memory at a time."""
 
-EXACT_SUMS = 1 << 16
-"""Sums that are taken exactly at once, over all parts: they are read again for every so many."""
-
-_PROBED = 32
-"""Sums that are tried in double-double first, of many."""
-
-
-def decide(elements: Index, nearly: Callable[[Index], tuple[F32, Bool]], exactly: Callable[[Index], F32]) -> F32:
-    """float32[n]: the sums at these elements, rounded. nearly: some of them in double-double, and which are undecided;
-    exactly: some of them, whatever they are. Where a sample says that double-double is of no use, it is left out: data
-    that make every sum a tie behind terms that cancel shall not be paid for twice."""
-    if len(elements) > 16 * _PROBED:
-        sample = np.sort(np.random.default_rng().choice(elements, _PROBED, replace=False))
-        if 2 * np.count_nonzero(nearly(sample)[1]) > _PROBED:
-            return exactly(elements)
-    values, undecided = nearly(elements)
-    if undecided.any():
-        values[undecided] = exactly(elements[undecided])
-    return values
-
 
 class Summation(Inexact):
     """An operator whose every output is a sum, and whose inputs can be cut along an axis over which it runs. Applied to
@@ -192,13 +175,6 @@ class Summation(Inexact):
             self.join(measures, more)
         return total, measures
 
-    def sums_of_parts(self, read: ReadPart, count: int, attributes: Attributes, elements: Index) -> RunningSums:
-        """`sums` of all parts together; inputs on the CPU."""
-        sums = RunningSums(len(elements))
-        for number in range(count):
-            sums.add(*self.sums(read(number), attributes, elements))
-        return sums
-
     def exact_of_parts(self, read: ReadPart, count: int, attributes: Attributes, elements: Index) -> Index:
         """The chosen elements of the output as sums of `roundlog.kernels.superaccumulator`; inputs on the CPU."""
         exact = superaccumulator.new_sums(len(elements))
@@ -212,51 +188,32 @@ class Summation(Inexact):
         return True
 
     @abstractmethod
-    def sums(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        """The chosen elements of the output as `roundlog.kernels.summing` sums; inputs on the CPU."""
-
-    @abstractmethod
     def listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> F64:
         """float64[n, K]: the terms of the chosen elements, exactly; inputs on the CPU."""
 
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
-        """Exact values: by sums where the inputs lie in the CPU's memory, by terms elsewhere, and where even those sums
-        straddle."""
+        """Exact values: where the terms lie in the CPU's memory, and of terms that are written out elsewhere."""
         chosen = elements.numpy()
-        if inputs[0].device.type != "cpu":
-            return torch.from_numpy(self._round_listed(inputs, attributes, chosen, format))
-        terms = self.terms([tuple(x.shape) for x in inputs], attributes)
-
-        def exactly(some: Index) -> F32:
-            sums = superaccumulator.new_sums(len(some))
-            self.accumulate(inputs, attributes, some, sums)
-            return superaccumulator.rounded(sums, format)
-
-        return torch.from_numpy(
-            decide(chosen, lambda some: round_sums_of(*self.sums(inputs, attributes, some), terms, format), exactly)
-        )
+        sums = superaccumulator.new_sums(len(chosen))
+        if inputs[0].device.type == "cpu":
+            self.accumulate(inputs, attributes, chosen, sums)
+        else:
+            self._accumulate_listed(inputs, attributes, chosen, sums)
+        return torch.from_numpy(superaccumulator.rounded(sums, format))
 
     def accumulate(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
         """Add the terms of the chosen elements to these sums of `roundlog.kernels.superaccumulator`; inputs on the
         CPU."""
+        self._accumulate_listed(inputs, attributes, elements, sums)
+
+    def _accumulate_listed(self, inputs: Tensors, attributes: Attributes, elements: Index, sums: Index) -> None:
+        """`accumulate`, on any device, of terms that are written out."""
         done = 0
         for listed in self._blocks_listed(inputs, attributes, elements):
             superaccumulator.add_terms(sums[done : done + len(listed)], listed)
             done += len(listed)
-
-    def _round_listed(
-        self, inputs: Tensors, attributes: Attributes, elements: Index, format: Format
-    ) -> npt.NDArray[np.float32]:
-        values = [round_sums(listed, format) for listed in self._blocks_listed(inputs, attributes, elements)]
-        return np.concatenate([np.zeros(0, dtype=np.float32), *values])
-
-    def sums_listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> tuple[F64, F64, F64]:
-        """`sums`, of terms that are written out."""
-        sums = [sum_terms(listed) for listed in self._blocks_listed(inputs, attributes, elements)]
-        total, errors, magnitude = (np.concatenate([np.zeros(0), *(one[i] for one in sums)]) for i in range(3))
-        return total, errors, magnitude
 
     def _blocks_listed(self, inputs: Tensors, attributes: Attributes, elements: Index) -> Iterator[F64]:
         """`listed`, so many elements at a time that they need little memory."""
@@ -272,18 +229,6 @@ class Summation(Inexact):
         """Bytes that a sum part by part needs beside one part of its inputs (the largest) and its output: what a part
         needs, and the sums of all."""
         return self.workspace(part, attributes, output) + 8 * (output.numel + 2 * self.measured(part, output))
-
-
-def round_running(
-    sums: RunningSums, terms: int, format: Format, elements: Index, exactly: Callable[[Index], F32]
-) -> torch.Tensor:
-    """f32[n]: these elements of a sum of so many terms, rounded: `exactly` where double-double does not decide."""
-    values, undecided = sums.rounded(terms, format)
-    (rest,) = np.nonzero(undecided)
-    for start in range(0, len(rest), EXACT_SUMS):
-        some = rest[start : start + EXACT_SUMS]
-        values[some] = exactly(elements[some])
-    return torch.from_numpy(values)
 
 
 class InParts(Inexact):
@@ -313,14 +258,8 @@ class InParts(Inexact):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
-        chosen = elements.numpy()
-
-        def exactly(some: Index) -> F32:
-            exact = self._operator.exact_of_parts(self._on_cpu, self._count, attributes, some)
-            return superaccumulator.rounded(exact, format)
-
-        sums = self._operator.sums_of_parts(self._on_cpu, self._count, attributes, chosen)
-        return round_running(sums, self._terms, format, chosen, exactly)
+        exact = self._operator.exact_of_parts(self._on_cpu, self._count, attributes, elements.numpy())
+        return torch.from_numpy(superaccumulator.rounded(exact, format))
 
     def _on_cpu(self, number: int) -> list[torch.Tensor]:
         return [x.cpu() for x in self._read(number)]

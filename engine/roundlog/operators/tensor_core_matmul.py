@@ -44,9 +44,9 @@ class TensorCoreMatMul(Direct):
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         segments = _named(str(attributes["arithmetic"])).segments(inputs[0].shape[-1])
-        # The kernel's results, and a block of them in FP64, twice while they are laid beside each other.
+        # The kernel's results, and sums of a block of them in FP64, some of which are taken exactly.
         sums = segments * output.numel
-        return short_bytes(inputs, output) + 4 * sums + 16 * min(sums, max(_BLOCK, segments))
+        return short_bytes(inputs, output) + 4 * sums + 64 * min(sums, max(_BLOCK, segments))
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         a, b = inputs
@@ -56,9 +56,9 @@ class TensorCoreMatMul(Direct):
         assert format is not None
         # Elements without a value are NaN.
         sums = _sums_there(a, b, str(attributes["arithmetic"])) if has_kernels(a.device) else None
-        if sums is not None:
-            return _joined_there(sums, format)
-        return _joined(tensor_core_product(a.cpu(), b.cpu(), group).sums, format).to(a.device)
+        if sums is None:
+            sums = tensor_core_product(a.cpu(), b.cpu(), group).sums
+        return _joined(sums, format).to(a.device)
 
 
 def _sums_there(a: torch.Tensor, b: torch.Tensor, name: str) -> torch.Tensor | None:
@@ -69,11 +69,14 @@ def _sums_there(a: torch.Tensor, b: torch.Tensor, name: str) -> torch.Tensor | N
     return segment_sums(a, b, name, DType.of(a.dtype))
 
 
-def _joined_there(sums: torch.Tensor, format: Format) -> torch.Tensor:
-    """`_joined`, on any device: sums that are exact in FP64 are rounded from there, and the CPU takes the others."""
+def _joined(sums: torch.Tensor, format: Format) -> torch.Tensor:
+    """Segments' results, f32[segments, ...] -> their exact sums, rounded once, on their device; a zero is +0. Sums that
+    are exact in FP64 are rounded from there, the others by superaccumulators."""
     segments, *shape = sums.shape
     if segments == 1:
-        return _joined(sums, format)
+        # A number may be rounded to a zero of FP16.
+        rounded = convert(sums[0], format)
+        return rounded.masked_fill_(rounded == 0, 0.0)
     results = torch.zeros(prod(shape), device=sums.device)
     terms = sums.view(segments, results.numel())
     rows = max(1, _BLOCK // max(segments, 1))
@@ -95,20 +98,4 @@ def _joined_there(sums: torch.Tensor, format: Format) -> torch.Tensor:
             exactly = round_sums(some[:, rest].T.to(torch.float64).cpu().contiguous().numpy(), format)
             rounded[rest] = torch.from_numpy(exactly).to(sums.device)
         results[start : start + rows] = rounded
-    return as_dtype(results.view(shape), format)
-
-
-def _joined(sums: torch.Tensor, format: Format) -> torch.Tensor:
-    """Segments' results, f32[segments, ...] -> their exact sums, rounded once; a zero is +0."""
-    segments, *shape = sums.shape
-    if segments == 1:
-        # A number may be rounded to a zero of FP16.
-        rounded = convert(sums[0], format)
-        return rounded.masked_fill_(rounded == 0, 0.0)
-    results = torch.zeros(prod(shape))
-    terms = sums.view(segments, results.numel())
-    rows = max(1, _BLOCK // max(segments, 1))
-    for start in range(0, results.numel(), rows):
-        some = terms[:, start : start + rows].T.to(torch.float64).contiguous()
-        results[start : start + rows] = torch.from_numpy(round_sums(some.numpy(), format))
     return as_dtype(results.view(shape), format)

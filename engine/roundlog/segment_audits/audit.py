@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -50,7 +49,7 @@ from roundlog.segment_audits.segment import (
     settled,
     starting_state,
 )
-from roundlog.segment_audits.workers import Assignment, AuditPace, NoWorkersError, Worker, WorkerPool
+from roundlog.segment_audits.workers import Assignment, NoWorkersError, Worker, WorkerPool
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
 from roundlog.training.run import Run, RunError
@@ -60,6 +59,8 @@ ROLE = "parallel auditor"
 
 _MOST_LOSSES = 10
 """Workers in a row that may be lost over one segment, before it is the segment's fault."""
+_SLOW = 4.0
+"""A worker that takes so many times as long as the slowest so far is not waited for alone."""
 _MOST_WORDS = 300
 """Most characters of a worker's words about what went wrong."""
 _HERE = "this process"
@@ -145,8 +146,8 @@ class _Audit:
         """Answered tasks that are to be repeated, and are not yet."""
         self._found: list[Wrong] = []
         self._losses: dict[Segment, int] = {}
-        self._pace = AuditPace()
-        self._lacks_memory = False
+        self._slowest = 0.0
+        """Seconds of an interval of the slowest answer; 0 while there is none."""
         self._busy = 0.0
         self._fetched = 0
         self._unusable: list[str] = []
@@ -226,7 +227,6 @@ class _Audit:
         for answered in [task for task in self._unsettled if not self._can_be_repeated(pool, task)]:
             self._unsettled.remove(answered)
             self._arbitrate(pool, [answered])
-        self._stand_in(pool)
 
     def _order(self, segment: Segment) -> SegmentOrder:
         options = self._here.options
@@ -245,10 +245,10 @@ class _Audit:
         return next((one for one in self._unsettled if one.worker is not worker and one not in in_hand), None)
 
     def _can_be_repeated(self, pool: WorkerPool, answered: Assignment) -> bool:
-        """Return whether a second worker may repeat an answer; one that hangs, or waits for a place in a cluster, may
-        not."""
-        others = [worker.task for worker in pool.workers if worker is not answered.worker]
-        return any(task is None or not self._pace.may_hang(task) for task in others)
+        """Return whether a second worker may repeat an answer. One that has answered nothing in the end may wait for a
+        place in a cluster."""
+        others = [worker for worker in pool.workers if worker is not answered.worker]
+        return any(worker.names or not self._plan.is_done for worker in others)
 
     def _late(self, pool: WorkerPool, worker: Worker) -> Assignment | None:
         """Return a task that takes another worker very long, and that nobody else has or has answered: that worker may
@@ -257,50 +257,9 @@ class _Audit:
         for task in tasks:
             alone = not task.is_answered and sum(other.order == task.order for other in tasks) == 1
             fits = task.repeats is None or task.repeats.worker is not worker
-            if alone and fits and self._pace.is_late(task):
+            if alone and fits and 0 < _SLOW * self._slowest * len(task.order.segment) < task.age:
                 return task
         return None
-
-    def _stand_in(self, pool: WorkerPool) -> None:
-        """Execute a segment in this process if all workers that have one may hang, so that the audit ends though they
-        do. While nobody knows how long an interval takes, execute one to find out."""
-        tasks = pool.tasks()
-        for task in tasks:
-            self._warn_of(task)
-        if self._lacks_memory or not tasks or not all(map(self._pace.may_hang, tasks)):
-            return
-        late = [task.order.segment for task in tasks if not task.is_answered and self._plan.is_open(task.order.segment)]
-        segment = late[0] if late else self._plan.next()
-        if segment is None:
-            return
-        if late:
-            self._plan.hand_out_again(segment)
-        part = segment if self._pace.is_known else Segment(segment.first, segment.first + 1)
-        began = time.monotonic()
-        try:
-            self._compute(part)
-            self._pace.note(time.monotonic() - began, len(part))
-            for task in tasks:
-                task.is_answered |= task.order.segment == part
-        except (MemoryError, torch.OutOfMemoryError):
-            # A worker that is only slow has it, and may still answer.
-            self._lacks_memory = True
-            self._reports.event(
-                "this process has no memory to do the work of workers that do not answer: end what hangs"
-            )
-        self._plan.answered(segment, 0)
-
-    def _warn_of(self, task: Assignment) -> None:
-        """Report a worker that may hang, once a task."""
-        if task.is_reported or not self._pace.may_hang(task):
-            return
-        task.is_reported, segment = True, task.order.segment
-        some = f"intervals {segment.first + 1} to" if len(segment) > 1 else "interval"
-        self._reports.event(
-            f"{task.worker.shown} has not answered for {task.age:.0f} s about {some} {segment.stop}, and is not waited "
-            "for any more: see whether its process, its disk or its network hangs; once its process is ended, a new "
-            "one takes its place"
-        )
 
     # Taking answers.
 
@@ -351,7 +310,7 @@ class _Audit:
     def _believe(self, pool: WorkerPool, task: Assignment, answer: WorkerAnswer) -> None:
         """Take up what an answer says, and decide by whom it is to be repeated."""
         segment, name = task.order.segment, task.worker.name(answer)
-        self._pace.note(answer.seconds, len(segment))
+        self._slowest = max(self._slowest, answer.seconds / len(segment))
         for other_task in pool.tasks():
             other_task.is_answered |= other_task.order == task.order
         facts = _facts(task, answer)

@@ -376,7 +376,7 @@ class Reports:
     """Called with the numbers of intervals that are right, and that are to be audited, several times a second; what it
     raises ends the audit, which can be resumed."""
     event: Callable[[str], None] = lambda text: None
-    """Called with a sentence about a state, or a worker, that is not used, and about a worker that may hang."""
+    """Called with a sentence about a state, or a worker, that is not used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

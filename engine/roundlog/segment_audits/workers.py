@@ -1,5 +1,5 @@
-"""Workers on this machine, processes behind `concurrent.futures.Executor` that execute one call at a time each; a pool
-of workers, wherever they are, of which some get lost; and the pace of an audit, by which one that hangs is known."""
+"""Workers on this machine, processes behind `concurrent.futures.Executor` that execute one call at a time each; and a
+pool of workers, wherever they are, of which some get lost."""
 
 from __future__ import annotations
 
@@ -147,8 +147,6 @@ class Assignment:
     since: float = field(default_factory=time.monotonic)
     is_answered: bool = False
     """Whether another worker, or this process, has answered the same order meanwhile."""
-    is_reported: bool = False
-    """Whether an event has said that its worker may hang."""
     answer: WorkerAnswer | None = None
     error: Exception | None = None
 
@@ -221,39 +219,3 @@ class WorkerPool:
         """End all workers at once."""
         for worker in self.workers:
             worker.executor.shutdown(wait=False, cancel_futures=True)
-
-
-SLOW = 4.0
-"""A worker that takes so many times as long as the slowest so far is not waited for alone."""
-HANGING = 60.0
-"""Seconds after which such a worker counts as one that may never answer: a process takes some to start."""
-FIRST = 600.0
-"""Seconds after which a worker does so while nobody knows how long an interval takes."""
-
-
-class AuditPace:
-    """Pace of an audit."""
-
-    def __init__(self) -> None:
-        self._slowest = 0.0
-        """Seconds of an interval of the slowest answer; 0 while there is none."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether anybody knows how long an interval takes."""
-        return self._slowest > 0
-
-    def note(self, seconds: float, intervals: int) -> None:
-        """Take up how long so many intervals have taken."""
-        self._slowest = max(self._slowest, seconds / intervals)
-
-    def is_late(self, task: Assignment) -> bool:
-        """Return whether a task takes very long."""
-        return self.is_known and task.age > self._allowed(task)
-
-    def may_hang(self, task: Assignment) -> bool:
-        """Return whether the worker that has a task may never answer."""
-        return task.age > max(HANGING if self.is_known else FIRST, self._allowed(task))
-
-    def _allowed(self, task: Assignment) -> float:
-        return SLOW * self._slowest * len(task.order.segment)

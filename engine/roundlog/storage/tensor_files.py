@@ -1,8 +1,8 @@
 """States, datasets and schedules as safetensors files.
 
-Written by the safetensors library, except for states: the library would need all their tensors at once. Read here,
-from one open file and by the header that was checked, since the library allocates what a file asks for and maps it: a
-mapped file that somebody truncates later ends the process by SIGBUS. The format:
+Written tensor by tensor, for which the library would need all at once. Read from one open file and by the header that
+was checked, since the library allocates what a file asks for and maps it: a mapped file that somebody truncates later
+ends the process by SIGBUS. The format:
 https://github.com/huggingface/safetensors#format.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import struct
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from pathlib import Path
 from reprlib import repr as quoted  # a stranger's values are shown shortened and escaped
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 
 from roundlog.json_text import parse_json
@@ -29,9 +26,7 @@ from roundlog.program.model import DType, TensorType, as_array
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_ITEMS, MAX_RANK
 from roundlog.storage.durable_files import (
     StorageError,
-    commit_file,
     open_regular,
-    partial_path,
     read_into,
     reading,
     replace_file,
@@ -42,38 +37,26 @@ DTYPE_NAMES = {DType.I64: "I64", DType.F32: "F32", DType.BF16: "BF16", DType.F16
 
 _LENGTH = struct.Struct("<Q")
 _MAX_HEADER_BYTES = 64 << 20
-_OS_ERROR = re.compile(r"\(os error (\d{1,4})\)")
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Replaces the file at `path`, durably and as a whole. The same tensors make the same bytes.
+    """Replaces the file at `path`, durably and as a whole. The same tensors make the same bytes: those of the
+    safetensors library.
 
     `tensors` are on any device, of any strides, and may share memory. metadata: for readers of other makers; files of
     a run have none. Raises ProgramError for a dtype that no program has, and StorageError if the file
     cannot be written.
     """
-    plain: dict[str, torch.Tensor] = {}
-    storages = set()
-    for name, tensor in tensors.items():
-        DType.of(tensor.dtype)
-        copy = tensor.detach().cpu().contiguous()
-        # The library refuses tensors that share memory; a state has its own copy of each slot.
-        if copy.untyped_storage().nbytes() != copy.nbytes or copy.untyped_storage().data_ptr() in storages:
-            copy = copy.clone()
-        storages.add(copy.untyped_storage().data_ptr())
-        plain[name] = copy
-    partial = partial_path(path)
-    try:
-        safetensors.torch.save_file(plain, partial, None if metadata is None else dict(metadata))
-        commit_file(partial, path)
-    except (safetensors.SafetensorError, OSError) as error:
-        partial.unlink(missing_ok=True)
-        cause = _system_error(error)
-        raise StorageError(path, f"cannot be written: {cause}") from cause
+    types = {name: TensorType(tuple(tensor.shape), DType.of(tensor.dtype)) for name, tensor in tensors.items()}
+    save_state(path, types, list(tensors.values()), metadata=metadata)
 
 
 def save_state(
-    path: Path, types: Mapping[str, TensorType], state: Sequence[torch.Tensor], only: Container[str] | None = None
+    path: Path,
+    types: Mapping[str, TensorType],
+    state: Sequence[torch.Tensor],
+    only: Container[str] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """`save_tensors` of a state that may be lazy: one tensor after the other is read, written and let go. types: of the
     tensors, in the order of the state. only: names of those that are written; None: all. Also raises what reading a
@@ -86,7 +69,7 @@ def save_state(
     unread = None
     try:
         with replace_file(path) as file:
-            file.write(header_of({name: entry_of(types[name]) for name in order}))
+            file.write(header_of({name: entry_of(types[name]) for name in order}, metadata))
             for name in order:
                 try:
                     tensor = state[slots[name]].detach().cpu().contiguous()
@@ -98,12 +81,6 @@ def save_state(
         if error is unread:
             raise
         raise StorageError(path, f"cannot be written: {error}") from error
-
-
-def _system_error(error: Exception) -> Exception:
-    """The system's error that the library hides in a sentence of its own: callers tell a full disk by its number."""
-    found = _OS_ERROR.search(str(error)) if isinstance(error, safetensors.SafetensorError) else None
-    return OSError(int(found[1]), os.strerror(int(found[1]))) if found else error
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +97,9 @@ def entry_of(kind: TensorType) -> TensorEntry:
     return TensorEntry(DTYPE_NAMES[kind.dtype], kind.shape, kind.nbytes)
 
 
-def header_of(entries: Mapping[str, TensorEntry]) -> bytes:
+def header_of(entries: Mapping[str, TensorEntry], metadata: Mapping[str, str] | None = None) -> bytes:
     """The bytes before those of the first tensor, in a file of these tensors in this order."""
-    header: dict[str, object] = {}
+    header: dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name, entry in entries.items():
         header[name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [end, end + entry.nbytes]}

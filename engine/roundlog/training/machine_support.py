@@ -18,7 +18,7 @@ from roundlog.kernels.pair_microkernel import adds_pairs
 from roundlog.operators.job_arithmetic import EXACT
 from roundlog.program import DType
 
-_TILES = {8: "AVX-512, 8 FP64 lanes", 4: "AVX2 and FMA, 4 FP64 lanes", 2: "NEON, 2 FP64 lanes"}
+_TILES = {8: "AVX-512, 8 FP64 lanes", 4: "AVX2 and FMA, 4 FP64 lanes", 2: "2 FP64 lanes"}
 
 
 class ArithmeticWay(StrEnum):
@@ -79,8 +79,6 @@ def _way(device: torch.device, name: str, formats: tuple[str, ...]) -> tuple[Ari
 def kernel_instructions() -> str:
     """The instructions by which this process multiplies matrices on the processor, in words."""
     lanes = tile_lanes()
-    if not lanes:
-        return "none of the engine's own: numpy's BLAS multiplies"
     pairs = "; pairs of BF16 by VDPBF16PS" if adds_pairs(lanes) == 2 else ""
     return _TILES[lanes] + pairs
 

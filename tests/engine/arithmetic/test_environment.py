@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from roundlog.arithmetic import DisturbedError, MachineError, check_machine, ret
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError
 from roundlog.kernels import environment, threads
-from roundlog.kernels.environment import ENVIRONMENT, FPCR, MXCSR, ByNumbers, Register, right_environment
+from roundlog.kernels.environment import ENVIRONMENT, FPCR, MXCSR, Register, computes_right, right_environment
 from roundlog.kernels.threads import in_parts
 from roundlog.operators import REGISTRY
 from roundlog.training.auditor import Auditor
@@ -70,12 +69,12 @@ def right(job: Job, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @needs_modes
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_thread_is_set_to_is_read_put_right_and_put_back(change: str) -> None:
-    assert ENVIRONMENT.is_right() and ByNumbers().is_right()
+    assert ENVIRONMENT.is_right() and computes_right()
     CHANGES[change]()
-    assert not ENVIRONMENT.is_right() and not ByNumbers().is_right()
+    assert not ENVIRONMENT.is_right() and not computes_right()
     with right_environment():
-        assert ENVIRONMENT.is_right() and ByNumbers().is_right()
-    assert not ENVIRONMENT.is_right() and not ByNumbers().is_right()
+        assert ENVIRONMENT.is_right() and computes_right()
+    assert not ENVIRONMENT.is_right() and not computes_right()
 
 
 # Bits of FPCR as Arm has them, of MXCSR as Intel.
@@ -100,7 +99,7 @@ def test_a_word_that_flushes_or_rounds_otherwise_is_read_put_right_and_put_back(
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_negative_control_sees_each_change_noticed_on_every_thread(change: str) -> None:
     assert reaction(CHANGES[change]).is_right
-    assert ENVIRONMENT.is_right() and ByNumbers().is_right()
+    assert ENVIRONMENT.is_right() and computes_right()
     # torch's own threads, too, which later tests compute on.
     before = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -235,22 +234,6 @@ def test_a_library_that_is_loaded_in_the_middle_of_a_step_changes_no_root(
     meddle(monkeypatch, load, 1)
     assert Trainer(job, tmp_path / "train").run().checkpoint_root == right
     assert loaded == [False]
-
-
-def test_a_processor_whose_register_is_not_known_refuses(
-    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = ByNumbers()
-    for module in ("roundlog.arithmetic.machine", "roundlog.kernels.threads", "roundlog.kernels.environment"):
-        monkeypatch.setattr(sys.modules[module], "ENVIRONMENT", numbers)
-    with right_float_mode("this"):
-        pass
-    if torch.set_flush_denormal(True):
-        try:
-            with pytest.raises(MachineError, match=r"^step 0: this thread flushes .* and leave it out$"):
-                Trainer(job, tmp_path).run()
-        finally:
-            torch.set_flush_denormal(False)
 
 
 def test_the_code_for_arm_reads_and_writes_its_register() -> None:

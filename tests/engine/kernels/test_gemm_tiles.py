@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from roundlog.kernels.gemm_microkernel import TILES
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
-from roundlog.kernels.marking import AmbiguousPart, mark_product
+from roundlog.kernels.marking import AmbiguousPart, mark_flat
 from roundlog.kernels.tile_packing import Operand, lines_of
 
 F32 = npt.NDArray[np.float32]
@@ -118,7 +118,8 @@ def test_tiles_are_rounded_and_marked_as_whole_outputs_are(
     a, b = np.sign(a) * np.float32(0.5), np.sign(b) * (1 + b.round() % 2)
     y, row_energy, column_energy = sum_part(lanes, product(a, b, block))
     expected = np.zeros(rows * columns, dtype=np.float32)
-    near = mark_product(y, np.sqrt(row_energy) * gamma, np.sqrt(column_energy)[None], FACTOR, expected)
+    d = (np.sqrt(row_energy) * gamma)[:, None] * np.sqrt(column_energy)
+    (near,) = mark_flat(y.reshape(-1), d.reshape(-1), FACTOR, expected)
     # As a part of a larger output, of which nothing else is touched.
     pitch, first = columns + 3, 5
     memory = np.full(first + rows * pitch, np.float32(7), dtype=np.float32)

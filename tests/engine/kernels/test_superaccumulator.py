@@ -125,7 +125,11 @@ def test_sums_of_single_numbers_are_rounded_correctly() -> None:
         x[1] = -(x[0][::-1])
         x[2] = LARGEST
         found = exact.new_sums(5)
-        exact.add_numbers(found, x.reshape(-1), np.arange(5) * k, 1, k)
+        runs = (
+            Runs.strided(x.reshape(-1), np.arange(5) * k, k, 1),
+            Runs.strided(np.ones(1, np.float32), np.zeros(1, int), k, 0),
+        )
+        exact_products.add_products(found, *runs, np.arange(5), np.zeros(5, np.int64))
         right = [expected([Fraction(float(term)) for term in row]) for row in x]
         assert exact.rounded(found, FLOAT32).view(np.uint32).tolist() == right
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from roundlog.arithmetic import MachineError, check_machine, device_check, machine
+from roundlog.arithmetic import MachineError, as_dtype, check_machine, device_check, machine
 from roundlog.definitions.tensor_core import OPERAND_FORMATS
 from roundlog.kernels import tensor_core_products
 from roundlog.kernels.cuda import tensor_cores
@@ -306,9 +306,10 @@ def test_segments_are_added_exactly_on_a_device(format: str, monkeypatch: pytest
         numbers[:, 0], numbers[0, 0], numbers[-1, 0] = 0, 1 + 2.0 ** -(its.fraction_bits + 1), 2.0**-60
         numbers[:, 1], numbers[0, 2], numbers[:, 3] = -0.0, torch.nan, 2.0**-30
         asked.clear()
-        there = operator._joined_there(numbers, its)
+        there = operator._joined(numbers, its)
         doubtful = sum(asked)
-        here = operator._joined(numbers, its)
+        one_by_one = exactly(numbers.view(segments, -1).T.double().contiguous().numpy(), its)
+        here = as_dtype(torch.from_numpy(one_by_one).view(20, 30), its)
         assert torch.equal(there.isnan(), here.isnan()) and here.isnan().any()
         assert torch.equal(there.nan_to_num().view(torch.int16), here.nan_to_num().view(torch.int16))
         assert (doubtful > 100) == (spread > 20) and doubtful < numbers[0].numel()

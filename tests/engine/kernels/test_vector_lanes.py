@@ -15,10 +15,10 @@ from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.gemm_microkernel import TILES
 
 PROCESSORS = [
-    ("x86_64-unknown-linux-gnu", "generic", 0),
-    ("x86_64-unknown-linux-gnu", "nehalem", 0),
+    ("x86_64-unknown-linux-gnu", "generic", 2),
+    ("x86_64-unknown-linux-gnu", "nehalem", 2),
     # AVX, but no FMA.
-    ("x86_64-unknown-linux-gnu", "ivybridge", 0),
+    ("x86_64-unknown-linux-gnu", "ivybridge", 2),
     ("x86_64-unknown-linux-gnu", "haswell", 4),
     ("x86_64-unknown-linux-gnu", "znver3", 4),
     ("x86_64-unknown-linux-gnu", "skylake-avx512", 8),
@@ -39,7 +39,7 @@ def test_llvm_is_asked_for_what_a_processor_multiplies_and_adds_at_once(triple: 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="torch has one set of kernels elsewhere")
 @pytest.mark.parametrize(
     ("allowed", "has", "lanes"),
-    [("AVX512", 8, 8), ("AVX512", 4, 4), ("AVX2", 8, 4), ("AVX2", 4, 4), ("DEFAULT", 8, 0), ("AVX2", 0, 0)],
+    [("AVX512", 8, 8), ("AVX512", 4, 4), ("AVX2", 8, 4), ("AVX2", 4, 4), ("DEFAULT", 8, 2), ("AVX2", 2, 2)],
 )
 def test_torch_and_numba_both_have_to_allow_vectors(
     allowed: str, has: int, lanes: int, monkeypatch: pytest.MonkeyPatch
@@ -56,8 +56,8 @@ def test_torch_and_numba_both_have_to_allow_vectors(
     [
         ({"ATEN_CPU_CAPABILITY": "avx2"}, 4),
         ({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}, 4),
-        ({"ATEN_CPU_CAPABILITY": "default"}, 0),
-        ({"NUMBA_CPU_NAME": "generic"}, 0),
+        ({"ATEN_CPU_CAPABILITY": "default"}, 2),
+        ({"NUMBA_CPU_NAME": "generic"}, 2),
     ],
 )
 def test_settings_of_a_process_decide_how_it_multiplies(settings: dict[str, str], lanes: int) -> None:

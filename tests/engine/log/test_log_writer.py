@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from roundlog.log import ENTRIES, Entries, LogError, LogWriter
+from roundlog.log import LogError, LogWriter
 from roundlog.rounding import summarise
 
 from tests.engine.log.log_files import HEADER, STEPS, entries, read, write
@@ -51,11 +49,8 @@ class TestNoFileIsLeft:
 
     def test_by_entries_that_break_a_rule_and_the_caller_learns_of_it(self, path: Path) -> None:
         log = LogWriter(path, HEADER)
-        log.append(10, {3: entries((5, 1), (5, 1))})
         with pytest.raises(LogError, match=r"step 10: element 5 of operator 3 is out of range"):
-            log.append(11, {})
-            log.append(12, {})
-            log.close()
+            log.append(10, {3: entries((5, 1), (5, 1))})
 
     def test_by_a_full_disk_and_the_caller_learns_of_it(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def full(*_: object) -> bytes:
@@ -64,26 +59,12 @@ class TestNoFileIsLeft:
         log = LogWriter(path, HEADER)
         monkeypatch.setattr("roundlog.log.layout.SegmentHeader.pack", full)
         with pytest.raises(LogError, match="cannot be written: No space left"):
-            for step in (10, 11, 12):
-                log.append(step, {})
-            log.close()
+            log.append(10, {})
 
 
 def test_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="cannot be written"):
         LogWriter(tmp_path / "absent" / "x.log", HEADER)
-
-
-def test_steps_are_written_by_another_thread(path: Path) -> None:
-    threads = []
-
-    def observed(step: Mapping[int, Entries]) -> bytes:
-        threads.append(threading.current_thread())
-        return ENTRIES.encode(step)
-
-    write(path, form=replace(ENTRIES, encode=observed))
-    assert len(threads) == 3
-    assert threading.main_thread() not in threads
 
 
 def test_the_old_log_stays_until_the_new_one_is_whole(path: Path) -> None:
@@ -105,7 +86,7 @@ def test_a_killed_writer_leaves_no_log_and_the_next_one_is_not_hindered(path: Pa
         "from tests.engine.log.log_files import HEADER, STEPS\n"
         "from roundlog.log import LogWriter\n"
         "log = LogWriter(Path(sys.argv[1]), HEADER); log.append(10, STEPS[0]); log.append(11, STEPS[1])\n"
-        "log._wait(0); log._file.flush(); print('written', flush=True); time.sleep(60)\n"
+        "log._file.flush(); print('written', flush=True); time.sleep(60)\n"
     )
     command = [sys.executable, "-c", writer, str(path), str(Path(__file__).resolve().parents[3])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -118,17 +99,3 @@ def test_a_killed_writer_leaves_no_log_and_the_next_one_is_not_hindered(path: Pa
     write(path)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert read(path) == STEPS
-
-
-@pytest.mark.slow
-def test_an_abandoned_writer_does_not_keep_its_process_alive(path: Path) -> None:
-    writer = (
-        "import sys; sys.path.insert(0, sys.argv[2])\n"
-        "from pathlib import Path\n"
-        "from tests.engine.log.log_files import HEADER, STEPS\n"
-        "from roundlog.log import LogWriter\n"
-        "LogWriter(Path(sys.argv[1]), HEADER).append(10, STEPS[0])\n"
-    )
-    command = [sys.executable, "-c", writer, str(path), str(Path(__file__).resolve().parents[3])]
-    assert subprocess.run(command, timeout=60, check=False).returncode == 0
-    assert not path.exists()

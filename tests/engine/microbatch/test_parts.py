@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from roundlog.arithmetic import exact_sums as sums
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError, slicing
 from roundlog.execution.microbatch.analysis import analyse
 from roundlog.execution.slicing import ranges
-from roundlog.kernels import superaccumulator
-from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Summation, operator
 from roundlog.operators import summation as terms
 from roundlog.operators.summation import InParts
@@ -131,44 +128,6 @@ def test_every_part_gives_the_bound_and_the_bits_of_the_whole(name: str, draw) -
         followed = follower.round(0, cut, (), attributes)
         assert torch.equal(bits(followed).reshape(-1), bits(right))
         assert follower.findings == []
-
-
-@pytest.mark.parametrize("draw", [plain, cancelling])
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("width", [32, 25])
-def test_what_double_double_leaves_undecided_is_decided_exactly_over_all_parts(
-    name: str, draw, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    op, attributes, inputs = drawn(name, draw)
-    y = op.approximate(inputs, attributes)
-    elements = torch.arange(y.numel()).flip(0)
-    right = op.exact(inputs, attributes, elements, narrow_float32(width))
-    monkeypatch.setattr("roundlog.operators.summation.EXACT_SUMS", 3)
-    decided = sums.round_sums_of
-
-    def nothing_is_decided(*given: object) -> tuple[object, object]:
-        values, undecided = decided(*given)  # type: ignore[arg-type]
-        return np.full_like(values, np.nan), np.ones_like(undecided)
-
-    monkeypatch.setattr(sums, "round_sums_of", nothing_is_decided)
-    found = in_parts(name, op, attributes, inputs, 3).exact((), attributes, elements, narrow_float32(width))
-    assert torch.equal(bits(found), bits(right))
-
-
-def test_an_error_that_parts_have_taken_is_not_lost() -> None:
-    """A tie of 1 and its neighbour, and on one side of it or the other what no FP64 sum of the two can hold."""
-    terms = np.array([[1.0, 2.0**-24, -(2.0**-60), 2.0**-200], [1.0, 2.0**-24, 2.0**-60, -(2.0**-200)]])
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
-        running = sums.RunningSums(2)
-        for column in order:
-            running.add(terms[:, column], np.zeros(2), np.zeros(2))
-        values, undecided = running.rounded(4)
-        assert not undecided.any()
-        assert values.tolist() == [1.0, 1 + 2.0**-23]
-    exact = superaccumulator.new_sums(2)
-    for column in range(4):
-        superaccumulator.add_terms(exact, terms[:, [column]])
-    assert superaccumulator.rounded(exact, FLOAT32).tolist() == [1.0, 1 + 2.0**-23]
 
 
 def depth(count: int) -> int:

@@ -26,8 +26,6 @@ GUARD = 4
 NARROW = torch.bfloat16
 TILES = ((8, 1), (4, 1), (2, 1), *(((8, 2),) if adds_pairs(8) > 1 else ()))
 """Lanes of tiles, and how many products are added at once in FP32."""
-KERNELS = (*TILES, (0, 1))
-"""With no tiles: FP32 copies by BLAS."""
 
 
 def words_of(x: torch.Tensor) -> np.ndarray:
@@ -203,7 +201,7 @@ def test_every_kernel_gives_the_exact_sums_rounded_once(kind: str, terms: int) -
     rows, columns = (19, 53) if terms < 5000 else (9, 26)
     a, b = KINDS[kind](rng, rows, terms, columns)
     right = exactly(a, b)
-    for kernel in KERNELS:
+    for kernel in TILES:
         for x, y in zip(layouts(a), reversed(layouts(b)), strict=True):
             logs = []
             for fast in (False, True)[: 1 + (kernel in TILES)]:
@@ -222,7 +220,7 @@ def test_what_fp64_adds_exactly_is_not_logged_by_any_kernel(terms: int) -> None:
     assert isinstance(op, MatMul)
     y = a.double() @ b.double()
     assert int((y.to(NARROW).double() - y).abs().eq(2.0**-8 * 2 ** y.abs().log2().floor()).sum()) > 50, "ties"
-    for kernel in KERNELS:
+    for kernel in TILES:
         with by(kernel, kernel in TILES):
             found, log = recorded(a, b)
         assert np.array_equal(found, right) and not len(log.indices), kernel
@@ -249,7 +247,7 @@ def test_what_fp64_adds_exactly_of_bf16_numbers_in_fp32_is_not_logged(terms: int
         return set(recorder.take().get(0, Entries.empty()).indices.tolist())
 
     right = set(is_tie[0, :, 2].nonzero().squeeze(1).mul(130).add(2).tolist())
-    for kernel in KERNELS:
+    for kernel in TILES:
         with by(kernel, False):
             assert right and logged(a, b) == logged(a[:1], b[:1]) == logged(a[0], b[0]) == right, kernel
     in_parts = InParts(op, terms, 2, lambda part: [a[0, :, part::2], b[0, part::2]])
@@ -315,7 +313,7 @@ def test_an_element_of_lines_that_fp64_does_not_add_exactly_is_still_logged() ->
     rng = np.random.default_rng(3)
     a, b = tied(rng, 30, 40, 20)
     logs = []
-    for kernel in KERNELS:
+    for kernel in TILES:
         with by(kernel, kernel in TILES):
             found, log = recorded(a, b)
         assert np.array_equal(found, exactly(a, b))

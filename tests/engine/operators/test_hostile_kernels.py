@@ -14,39 +14,34 @@ import numpy as np
 import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.kernels import gemm_microkernel, threads
+from roundlog.kernels import threads
 from roundlog.operators import Inexact, operator
-from roundlog.operators.contraction import Contraction
-from roundlog.operators.cpu import conv_blas, gemm_blas
-from roundlog.operators.summation import InParts, Summation
+from roundlog.operators.contraction import Contraction, MatMul, blocked_product, column_energies, row_energies
+from roundlog.operators.convolution import Conv2dGradWeight, _Convolution
+from roundlog.operators.exact_lines import measure_operands
+from roundlog.operators.summation import InParts, Measures, Summation
 from roundlog.rounding import Follower, Recorder
 
 UNIT = 2.0**-53
 GUARD = 4
-multiply = np.matmul
-"""The real one."""
 
 
 class Worst:
-    """np.matmul as the most hostile library has it: the exact product and all that (K - 1) additions may add to it."""
+    """A product as the most hostile library has it: the exact one and all that (K - 1) additions may add to it."""
 
     def __init__(self, signs: Callable[[tuple[int, ...]], Any]) -> None:
         self.signs = signs
         self.calls = 0
 
-    def __call__(self, a: Any, b: Any, out: Any = None) -> Any:
+    def __call__(self, a: Any, b: Any) -> Any:
         self.calls += 1
-        terms = a.shape[-1]
+        a, b, terms = a.numpy(), b.numpy(), a.shape[-1]
         # 64 bits of mantissa: what is lost here is nothing beside what is added.
-        exact = multiply(a.astype(np.longdouble), b.astype(np.longdouble))
-        magnitude = multiply(np.abs(a), np.abs(b))
+        exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
+        magnitude = np.abs(a) @ np.abs(b)
         # One unit less, because the sum is rounded to FP64 in the end, and none at all where nothing is added.
         reach = max(terms - 2, 0) * UNIT * magnitude * (1 - 2.0**-20)
-        y = (exact + self.signs(magnitude.shape) * reach).astype(np.float64)
-        if out is None:
-            return y
-        out[...] = y
-        return out
+        return torch.from_numpy((exact + self.signs(magnitude.shape) * reach).astype(np.float64))
 
 
 def up(shape: tuple[int, ...]) -> float:
@@ -136,17 +131,18 @@ def inexact(name: str) -> Inexact:
 def hostile(monkeypatch: pytest.MonkeyPatch, signs: Callable[[tuple[int, ...]], Any]) -> Iterator[None]:
     worst = Worst(signs)
     with monkeypatch.context() as patch:
-        patch.setattr(np, "matmul", worst)
-        # The loops over tiles add up in an order of their own, which no library decides.
-        patch.setattr(gemm_microkernel, "tile_lanes", lambda: 0)
+        patch.setattr(torch.Tensor, "__matmul__", lambda a, b: worst(a, b))
+        # On the CPU, tiles are added up in an order of their own, which no library decides.
+        patch.delattr(MatMul, "certify")
+        patch.delattr(_Convolution, "certify")
+        patch.setattr(MatMul, "part", lambda op, inputs, _: (blocked_product(*inputs), squares(*inputs)))
+        patch.setattr(Conv2dGradWeight, "part", lambda op, *of: (op.approximate(*of), op._measures(*of)))
         yield
-    assert worst.calls, "the kernels multiply by something else than np.matmul: be hostile there"
+    assert worst.calls, "products are taken by something else than @: be hostile there"
 
 
-@pytest.fixture(params=[500, 1 << 19], ids=["small panels", "large panels"])
-def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemm_blas, "PANEL", request.param)
-    monkeypatch.setattr(conv_blas, "PANEL", request.param)
+def squares(a: torch.Tensor, b: torch.Tensor) -> Measures:
+    return row_energies(a), column_energies(b), *measure_operands(a, b)
 
 
 def some(count: int) -> list[int]:
@@ -160,10 +156,10 @@ def exactly(op: Inexact, inputs: list[torch.Tensor], attributes: dict[str, Any],
     return [sum(map(Fraction, row), Fraction(0)) for row in terms.tolist()]
 
 
-@pytest.mark.slow_but("three threads-*large panels-cancelling*")
+@pytest.mark.slow_but("three threads-*cancelling*")
 @pytest.mark.parametrize("signs", SIGNS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("numbers", NUMBERS, ids=lambda f: f.__name__)
-@pytest.mark.usefixtures("shared_out", "small")
+@pytest.mark.usefixtures("shared_out")
 def test_no_error_that_a_kernel_may_make_steps_over_the_bound(
     numbers: Callable[..., torch.Tensor], signs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,9 +174,9 @@ def test_no_error_that_a_kernel_may_make_steps_over_the_bound(
             assert abs(Fraction(marked.y[i].item()) - exact) <= Fraction(marked.d[i].item()), (name, i)
 
 
-@pytest.mark.slow_but("three threads-*large panels-cancelling*")
+@pytest.mark.slow_but("three threads-*cancelling*")
 @pytest.mark.parametrize("numbers", [spread, cancelling], ids=lambda f: f.__name__)
-@pytest.mark.usefixtures("shared_out", "small")
+@pytest.mark.usefixtures("shared_out")
 def test_hostile_machines_round_correctly_and_follow_each_other(
     numbers: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

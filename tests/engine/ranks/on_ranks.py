@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from roundlog.arithmetic import exact_sums as sums
 from roundlog.commitments import canonical, tensor_bytes
 from roundlog.execution import Executor, StoppedError, slicing
 from roundlog.execution.executor import StepResult
@@ -122,21 +121,13 @@ def infinite(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def run_sums(ranks: Ranks, undecided: bool) -> list[str]:
+def run_sums(ranks: Ranks, in_pieces: bool) -> list[str]:
     """The sums of `test_parts` whose terms are shared out among these ranks, and that are not right.
 
-    undecided: as if double-double decided nothing."""
-    if undecided:
-        decided = sums.round_sums_of
-
-        def nothing_is_decided(*given: Any) -> Any:
-            values, of = decided(*given)
-            return np.full_like(values, np.nan), np.ones_like(of)
-
-        sums.round_sums_of = nothing_is_decided
-        # Most of what is in doubt is asked for while shares are rounded.
+    in_pieces: whether most of what is in doubt is asked for while shares are rounded, and little is sent at once."""
+    if in_pieces:
         batch_sums.AT_ONCE = 3
-    sums_of_ranks.SENT_AT_ONCE = 100 if undecided else 8 << 20
+    sums_of_ranks.SENT_AT_ONCE = 100 if in_pieces else 8 << 20
     cases = []
     for name in CASES:
         for draw in (*DRAWS, infinite):

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from roundlog.execution.ranks import Launch, LostRankError, Ranks, dismiss
 from roundlog.execution.ranks.group import suit_nccl
 from roundlog.training.auditor import Auditor
@@ -60,13 +59,6 @@ def run(ranks: Ranks, devices: list[str], function: str, *arguments: Any) -> Any
         return named(function)(ranks, *arguments)
 
 
-def run_looked_at(ranks: Ranks, function: str, *arguments: Any) -> Any:
-    """What a function of these tests returns where everything is sent as nccl would, by gloo."""
-    group = dist.new_group(backend="gloo")
-    ranks._run_by_gloo = lambda start: ranks._run_by_nccl(group, start)  # type: ignore[method-assign]
-    return named(function)(ranks, *arguments)
-
-
 def train_and_audit(ranks: Ranks, devices: list[str], job_directory: str, place: str) -> dict[str, Any]:
     """The roots of a training by ranks, and of an audit in micro-batches that follows its log; what the audit finds."""
     job, room, device = Job.read(Path(job_directory)), Path(place), devices[ranks.rank]
@@ -88,19 +80,11 @@ def train_and_audit(ranks: Ranks, devices: list[str], job_directory: str, place:
     }
 
 
-def wait_for_what_never_ends(ranks: Ranks, starts: bool) -> str:
-    """What this rank says where a collective hangs on its device, or already in the call that starts it, and one of the
-    others is killed."""
-
-    def hangs() -> list[_NeverEnds]:
-        if not starts:
-            time.sleep(3600)
-        return [_NeverEnds()]
-
-    group = dist.new_group(backend="gloo")
+def wait_for_what_never_ends(ranks: Ranks) -> str:
+    """What this rank says where a collective hangs, and one of the others is killed."""
     print("here", flush=True)
     try:
-        ranks._run_by_nccl(group, hangs)
+        ranks._run(torch.empty(1), lambda group: [_NeverEnds()])
     except LostRankError as error:
         return str(error)
     return ""
@@ -140,12 +124,12 @@ def test_ranks_on_devices_give_the_bits_of_one_process_for_random_programs(devic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("undecided", [False, True])
+@pytest.mark.parametrize("in_pieces", [False, True])
 @pytest.mark.parametrize("devices", DEVICES)
 def test_hostile_sums_over_devices_have_the_bound_and_the_bits_of_the_whole(
-    devices: list[str], undecided: bool
+    devices: list[str], in_pieces: bool
 ) -> None:
-    assert call("test_devices_of_ranks:run", len(devices), devices, "on_ranks:run_sums", undecided) == [[], []]
+    assert call("test_devices_of_ranks:run", len(devices), devices, "on_ranks:run_sums", in_pieces) == [[], []]
 
 
 @pytest.mark.slow
@@ -175,9 +159,8 @@ def test_a_role_and_its_helper_on_devices_come_to_the_root_of_one_process(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("starts", [True, False])
-def test_a_process_whose_collective_hangs_ends_with_the_name_of_the_rank_that_was_killed(starts: bool) -> None:
-    processes = start("test_devices_of_ranks:wait_for_what_never_ends", 2, starts)
+def test_a_process_whose_collective_hangs_ends_with_the_name_of_the_rank_that_was_killed() -> None:
+    processes = start("test_devices_of_ranks:wait_for_what_never_ends", 2)
     try:
         assert processes[0].stdout is not None and processes[0].stdout.readline() == "here\n"
         processes[1].kill()
@@ -189,15 +172,6 @@ def test_a_process_whose_collective_hangs_ends_with_the_name_of_the_rank_that_wa
             one.kill()
             one.wait()
     assert said.startswith(f"rank 1 (process {processes[1].pid} on ") and said.endswith(" to carry on")
-
-
-@pytest.mark.slow
-def test_ranks_send_by_a_wire_that_is_looked_at_as_nccl_is() -> None:
-    """By gloo, in its place."""
-    right = on_ranks.alone([1, 18])
-    logs = {seed: one[1] for seed, one in right.items()}
-    found = call("test_devices_of_ranks:run_looked_at", 2, "on_ranks:run_programs", logs)[0]
-    assert {seed: one[0] for seed, one in found.items()} == {str(seed): one[0] for seed, one in right.items()}
 
 
 def test_nccl_is_for_ranks_with_a_card_each_and_one_version() -> None:

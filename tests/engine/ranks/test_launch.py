@@ -85,7 +85,7 @@ def test_only_what_an_environment_says_keeps_ranks_to_the_loopback_interface(
 
 
 @pytest.mark.parametrize(
-    ("fate", "is_named"), [(f"has stopped: {TERMINATED}", False), ("is lost: its process has ended", True)]
+    ("fate", "is_named"), [(f"has stopped: {TERMINATED}", False), ("is lost: it has not been heard of for 20 s", True)]
 )
 def test_a_rank_that_was_terminated_as_well_is_no_reason_of_the_launcher(fate: str, is_named: bool) -> None:
     """Somebody has ended all of them."""

@@ -105,10 +105,10 @@ def test_more_ranks_than_samples_are_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "undecided"), [(2, True), (3, False)])
-def test_sums_over_ranks_have_the_bound_and_the_bits_of_the_whole(size: int, undecided: bool) -> None:
+@pytest.mark.parametrize(("size", "in_pieces"), [(2, True), (3, False)])
+def test_sums_over_ranks_have_the_bound_and_the_bits_of_the_whole(size: int, in_pieces: bool) -> None:
     """Ties, cancelling terms of all sizes, infinities and NaN."""
-    assert call("on_ranks:run_sums", size, undecided) == [[]] * size
+    assert call("on_ranks:run_sums", size, in_pieces) == [[]] * size
 
 
 @pytest.mark.slow

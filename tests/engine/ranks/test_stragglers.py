@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from roundlog.execution.ranks import Ranks, RanksExecutor, dismiss, membership, serve
-from roundlog.execution.ranks.membership import LATE, MOST, Membership
+from roundlog.execution.ranks.membership import LATE, Membership
 from roundlog.operators import StepInputs
 from roundlog.rounding import Recorder
 
@@ -24,9 +24,9 @@ def others(rank: int, **come: int) -> Membership:
     """The membership of a rank that has come to no collective; the others have come to so many."""
     made = Membership.__new__(Membership)
     made.rank, made.size, made._collectives, made._since, made._is_patient = rank, 1 + len(come), 0, None, False
-    made._patience = made._next = LATE
+    made._next = LATE
     made._others = {
-        int(name[1:]): membership._Other(name.replace("r", "rank "), None, 0.0, collectives=count)
+        int(name[1:]): membership._Other(name.replace("r", "rank "), 0.0, collectives=count)
         for name, count in come.items()
     }
     return made
@@ -52,16 +52,15 @@ def waits(one: Membership, clock: SimpleNamespace, seconds: float) -> list[float
     return told
 
 
-def test_a_wait_is_told_rarely_and_not_again_where_it_has_ended_by_itself(clock: SimpleNamespace) -> None:
+def test_a_wait_is_told_rarely_and_not_again_unless_it_is_twice_as_long(clock: SimpleNamespace) -> None:
     one = others(0, r1=0)
     assert waits(one, clock, LATE - 1) == []
-    assert waits(one, clock, 9 * LATE) == [2 * (LATE - 1), 4 * (LATE - 1), 8 * (LATE - 1)]
-    # Who has worked for so long may do so again; but not for hours.
-    assert waits(one, clock, 9 * LATE) == []
-    assert waits(one, clock, MOST + 1) == [MOST]
+    assert waits(one, clock, 5 * LATE) == [LATE, 2 * LATE, 4 * LATE]
+    assert waits(one, clock, 5 * LATE) == []
+    assert waits(one, clock, 9 * LATE) == [8 * LATE]
     # Rank 0 may have other work between two steps.
     with one.patience():
-        assert waits(one, clock, 9 * MOST) == []
+        assert waits(one, clock, 99 * LATE) == []
 
 
 def test_the_lowest_rank_that_is_not_late_tells_who_is_furthest_behind(clock: SimpleNamespace) -> None:
@@ -93,7 +92,7 @@ def run_with_a_stuck_rank(ranks: Ranks, stuck: int, where: str) -> list[Any]:
     on_ranks.run_swaps(ranks)  # the first steps take longer
     ranks.numbers(0)
     told: list[str] = []
-    ranks.membership.on_late, ranks.membership._patience = told.append, PATIENCE
+    ranks.membership.on_late, ranks.membership._next, membership.LATE = told.append, PATIENCE, PATIENCE
     problems, ended = set(), threading.Event()
 
     def look() -> None:

@@ -1,4 +1,4 @@
-"""Collectives of nccl that end late, fail, or never end, and how ranks choose nccl; without any device."""
+"""Collectives that end late, fail, or never end, and how ranks choose nccl; without any device."""
 
 from __future__ import annotations
 
@@ -52,33 +52,36 @@ class _Work:
             raise self._error
 
 
-def test_a_collective_of_nccl_is_looked_at_until_it_has_ended() -> None:
+def run(membership: Membership, *works: _Work, group: _Group | None = None) -> None:
+    """Run collectives of a group: gloo's, or nccl's if there is one."""
+    ranks = Ranks(cast(Any, None), membership)
+    ranks._nccl = cast(Any, group)
+    ranks._run(torch.empty(1, device="cpu" if group is None else "meta"), lambda group: works)
+
+
+@pytest.mark.parametrize("group", [None, _Group()], ids=["gloo", "nccl"])
+def test_a_collective_is_looked_at_until_it_has_ended(group: _Group | None) -> None:
     works = [_Work(0), _Work(300), _Work(3)]
-    Ranks(cast(Any, None), others())._run_by_nccl(_Group(), lambda: works)
+    run(others(), *works, group=group)
     # Only then may the stream wait for it, which cannot hang any more.
     assert [work.waits for work in works] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("at_start", [True, False])
-def test_what_hangs_in_nccl_is_given_up_once_a_rank_is_lost(at_start: bool) -> None:
-    """The call that starts a collective may hang as well: the first one connects all ranks."""
-    made, ended, since = _Group(), threading.Event(), time.monotonic()
+def test_what_hangs_is_given_up_once_a_rank_is_lost() -> None:
+    made, since = _Group(), time.monotonic()
     with pytest.raises(LostRankError, match=r"^rank 1 is lost; run the same command again"):
-        Ranks(cast(Any, None), others("rank 1 is lost"))._run_by_nccl(
-            made, lambda: [ended.wait()] if at_start else [_Work(1 << 60)]
-        )
+        run(others("rank 1 is lost"), _Work(1 << 60), group=made)
     assert time.monotonic() - since < 10 and made.is_aborted.is_set()
-    ended.set()
 
 
 def test_a_rank_that_leaves_waits_no_longer() -> None:
     membership = others()
     threading.Timer(0.2, lambda: setattr(membership, "is_leaving", True)).start()
     with pytest.raises(LostRankError, match=r"^this rank has left the others$"):
-        Ranks(cast(Any, None), membership)._run_by_nccl(_Group(), lambda: [_Work(1 << 60)])
+        run(membership, _Work(1 << 60))
 
 
-def test_an_error_of_nccl_names_the_lost_rank_or_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_the_lost_rank_or_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     error = dist.DistBackendError("NCCL error in: somewhere\nand much more")
     monkeypatch.setattr(Membership.why, "__defaults__", (0.0,))
     for lost, said in (
@@ -87,11 +90,10 @@ def test_an_error_of_nccl_names_the_lost_rank_or_the_connection(monkeypatch: pyt
     ):
         made = _Group()
         with pytest.raises(LostRankError, match=said):
-            Ranks(cast(Any, None), others(lost))._run_by_nccl(made, lambda: [_Work(2, error)])
+            run(others(lost), _Work(2, error), group=made)
         assert made.is_aborted.is_set()
     with pytest.raises(torch.OutOfMemoryError, match="no memory"):
-        no_memory = torch.OutOfMemoryError("no memory")
-        Ranks(cast(Any, None), others())._run_by_nccl(_Group(), lambda: [_Work(1, no_memory)])
+        run(others(), _Work(1, torch.OutOfMemoryError("no memory")), group=_Group())
 
 
 class _Others(Ranks):
@@ -132,24 +134,3 @@ def test_a_cuda_device_without_a_number_is_the_current_one(monkeypatch: pytest.M
     ranks = _Others([""])
     ranks.use(torch.device("cuda"))
     assert chosen == [ranks.device] == [torch.device("cuda:2")]
-
-
-class _EndsAfterALook:
-    """A collective of gloo that ends just after somebody has waited for it too shortly."""
-
-    def __init__(self) -> None:
-        self.waits = 0
-
-    def is_completed(self) -> bool:
-        return self.waits > 0
-
-    def wait(self, patience: object) -> None:
-        self.waits += 1
-        if self.waits == 1:
-            raise RuntimeError("Operation timed out!")
-
-
-def test_a_collective_that_ends_just_after_a_look_is_not_taken_for_a_lost_connection() -> None:
-    work = _EndsAfterALook()
-    Ranks(cast(Any, None), others())._run_by_gloo(lambda: [work])
-    assert work.waits == 2

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from roundlog.data import RemoteDataError
-from roundlog.segment_audits import audit
-from roundlog.segment_audits.plan import Plan, Reports, SegmentAudit
-from roundlog.segment_audits.segment import Segment, SegmentOrder, StateSource, WorkerAnswer, audit_segment
+from roundlog.segment_audits.plan import Reports, SegmentAudit
+from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.segment_audits.workers import NoWorkersError, ProcessWorker
-from roundlog.training.run import Run
 
 from tests.engine.segment_audits.audit_workers import Stand, named
 from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
@@ -34,10 +28,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path
 ) -> None:
-    """The other one hangs, as an actor does for which a cluster has no processor."""
-    monkeypatch.setattr("roundlog.segment_audits.workers.HANGING", 0.2)
+    """The other one answers nothing, as an actor does for which a cluster has no processor."""
     liar = Liar(trained, tmp_path / "liar")
     liar.lie(4, consistent=True)
     orders: list[SegmentOrder] = []
@@ -58,7 +51,6 @@ def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
         assert found.wrong is not None and found.wrong.interval == 4 and found.distrusted == []
 
 
-@pytest.mark.parametrize("fails", [False, True])
 def test_what_a_liar_answers_while_it_is_found_out_counts_for_nothing(
     trained: Trained, tmp_path: Path, fails: bool
 ) -> None:
@@ -153,9 +145,7 @@ class Stopped:
 
 
 @pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
-    for name in ("HANGING", "FIRST"):
-        monkeypatch.setattr(f"roundlog.segment_audits.workers.{name}", 2.0)
+def stopped() -> Stopped:
     return Stopped()
 
 
@@ -169,93 +159,3 @@ def test_a_worker_whose_process_is_stopped_holds_no_audit_up(
     audit = partial(trained.audit, tmp_path / "audit", make=stopped.make, reports=Reports(progress=progress))
     found = stopped.ended(audit)
     assert found is not None and found.is_whole
-
-
-@pytest.mark.parametrize(
-    ("workers", "after", "is_right"), [(1, 0, True), (2, 1, False)], ids=["before an answer", "after an answer"]
-)
-def test_an_audit_ends_though_the_processes_of_all_workers_are_stopped(
-    workers: int, after: int, is_right: bool, trained: Trained, tmp_path: Path, stopped: Stopped
-) -> None:
-    """This process does their work, and names them once each."""
-    liar = Liar(trained, tmp_path / "liar")
-    liar.lie(6, consistent=True)
-    events: list[str] = []
-
-    def progress(done: int, total: int) -> None:
-        if done >= after:
-            stopped.stop(*range(workers))
-
-    audit = partial(
-        trained.audit,
-        tmp_path / "audit",
-        None if is_right else liar.listing(),
-        make=stopped.make,
-        workers=workers,
-        repeat_share=0.5,
-        reports=Reports(progress=progress, event=events.append),
-    )
-    found = stopped.ended(audit)
-    assert found is not None and found.is_whole is is_right and found.distrusted == []
-    assert is_right or (found.wrong is not None and found.wrong.interval == 6)
-    assert sorted(event.split()[1] for event in events) == [str(number + 1) for number in range(workers)]
-    for event in events:
-        assert re.fullmatch(
-            r"worker \d( \(.*\))? has not answered for \d+ s about interval \d, and is not waited for any more: see "
-            r"whether its process, its disk or its network hangs; once its process is ended, a new one takes its place",
-            event,
-        )
-
-
-class Slow(Stand):
-    """A worker that answers when a test says so."""
-
-    def __init__(self, seconds: float | None = None) -> None:
-        """seconds: after which it answers; None until `answer` is called."""
-        super().__init__(audit_segment)
-        self.given: list[tuple[SegmentOrder, Future[WorkerAnswer]]] = []
-        self._seconds = seconds
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.given.append((args[0], Future()))
-        if self._seconds is not None:
-            threading.Timer(self._seconds, self.answer).start()
-        return self.given[-1][1]
-
-    def answer(self) -> None:
-        for order, future in self.given:
-            if not future.done():
-                future.set_result(audit_segment(order))
-
-
-def test_a_worker_that_is_only_slow_is_waited_for(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This process executes one interval to find out how long an honest worker may take, and leaves the rest to it."""
-    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
-    computed, compute = list[Segment](), audit.compute_here
-
-    def counted(run: Run, source: StateSource, plan: Plan, segment: Segment, unusable: Callable[[str], None]) -> object:
-        computed.append(segment)
-        return compute(run, source, plan, segment, unusable)
-
-    monkeypatch.setattr(audit, "compute_here", counted)
-    made = Slow(seconds=2.0)
-    found = trained.audit(tmp_path / "audit", trained.listing(every=INTERVALS), make=lambda number: made, workers=1)
-    assert found.is_whole and found.busy_seconds > 0 and computed == [Segment(0, 1)]
-
-
-def test_a_process_without_memory_leaves_the_work_to_workers(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
-
-    def fails(*given: object) -> None:
-        raise torch.OutOfMemoryError("no memory")
-
-    monkeypatch.setattr("roundlog.segment_audits.audit.compute_here", fails)
-    events: list[str] = []
-    made = Slow(seconds=0.5)
-    reports = Reports(event=events.append)
-    assert trained.audit(tmp_path / "audit", make=lambda number: made, workers=1, reports=reports).is_whole
-    assert sum(event.startswith("this process has no memory") for event in events) == 1

@@ -4,27 +4,23 @@ Every rank adds up its own terms in FP64, and sends the owners of the elements w
 rounds its own share. Elements that the bound leaves in doubt are queried, and the rounded shares are gathered. Many
 sums go together, since a message costs more than what is in most of them.
 
-All ranks answer every query of an owner, so they query in turns: for the double-double sums of everybody's terms
-first, and for exact integers where even those straddle."""
+All ranks answer every query of an owner, by exact integers, so they query in turns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from functools import partial
 
 import numpy as np
 import torch
 
-from roundlog.arithmetic.exact_sums import RunningSums
 from roundlog.execution.ranks.group import Ranks, bytes_of
 from roundlog.kernels import superaccumulator
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact, Summation
 from roundlog.operators.bounds import Bound, FullBound
 from roundlog.operators.registry import Attributes, Tensors, Types, operands
-from roundlog.operators.summation import F32, Index, Measures, ReadPart, round_running
+from roundlog.operators.summation import F32, Index, Measures, ReadPart
 from roundlog.program import TensorType
 from roundlog.rounding.resolve import AT_ONCE, in_doubt
 
@@ -46,8 +42,6 @@ class BatchSum:
     """Parts of this rank, as many as keep the bound."""
     terms: int
     """Terms of the whole sum."""
-    parts_of_all: int
-    """Parts of all ranks."""
     round_share: RoundShare
     reader: int | None = None
     """The only rank that reads the sum; None: every rank does."""
@@ -55,10 +49,6 @@ class BatchSum:
     def approximate(self) -> tuple[torch.Tensor, Measures]:
         """Return the approximation of this rank's terms, and their measures."""
         return self.operator.add_parts(self._operands, self.parts, self.attributes)
-
-    def sums(self, elements: Index) -> RunningSums:
-        """Return double-double sums of this rank's terms, at these elements of the output."""
-        return self.operator.sums_of_parts(self._on_cpu, self.parts, self.attributes, elements)
 
     def exact(self, elements: Index) -> Index:
         """Return exact sums of this rank's terms, at these elements of the output."""
@@ -81,29 +71,13 @@ class BatchSum:
         return self.operator.by_element and x.numel() == self.output.numel
 
 
-class _Query(IntEnum):
-    """Next question of a rank to the others."""
-
-    NOTHING = 0
-    """Nothing more: it has rounded its shares."""
-    SUMS = 1
-    """Double-double sums of some elements."""
-    EXACT = 2
-    """Exact sums of some elements."""
-
-
-_WIDTH = {_Query.NOTHING: 0, _Query.SUMS: 3, _Query.EXACT: superaccumulator.LIMBS + 1}
-"""Numbers in the answer about one element."""
-
-
 class ElementQueries:
     """The questions of all ranks about some sums. Elements are counted over all of these sums, one after another."""
 
     def __init__(self, ranks: Ranks, sums: Sequence[BatchSum]) -> None:
         self._ranks, self._sums = ranks, sums
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum([one.output.numel for one in sums])])
-        self._ahead = np.empty(0, np.int64)
-        self._answers: list[Index] = []
+        self._ahead, self._answers = np.empty(0, np.int64), superaccumulator.new_sums(0)
 
     def ask_ahead(self, wanted: Sequence[Index]) -> None:
         """Ask at once about what this rank is likely to need of every sum: ascending indices of its elements. All
@@ -111,60 +85,41 @@ class ElementQueries:
         of_all = [start + elements for start, elements in zip(self._starts, wanted, strict=False)]
         # Hostile data may leave everything in doubt: the rest is asked for later, a part at a time.
         self._ahead = np.concatenate(of_all)[:AT_ONCE]
-        self._answers = self._turn(_Query.SUMS, self._ahead)[1]
-
-    def sums(self, number: int, elements: Index) -> RunningSums:
-        """Return double-double sums of these elements of a sum."""
-        chosen = elements + self._starts[number]
-        place = np.searchsorted(self._ahead, chosen)
-        if len(chosen) and place[-1] < len(self._ahead) and np.array_equal(self._ahead[place], chosen):
-            answers = [answer.reshape(3, -1)[:, place] for answer in self._answers]
-        else:
-            answers = [answer.reshape(3, -1) for answer in self._turn(_Query.SUMS, chosen)[1]]
-        found = RunningSums(len(chosen))
-        for answer in answers:
-            found.add(*answer.view(np.float64))
-        return found
+        _, self._answers = self._turn(self._ahead)
 
     def exact(self, number: int, elements: Index, format: Format) -> F32:
-        """Return exact sums of these elements of a sum, rounded."""
-        _, answers = self._turn(_Query.EXACT, elements + self._starts[number])
-        exact = superaccumulator.new_sums(len(elements))
-        for answer in answers:
-            superaccumulator.add_sums(exact, answer.reshape(exact.shape))
-        return superaccumulator.rounded(exact, format)
+        """Return exact sums of these elements of a sum, at least one, rounded."""
+        chosen = elements + self._starts[number]
+        place = np.searchsorted(self._ahead, chosen)
+        if place[-1] < len(self._ahead) and np.array_equal(self._ahead[place], chosen):
+            return superaccumulator.rounded(self._answers[place], format)
+        return superaccumulator.rounded(self._turn(chosen)[1], format)
 
     def answer_to_the_end(self) -> None:
         """Answer the other ranks' questions until they have none left."""
-        asked = True
-        while asked:
-            asked, _ = self._turn(_Query.NOTHING, np.empty(0, np.int64))
+        while self._turn(np.empty(0, np.int64))[0]:
+            pass
 
-    def _turn(self, question: _Query, chosen: Index) -> tuple[bool, list[Index]]:
-        """Let every rank ask, and all answer. Return whether anybody has asked anything, and every rank's
-        answer to this one, int64, bit for bit."""
-        ranks = self._ranks
-        asked = ranks.numbers(int(question), len(chosen))
-        if not any(count for _, count in asked):
-            return any(kind != _Query.NOTHING for kind, _ in asked), [np.empty(0, np.int64)] * ranks.size
-        elements = ranks.gather_all(torch.from_numpy(chosen), [count for _, count in asked])
+    def _turn(self, chosen: Index) -> tuple[bool, Index]:
+        """Let every rank ask, and all answer. Return whether anybody has asked anything, and the sums of all ranks'
+        terms at the elements that this one asks about."""
+        ranks, sums = self._ranks, superaccumulator.new_sums(len(chosen))
+        counts = [count for (count,) in ranks.numbers(len(chosen))]
+        if not any(counts):
+            return False, sums
         answers = [
-            [torch.from_numpy(self._answer(_Query(kind), of.numpy())).reshape(-1)]
-            for (kind, _), of in zip(asked, elements, strict=True)
+            [torch.from_numpy(self._answer(of.numpy())).view(-1)]
+            for of in ranks.gather_all(torch.from_numpy(chosen), counts)
         ]
-        got = ranks.to_owners(answers, [_WIDTH[question] * len(chosen)] * ranks.size)
-        return True, [answer.numpy() for answer in got]
+        for answer in ranks.to_owners(answers, [sums.size] * ranks.size):
+            superaccumulator.add_sums(sums, answer.numpy().reshape(sums.shape))
+        return True, sums
 
-    def _answer(self, question: _Query, elements: Index) -> Index:
-        """Return sums of this rank's terms at these elements."""
-        if question == _Query.NOTHING or not len(elements):
-            return np.empty(0, np.int64)
+    def _answer(self, elements: Index) -> Index:
+        """Return exact sums of this rank's terms at these elements."""
         by_sum = np.split(elements, np.searchsorted(elements, self._starts[1:-1]))
         asked = [(self._sums[number], some - self._starts[number]) for number, some in enumerate(by_sum) if len(some)]
-        if question == _Query.EXACT:
-            return np.concatenate([one.exact(some) for one, some in asked])
-        sums = [one.sums(some) for one, some in asked]
-        return np.concatenate([np.stack([one.total, one.errors, one.magnitude]) for one in sums], axis=1).view(np.int64)
+        return np.concatenate([superaccumulator.new_sums(0), *(one.exact(some) for one, some in asked)])
 
 
 class Owned(Inexact):
@@ -172,15 +127,10 @@ class Owned(Inexact):
 
     name = "owned by a rank"
 
-    def __init__(
-        self, queries: ElementQueries, number: int, one: BatchSum, y: torch.Tensor, bound: Bound, first: int
-    ) -> None:
+    def __init__(self, queries: ElementQueries, number: int, y: torch.Tensor, bound: Bound, first: int) -> None:
         """number: of the sum, among those that are asked about. y: f64[n], the approximations; first: the first
         element's index in the whole sum."""
         self._queries, self._number = queries, number
-        self._terms = one.terms + 2 * one.parts_of_all
-        """Numbers behind a double-double sum: every rank has added up its parts, whose errors are among the others,
-        and so has this one what they gave."""
         self._y, self._bound, self._first = y, bound, first
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
@@ -195,10 +145,7 @@ class Owned(Inexact):
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32
     ) -> torch.Tensor:
-        chosen = elements.numpy() + self._first
-        sums = self._queries.sums(self._number, chosen)
-        exact = partial(self._queries.exact, self._number, format=format)
-        return round_running(sums, self._terms, format, chosen, exact)
+        return torch.from_numpy(self._queries.exact(self._number, elements.numpy() + self._first, format))
 
 
 def sums_over(ranks: Ranks, sums: Sequence[BatchSum]) -> list[torch.Tensor]:
@@ -209,7 +156,7 @@ def sums_over(ranks: Ranks, sums: Sequence[BatchSum]) -> list[torch.Tensor]:
     wanted = []
     for number, (one, found) in enumerate(zip(sums, _reduce_to_owners(ranks, sums), strict=True)):
         first, _ = one.share(ranks, ranks.rank)
-        owned.append(None if found is None else Owned(queries, number, one, *found, first))
+        owned.append(None if found is None else Owned(queries, number, *found, first))
         nothing = np.empty(0, np.int64)
         wanted.append(nothing if owned[-1] is None else first + in_doubt(owned[-1], (), {}, one.format))
     queries.ask_ahead(wanted)

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import FrameType
@@ -40,7 +40,7 @@ PATIENCE = 0.5
 """Seconds after which a waiting rank asks whether the others are still there."""
 
 _LOOK = 5e-5
-"""Seconds between two looks at a collective of nccl."""
+"""Least seconds between two looks at a collective; after a longer wait, a 64th of it."""
 
 _SECONDS_TO_ABORT = 3.0
 """Time that nccl gets to let go of its device. It may hang for the same reason as the collective did."""
@@ -84,8 +84,8 @@ class Ranks:
             self._nccl = None
         elif cards != before:
             self._nccl = nccl_group()
-            # The first collective connects all: what is wrong with that is said now.
-            self.gather_all(torch.zeros(1, device=device), [1] * self.size)
+            # The first collective connects all, and may hang where a rank is lost.
+            _watched(self.membership, lambda: self.gather_all(torch.zeros(1, device=device), [1] * self.size))
 
     def close(self) -> bool:
         """Close all connections, once the others have left, too. Return whether that has ended in time."""
@@ -182,56 +182,30 @@ class Ranks:
 
     def _run(self, sent: torch.Tensor, start: Callable[[Any], Sequence[Any]]) -> None:
         """Start collectives (`Work` of torch.distributed) in the group that carries `sent`, and return when they have
-        ended. Raises LostRankError where another rank has."""
-        with self.membership.collective():
-            if sent.device.type == "cpu":
-                self._run_by_gloo(lambda: start(self._gloo))
-            else:
-                self._run_by_nccl(self._nccl, lambda: start(self._nccl))
+        ended. Raises LostRankError where another rank has.
 
-    def _run_by_gloo(self, start: Callable[[], Sequence[Any]]) -> None:
-        for work in start():
-            while True:
-                self.membership.require_staying()
-                # Asked before the wait: a collective may end between a wait that was too short and a question after.
-                had_ended = work.is_completed()
-                try:
-                    work.wait(timedelta(seconds=PATIENCE))
-                    break
-                except RuntimeError as error:
-                    if had_ended:
-                        # A connection is gone. Who has gone with it is known a little later.
-                        raise self._failed(error) from error
-                    self.membership.require_all()
-                    self.membership.tell_late()
-
-    def _run_by_nccl(self, group: Any, start: Callable[[], Sequence[Any]]) -> None:
-        """Poll collectives of nccl until they have ended. `Work.wait` makes only the device wait, and with a timeout
-        gives the group up. The call that starts a collective may itself hang where a rank is lost, since the first one
-        connects all: it is made on another thread."""
-        is_given_up = threading.Event()
-        stream = _stream(self.device)
-
-        def run() -> None:
-            with stream:
-                for work in start():
-                    while not work.is_completed():
-                        if is_given_up.is_set():
-                            return
-                        time.sleep(_LOOK)
-                    # An error of the collective is raised here, too.
-                    work.wait()
-
+        They are polled: `Work.wait` of nccl makes only the device wait, and with a timeout gives the group up."""
+        group: Any = self._gloo if sent.device.type == "cpu" else self._nccl
         try:
-            _watched(self.membership, run)
+            with self.membership.collective():
+                for work in start(group):
+                    began = asked = time.monotonic()
+                    while not work.is_completed():
+                        now = time.monotonic()
+                        if now - asked > PATIENCE:
+                            self.membership.require_all()
+                            self.membership.tell_late()
+                            asked = now
+                        time.sleep(min(max(_LOOK, (now - began) / 64), PATIENCE / 8))
+                    # An error of the collective is raised here.
+                    work.wait()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            is_given_up.set()
-            lost = error if isinstance(error, LostRankError) else self._failed(error)
-            # Collectives that still run on the device would keep others from it: this process may go on alone.
-            _ends_within(_SECONDS_TO_ABORT, group.abort)
-            raise lost from error
+            if sent.device.type != "cpu":
+                # Collectives that still run on the device would keep others from it: this process may go on alone.
+                _ends_within(_SECONDS_TO_ABORT, group.abort)
+            raise (error if isinstance(error, LostRankError) else self._failed(error)) from error
 
     def _failed(self, error: Exception) -> LostRankError:
         """Return the error that names the rank whose loss made a collective fail, once it is known."""
@@ -295,11 +269,6 @@ def _as_tensor(data: bytes) -> torch.Tensor:
 def _memory(numel: int, like: torch.Tensor) -> torch.Tensor:
     """Return a flat tensor of a dtype and on a device, uninitialised."""
     return empty((numel,), like.dtype) if like.device.type == "cpu" else like.new_empty(numel)
-
-
-def _stream(device: torch.device) -> AbstractContextManager[Any]:
-    """Return a context in which another thread computes on the device after what this one has computed there."""
-    return torch.cuda.stream(torch.cuda.current_stream(device)) if device.type == "cuda" else nullcontext()
 
 
 def card(device: torch.device) -> str:

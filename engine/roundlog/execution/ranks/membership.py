@@ -1,7 +1,6 @@
 """The ranks that are there: what every rank says of itself in torch.distributed's store, and how a lost one is found.
 
-A rank that is killed says nothing. A rank on the same machine is then missed at once, by its process; one on another
-machine when it has written nothing into the store for some seconds.
+A rank that is killed says nothing. It is missed when it has written nothing into the store for some seconds.
 
 A rank that lives may be late all the same: in a read from a disk that does not answer, or in an endless loop. Nobody
 can tell that from honest work, which may take hours. So it is no error, and a person is told."""
@@ -10,14 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not listed
@@ -28,10 +25,7 @@ STILL = 20.0
 """Seconds without one after which a rank is lost. A machine with much else to do is silent for some seconds."""
 
 LATE = 300.0
-"""Seconds of a wait after which a person is told."""
-MOST = 3600.0
-"""Seconds after which a person is told in any case. A wait that has ended by itself was honest work, and twice as long
-a one is as yet nothing to tell."""
+"""Seconds of a wait after which a person is told; the next time after twice as many."""
 
 TERMINATED = "it was terminated"
 """Reason that a rank gives for its end where somebody has terminated it."""
@@ -46,8 +40,6 @@ class _Other:
     """Another rank, as this one knows it."""
 
     name: str
-    process: int | None
-    """Descriptor of its process (pidfd_open(2)) on this machine; None on another one, -1 if it has ended already."""
     heard: float
     """Time of its last sign of life."""
     beat: int = 0
@@ -57,22 +49,13 @@ class _Other:
     left: str | None = None
     """Reason for which it has left, "" in good order; None while it is there."""
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether its process has ended on this machine."""
-        if self.process is None or self.process < 0:
-            return self.process is not None
-        poll = select.poll()
-        poll.register(self.process, select.POLLIN)
-        return bool(poll.poll(0))
-
 
 class Membership:
     """Membership of this rank: its own signs of life, and those of the others. A thread keeps both up to date."""
 
     def __init__(self, store: Store, rank: int, size: int, seconds: float) -> None:
         """store: a connection of its own, since its operations wait for each other. Returns once all ranks are there;
-        raises LostRankError if one does not come within `seconds`, or has come and ended before the last one."""
+        raises LostRankError if one does not come within `seconds`."""
         self.rank, self.size = rank, size
         self.is_leaving = False
         """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any
@@ -84,9 +67,9 @@ class Membership:
         self._ended = threading.Event()
         self._beat = self._collectives = 0
         self._since: float | None = None
-        self._patience = self._next = LATE
+        self._next = LATE
         self._is_patient = False
-        self._identity = [socket.gethostname(), os.getpid(), _machine()]
+        self._identity = [socket.gethostname(), os.getpid()]
         self._tell()
         store.set(f"identity/{rank}", json.dumps(self._identity))
         self._others: dict[int, _Other] = {}
@@ -105,19 +88,15 @@ class Membership:
                         f"rank {other} of {self.size} has not come: start as many processes as there are ranks, with "
                         "the same command"
                     )
-                for come in self._others.values():
-                    if come.has_ended:
-                        raise LostRankError(_sentence(f"{come.name} is lost: its process has ended"))
                 time.sleep(0.01)
-            host, pid, machine = json.loads(self._store.get(f"identity/{other}"))
-            process = _process(pid) if machine and machine == self._identity[2] else None
-            self._others[other] = _Other(f"rank {other} (process {pid} on {host})", process, time.monotonic())
+            host, pid = json.loads(self._store.get(f"identity/{other}"))
+            self._others[other] = _Other(f"rank {other} (process {pid} on {host})", time.monotonic())
 
     def name(self, rank: int) -> str:
         """Return a rank's number, process and machine, for people."""
         if rank != self.rank:
             return self._others[rank].name
-        host, pid, _ = self._identity
+        host, pid = self._identity
         return f"rank {rank} (process {pid} on {host})"
 
     # Lost ranks.
@@ -194,17 +173,13 @@ class Membership:
     def _missing(self) -> str | None:
         if self._store.check(["lost"]):
             return str(self._store.get("lost").decode())
-        # Asked before the store: a process that ends in good order says so first.
-        ended = [one.has_ended for one in self._others.values()]
         now = time.monotonic()
-        for one, has_ended, (beat, collectives, left) in zip(self._others.values(), ended, self._told(), strict=True):
+        for one, (beat, collectives, left) in zip(self._others.values(), self._told(), strict=True):
             if beat != one.beat:
                 one.beat, one.heard = beat, now
             one.collectives, one.left = collectives, left
             if left:
                 return f"{one.name} has stopped: {left}"
-            if left is None and has_ended:
-                return f"{one.name} is lost: its process has ended"
             if left is None and now - one.heard > STILL:
                 return f"{one.name} is lost: it has not been heard of for {STILL:.0f} s"
         return None
@@ -215,13 +190,11 @@ class Membership:
     def collective(self) -> Iterator[None]:
         """A block that is one collective, from when this rank has come to it to its end."""
         self._collectives += 1
-        self._since, self._next = time.monotonic(), self._patience
+        self._since = time.monotonic()
         try:
             yield
         finally:
-            waited, self._since = time.monotonic() - self._since, None
-        if not self._is_patient:
-            self._patience = min(max(self._patience, 2 * waited), MOST)
+            self._since = None
 
     @contextmanager
     def patience(self) -> Iterator[None]:
@@ -233,8 +206,8 @@ class Membership:
             self._is_patient = False
 
     def tell_late(self) -> None:
-        """Call `on_late` about a long wait, if that is due: after `LATE` seconds, and whenever it is twice as long. To
-        be called now and then in `collective`."""
+        """Call `on_late` about a long wait, if that is due: after `LATE` seconds, and whenever one is twice as long as
+        the last one that was told. To be called now and then in `collective`."""
         late = self._late()
         teller = min(rank for rank in (self.rank, *self._others) if rank not in late)
         if teller == self.rank and (problem := self._problem(self._next, late)) is not None:
@@ -245,7 +218,7 @@ class Membership:
     def problem(self) -> str | None:
         """The sentence about the ranks that keep this one waiting in the midst of what all do together; None if there
         are none. Any thread may ask."""
-        return self._problem(self._patience, self._late())
+        return self._problem(LATE, self._late())
 
     def _late(self) -> list[int]:
         """Return the ranks that are furthest behind this one. Where one rank alone sends, it does not wait for the
@@ -270,22 +243,3 @@ class Membership:
 
 def _sentence(clause: str) -> str:
     return f"{clause.rstrip('.')}; run the same command again, with any number of ranks, to carry on"
-
-
-def _process(pid: int) -> int | None:
-    """Return a descriptor of a process of this machine, -1 if it has ended; None where there are no descriptors."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return -1
-    except OSError:
-        return None
-
-
-def _machine() -> str:
-    """Return the machine since its last start, and the namespace in which its processes are numbered; "" if not
-    known."""
-    with suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    return ""

@@ -16,7 +16,6 @@ from hashlib import sha256
 import numpy as np
 import torch
 
-from roundlog.arithmetic import DisturbedError
 from roundlog.commitments import canonical
 from roundlog.execution.ranks.group import Ranks
 from roundlog.log import Entries
@@ -218,7 +217,7 @@ class Giver:
         give(self._ranks, order, log)
         try:
             yield
-        except (DisturbedError, DisagreementError):
+        except DisagreementError:
             self.is_idle = True
             raise
         self.is_idle = True

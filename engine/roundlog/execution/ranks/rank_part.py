@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from roundlog.arithmetic import DisturbedError
 from roundlog.execution.executor import StepResult
 from roundlog.execution.microbatch.analysis import Analysis, analysis_of, samples_of
 from roundlog.execution.microbatch.stages import Part, PartRounding, Parts, Reads, Slices, Values
@@ -148,8 +147,7 @@ class RankPart:
 
     def run(self, inputs: StepInputs, rounding: RankRounding, received: Received) -> StepResult | None:
         """Execute a step; return None if this rank has gone past a stop. The result has the next state's tensors that
-        this rank computes, in program order. Raises DisturbedError once everything is exchanged, MachineError,
-        LostRankError, and OSError if the disk is full."""
+        this rank computes, in program order. Raises MachineError, LostRankError, and OSError if the disk is full."""
         slices = self._scratch or SlicesInMemory(self)
         return _Running(self, inputs, rounding, received, slices).run()
 
@@ -224,24 +222,14 @@ class _Running:
 
     def run(self) -> StepResult | None:
         parts, result, stopped = self._of.parts, None, False
-        disturbed: DisturbedError | None = None
         for time in range(parts.end + 1):
             is_pass = time % 2 == 1
             self._values.reads_again = is_pass and self._in_memory is None
             for samples in self._of.passes if is_pass else [None]:
-                try:
-                    result = self._part(time, samples)
-                    stopped |= result is None
-                except DisturbedError as error:
-                    if error.__cause__ is not None:
-                        # The part has not come to its end.
-                        raise error.__cause__ from None
-                    # All is exchanged first, so that every rank comes to the same end.
-                    disturbed = error
+                result = self._part(time, samples)
+                stopped |= result is None
             parts.forget_after(time, self._values)
             self._values.forget_gathered()
-        if disturbed is not None:
-            raise disturbed
         return None if stopped else result
 
     def _part(self, time: int, samples: Samples | None) -> StepResult | None:
@@ -306,8 +294,8 @@ class _Running:
                     self._in_memory.has_read(value, index)
 
     def _sum(self, index: int) -> BatchSum:
-        of, of_all = self._of, len(self._of.analysis.parts[index])
-        parts, node = cut_up(of.samples, of_all // of.ranks.size), of.program.nodes[index]
+        of, node = self._of, self._of.program.nodes[index]
+        parts = cut_up(of.samples, len(of.analysis.parts[index]) // of.ranks.size)
         format = node.type.dtype.number_format(of.f32_format)
         assert format is not None
 
@@ -323,7 +311,6 @@ class _Running:
             read=self._values.terms_reader(index, parts),
             parts=len(parts),
             terms=terms_of(node, [of.program.nodes[value].type for value in node.inputs]),
-            parts_of_all=of_all,
             round_share=round_share,
             reader=of.owners.readers.get(index),
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from roundlog.arithmetic import DisturbedError
+from roundlog.arithmetic import DisturbedError, MachineError
 from roundlog.execution.executor import Executor, Observe, StepExecutor, StepResult
 from roundlog.execution.microbatch import MicrobatchExecutor, micro_batches_of
 from roundlog.execution.ranks.group import Ranks
@@ -41,8 +41,6 @@ from roundlog.operators.registry import integer
 from roundlog.program import Program
 from roundlog.rounding import Rounding
 
-_WELL, _STOPPED, _DISTURBED = range(3)
-
 
 class RankStep:
     """The execution of steps on one rank, together with all others."""
@@ -67,28 +65,20 @@ class RankStep:
 
     def run(self, inputs: StepInputs, order: RankOrder, log: bytes) -> tuple[float | None, list[bytes]]:
         """Execute a step on the state that this rank has its part of. Return the loss, None if the step stops and the
-        state stays, and what all ranks tell of their roundings. Raises DisturbedError if any rank was
-        disturbed, and the state stays; DisagreementError, OSError.
+        state stays, and what all ranks tell of their roundings. Raises DisagreementError, MachineError, OSError.
 
         inputs: of the step; its states are not used."""
         assert order.rounding is not None
         inputs = replace(inputs, states=self.kept.tensors)
         rounding = RankRounding(order.rounding, self._ranks.rank, inputs.step, log)
-        result, state, disturbed = None, _WELL, None
         try:
             result = self._part(order.passes).run(inputs, rounding, self._agreement.received)
-            state = _WELL if result is not None else _STOPPED
         except DisturbedError as error:
-            state, disturbed = _DISTURBED, error
-        states = [one for (one,) in self._ranks.numbers(state)]
-        if _DISTURBED in states:
-            raise disturbed or DisturbedError(
-                f"rank {states.index(_DISTURBED)} was disturbed in step {inputs.step}: a library that was loaded there "
-                "changed how its process computes; load it before the run, or leave it out"
-            )
-        if _STOPPED in states:
+            # One process would try again.
+            raise error.__cause__ or MachineError(str(error)) from error
+        stopped = self._ranks.numbers(int(result is None))
+        if result is None or [1] in stopped:
             return None, []
-        assert result is not None
         loss, computed = result.loss, list(result.states)
         # Each of its tensors is let go as soon as it is copied.
         del result
@@ -180,8 +170,6 @@ class RanksExecutor:
                 self._state = inputs.states
             try:
                 loss, told = self._step.run(inputs, order, log)
-            except DisturbedError:
-                raise
             except BaseException:
                 # The next state may have been written over this one in part.
                 self._state = None
@@ -237,11 +225,7 @@ def serve(
             continue
         if order.coming != GO_ON:
             step.begin(None, order.coming)
-        try:
-            loss, _ = step.run(inputs_of(order.number, step.kept.tensors), order, log)
-        except DisturbedError:
-            # Rank 0 orders the step again.
-            continue
+        loss, _ = step.run(inputs_of(order.number, step.kept.tensors), order, log)
         done += loss is not None
 
 

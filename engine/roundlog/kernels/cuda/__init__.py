@@ -50,7 +50,7 @@ def marking_agrees(device: torch.device) -> bool:
     d = np.abs(y) * rng.random(5000) * 2.0**-49
     out = np.empty(5000, dtype=np.float32)
     with np.errstate(all="ignore"):
-        near = mark_flat(y, d, 1.75, out)
+        (near,) = mark_flat(y, d, 1.75, out)
     rounded, found = marking.mark_flat(torch.from_numpy(y).to(device), torch.from_numpy(d).to(device), 1.75)
     here: list[npt.NDArray[Any]] = [out, near.indices, near.y, near.d]
     return all(map(_same_bits, here, (part.cpu().numpy() for part in (rounded, *found))))

@@ -1,13 +1,13 @@
 """Convolutions of FP32 numbers and their gradients on the CPU. What they compute and how well is said in
 `roundlog.operators.convolution`; the letters are the same.
 
-Where products are computed tile by tile (`roundlog.operators.cpu.gemm`), so are these, windows being read from the
-images while they are packed; elsewhere panel by panel (`roundlog.operators.cpu.conv_blas`). Tiles find the norms that
-bounds are made of on their way."""
+They are computed tile by tile, as products are (`roundlog.operators.cpu.gemm`): windows are read from the images while
+these are packed, and the norms that bounds are made of are found on the way. `forward_runs`, `to_input_runs` and
+`to_weight_runs` are the two runs of numbers that an element is the sum of products of, as
+`roundlog.kernels.exact_products` reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -17,33 +17,71 @@ import torch
 
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import gemm_microkernel
+from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
 from roundlog.kernels.marking import AmbiguousPart
 from roundlog.kernels.reducing import square_rows
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Images, lines_of
-from roundlog.operators.bounds import Ambiguous, ProductBound
-from roundlog.operators.cpu import conv_blas
-from roundlog.operators.cpu.conv_blas import Shape
+from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.cpu.gemm import parts_of
-from roundlog.operators.summation import block_within, blocked_gamma, chain, longest_block
+from roundlog.operators.summation import SLACK, additions_of_taps, block_within, blocked_gamma, gamma, longest_block
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
-BoundOf = Callable[[], ProductBound]
-Measures = tuple[torch.Tensor, ...]
 Range = tuple[int, int]
 
 
-def forward(
-    x: torch.Tensor, w: torch.Tensor, shape: Shape, bound: BoundOf, scale: float
-) -> tuple[torch.Tensor, Ambiguous]:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One convolution."""
+
+    samples: int
+    channels: int
+    outputs: int
+    groups: int
+    geometry: I64
+    """int64[12]: H, W, I, J, P, Q, strides, paddings, dilations."""
+
+    @property
+    def image(self) -> int:
+        """H W."""
+        return int(self.geometry[0] * self.geometry[1])
+
+    @property
+    def taps(self) -> int:
+        """I J."""
+        return int(self.geometry[2] * self.geometry[3])
+
+    @property
+    def places(self) -> int:
+        """P Q."""
+        return int(self.geometry[4] * self.geometry[5])
+
+    @property
+    def plain(self) -> bool:
+        """Whether every output position reads the input position of the same number: 1 x 1, stride 1, no padding."""
+        return self.taps == 1 and tuple(self.geometry[6:10]) == (1, 1, 0, 0)
+
+    @property
+    def work(self) -> int:
+        """Cost of the multiplications, in elements that are read and written."""
+        return self.samples * self.places * self.outputs * (self.channels // self.groups) * self.taps // 16
+
+    def flattened(self) -> Shape:
+        """Shape with a plain convolution's images as single lines, which are written out in long runs."""
+        return replace(self, geometry=_lines(self.places)) if self.plain else self
+
+
+def _lines(places: int) -> I64:
+    return np.array([1, places, 1, 1, 1, places, 1, 1, 0, 0, 1, 1], dtype=np.int64)
+
+
+def forward(x: torch.Tensor, w: torch.Tensor, shape: Shape, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """g and what is marked in it."""
     lanes = gemm_microkernel.tile_lanes()
-    if not lanes:
-        return conv_blas.forward(x, w, shape, bound(), scale)
     out = empty((shape.samples, shape.outputs, *_pair(shape, 4)), torch.float32)
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
     shape = shape.flattened()
@@ -70,17 +108,12 @@ def forward(
     return out, _certified(lanes, products, scale, shape.work)
 
 
-def to_input(
-    g: torch.Tensor, w: torch.Tensor, shape: Shape, bound: BoundOf, scale: float
-) -> tuple[torch.Tensor, Ambiguous]:
+def to_input(g: torch.Tensor, w: torch.Tensor, shape: Shape, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """The gradient of x and what is marked in it. Positions that lie a stride apart are read by the same taps, and are
     computed together."""
     lanes = gemm_microkernel.tile_lanes()
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
-    # The additions that the bound allows: those over the outputs, and then over the taps.
-    additions = chain(each) + shape.taps - 1
-    if not lanes or not block_within(each * shape.taps, additions):
-        return conv_blas.to_input(g, w, shape, bound(), scale)
+    additions = additions_of_taps(each, shape.taps)
     out = empty((shape.samples, shape.channels, *_pair(shape, 0)), torch.float32)
     shape = shape.flattened()
     classes = list(product(*(_classes(shape, axis) for axis in (0, 1))))
@@ -91,7 +124,7 @@ def to_input(
     # torch transposes a matrix faster than several.
     by_channel = by_channel[0].contiguous() if shape.groups == 1 else by_channel.contiguous()
     by_channel = by_channel.view(shape.channels, *_pair(shape, 2), each)
-    limits = np.sqrt(square_rows(by_channel.reshape(shape.channels, -1).numpy())) * blocked_gamma(each, shape.taps)
+    limits = np.sqrt(square_rows(by_channel.reshape(shape.channels, -1).numpy())) * gamma(additions + 1) * SLACK
     gradients, products = _dense(g), []
     for rows, columns in classes:
         taps = np.array(list(product(rows.offsets, columns.offsets)), dtype=np.int64)
@@ -128,13 +161,9 @@ def to_input(
     return out, _certified(lanes, products, scale, shape.work)
 
 
-def to_weight(
-    g: torch.Tensor, x: torch.Tensor, shape: Shape, bound: BoundOf, scale: float
-) -> tuple[torch.Tensor, Ambiguous]:
+def to_weight(g: torch.Tensor, x: torch.Tensor, shape: Shape, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """The gradient of w and what is marked in it."""
     lanes = gemm_microkernel.tile_lanes()
-    if not lanes:
-        return conv_blas.to_weight(g, x, shape, bound(), scale)
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
     out = empty((shape.outputs, inner, *_pair(shape, 2)), torch.float32)
     columns = _by_taps(shape).reshape(-1)
@@ -145,13 +174,9 @@ def to_weight(
     return out, _certified(lanes, products, scale, shape.work)
 
 
-def weight_sums(
-    g: torch.Tensor, x: torch.Tensor, shape: Shape, measures: Callable[[], Measures]
-) -> tuple[torch.Tensor, Measures]:
+def weight_sums(g: torch.Tensor, x: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """The gradient of w, f64, and the squared norms that its bound is made of."""
     lanes = gemm_microkernel.tile_lanes()
-    if not lanes:
-        return conv_blas.weight_sums(g, x, shape), measures()
     inner, each = shape.channels // shape.groups, shape.outputs // shape.groups
     columns = _by_taps(shape).reshape(-1)
     y = torch.empty((shape.groups, each, len(columns)), dtype=torch.float64)
@@ -280,3 +305,84 @@ def _certified(lanes: int, products: list[tuple[Product, OutputPlace]], scale: f
 
     one_by_one(certify, len(parts), work)
     return Ambiguous.collect(found)
+
+
+Both = tuple[Runs, Runs, I64, I64]
+"""Runs of the two factors, and for every chosen element which of them, int64[n] each."""
+
+
+def _origins(first: I64, y: I64 | int, x: I64 | int) -> I64:
+    return np.stack(np.broadcast_arrays(first, y, x), axis=1).astype(np.int64)
+
+
+def forward_runs(x: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64) -> Both:
+    """Kernels, and windows of the images; elements: int64[n], flat indices of g."""
+    h, wd, i, j, p, q, sh, sw, ph, pw, dh, dw = shape.geometry.tolist()
+    groups, inner = shape.groups, shape.channels // shape.groups
+    plane, place = np.divmod(elements, p * q)
+    sample, o = np.divmod(plane, shape.outputs)
+    group = o // (shape.outputs // groups)
+    kernels, of_w = numbered(o, shape.outputs)
+    windows, of_x = numbered((sample * groups + group) * (p * q) + place, shape.samples * groups * p * q)
+    plane, place = np.divmod(windows, p * q)
+    terms = inner * i * j
+    return (
+        Runs.strided(_dense(w), kernels * terms, terms, 1),
+        Runs(
+            _dense(x),
+            _origins(plane * (inner * h * wd), place // q * sh - ph, place % q * sw - pw),
+            (inner, h * wd, i, dh, 1, h, wd, j, dw, 1, wd, 1),
+        ),
+        of_w,
+        of_x,
+    )
+
+
+def to_input_runs(g: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64) -> Both:
+    """Runs of the kernels' numbers for a channel, and of gradients around a position; elements: flat indices of x."""
+    h, wd, i, j, p, q, sh, sw, ph, pw, dh, dw = shape.geometry.tolist()
+    groups, inner, each = shape.groups, shape.channels // shape.groups, shape.outputs // shape.groups
+    plane, place = np.divmod(elements, h * wd)
+    sample, channel = np.divmod(plane, shape.channels)
+    kernels, of_w = numbered(channel, shape.channels)
+    windows, of_g = numbered((sample * groups + channel // inner) * (h * wd) + place, shape.samples * groups * h * wd)
+    plane, place = np.divmod(windows, h * wd)
+    return (
+        Runs(
+            _dense(w),
+            _origins((kernels // inner * each * inner + kernels % inner) * (i * j), 0, 0),
+            (each, inner * i * j, i, 1, 1, i, j, j, 1, 1, j, 1),
+        ),
+        Runs(
+            _dense(g),
+            _origins(plane * (each * p * q), place // wd + ph, place % wd + pw),
+            (each, p * q, i, -dh, sh, p, q, j, -dw, sw, q, 1),
+        ),
+        of_w,
+        of_g,
+    )
+
+
+def to_weight_runs(g: torch.Tensor, x: torch.Tensor, shape: Shape, elements: I64) -> Both:
+    """Gradients of one output channel, and what a tap reads of a channel; elements: flat indices of w."""
+    h, wd, i, j, p, q, sh, sw, ph, pw, dh, dw = shape.geometry.tolist()
+    channels, outputs, inner = shape.channels, shape.outputs, shape.channels // shape.groups
+    line, tap = np.divmod(elements, i * j)
+    o, c = np.divmod(line, inner)
+    gradients, of_g = numbered(o, outputs)
+    taps, of_x = numbered((o // (outputs // shape.groups) * inner + c) * (i * j) + tap, channels * i * j)
+    channel, tap = np.divmod(taps, i * j)
+    return (
+        Runs(
+            _dense(g),
+            _origins(gradients * (p * q), 0, 0),
+            (shape.samples, outputs * p * q, 1, 0, 1, 1, 0, p * q, 1, 1, p * q, 1),
+        ),
+        Runs(
+            _dense(x),
+            _origins(channel * (h * wd), tap // j * dh - ph, tap % j * dw - pw),
+            (shape.samples, channels * h * wd, p, sh, 1, h, wd, q, sw, 1, wd, 1),
+        ),
+        of_g,
+        of_x,
+    )

@@ -1,8 +1,8 @@
 """Matrix products of FP32 or BF16 numbers on the CPU. What they compute and how well: see
 `roundlog.operators.contraction`.
 
-Where the processor has vectors with FMA, products are computed tile by tile (`roundlog.kernels.gemm_tiles`), elsewhere
-panel by panel with numpy's BLAS (`roundlog.operators.cpu.gemm_blas`)."""
+Products are computed tile by tile (`roundlog.kernels.gemm_tiles`), those of few rows row by row
+(`roundlog.kernels.line_products`), those of BF16 in FP32 first (`roundlog.kernels.short_products`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roundlog.kernels.gemm_microkernel import TILES
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
 from roundlog.kernels.line_products import certify_lines, takes
 from roundlog.kernels.marking import AmbiguousPart
-from roundlog.kernels.number_words import Words, words_of
+from roundlog.kernels.number_words import Words, words_around, words_of
 from roundlog.kernels.pair_microkernel import adds_pairs
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.short_packing import ShortLines, square_lines
@@ -35,9 +35,7 @@ from roundlog.kernels.short_products import (
 )
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Operand, lines_of
-from roundlog.kernels.to_f64 import words_around
 from roundlog.operators.bounds import Ambiguous, ProductBound
-from roundlog.operators.cpu import gemm_blas
 from roundlog.operators.summation import blocked_gamma, longest_block
 
 MOST_ROWS, MOST_COLUMNS = 512, 1024
@@ -52,11 +50,9 @@ def certify_product(
     a: torch.Tensor, b: torch.Tensor, scale: float, bound: ProductBound | None = None
 ) -> tuple[torch.Tensor, Ambiguous]:
     """a: f32[B, M, K], b: f32[B, K, N], on the CPU, nothing empty. Returns f32[B, M, N] and what is marked in it. Or a,
-    b and the product are all of them bf16, which takes tiles. bound: of f32, by which to mark, where that is known;
+    b and the product are all of them bf16. bound: of f32, by which to mark, where that is known;
     elements that it says are exact may be marked all the same."""
     lanes = gemm_microkernel.tile_lanes()
-    if not lanes:
-        return gemm_blas.certify_product(a, b, scale)
     (batches, rows, terms), columns = a.shape, b.shape[2]
     out = empty((batches, rows, columns), a.dtype)
     flat, factor, block = words_of(out), interval_factor(scale), longest_block(terms)
@@ -129,12 +125,10 @@ def fast_short_products() -> bool:
 
 
 def sum_product(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """a: f32[M, K], b: f32[K, N], or both bf16 where there are tiles; on the CPU, nothing empty. Returns the product in
+    """a: f32[M, K], b: f32[K, N], or both bf16; on the CPU, nothing empty. Returns the product in
     FP64, and the sums of squares of the rows of a and of the columns of b: f64[M, N], f64[M], f64[N], in memory of
     their own."""
     lanes = gemm_microkernel.tile_lanes()
-    if not lanes:
-        return gemm_blas.sum_product(a, b)
     (rows, terms), columns = a.shape, b.shape[1]
     of_a, of_b, block = _lines(a[None], words_around(a), 1), _lines(b[None], words_around(b), 2), longest_block(terms)
     left, right = torch.empty(rows, dtype=torch.float64), torch.empty(columns, dtype=torch.float64)
