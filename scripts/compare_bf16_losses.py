@@ -7,7 +7,7 @@ as a captured program; or that program with exact products and with those of ten
 A seed decides weights and batches; all runs of a seed begin in one state and get the same batches. Printed is the
 mean loss of the last sixth of the steps of each run, how far the others are from plain autocast, with --arithmetics
 from the program with exact products, and how far runs of that with different seeds (2 seeds or more) are from each
-other. `--write` draws bf16-losses.png, or arithmetic-losses.png (matplotlib: the extra `plot`). Exit code 1 if a
+other. `--write` draws bf16-losses.png, or arithmetic-losses.png (matplotlib: the extra `papers`). Exit code 1 if a
 captured program is further from what it is compared with than two seeds of that are from each other.
 """
 
@@ -200,7 +200,7 @@ def main() -> int:
     if options.write is not None and not options.write.is_dir():
         parser.error(f"--write: there is no folder {options.write}")
     if options.write is not None and find_spec("matplotlib") is None:
-        parser.error("--write: matplotlib is not there: install the extra `plot`")
+        parser.error("--write: matplotlib is not there: install the extra `papers`")
     try:
         small_gpt(options.text, options.steps, seed=1)
     except CaptureError as error:

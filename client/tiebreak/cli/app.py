@@ -20,7 +20,6 @@ from tiebreak.cli import (  # noqa: F401
     jobs,
     logs,
     model_files,
-    plot,
     receipts,
     roles,
     serving,

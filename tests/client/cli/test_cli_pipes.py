@@ -58,7 +58,6 @@ def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> P
         "log inspect pipe",
         "export pipe --to new.safetensors",
         "verify pipe --job job --root 0x11",
-        "plot pipe --out new.svg",
         "verify pipe --job job --dir new",
         "trainer run --job 1 --keystore pipe --dir role",
         "trainer run --job 1 --dir role --log-file pipe",
