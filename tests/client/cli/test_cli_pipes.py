@@ -60,7 +60,6 @@ def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> P
         "verify pipe --job job --root 0x11",
         "verify pipe --job job --dir new",
         "trainer run --job 1 --keystore pipe --dir role",
-        "trainer run --job 1 --dir role --log-file pipe",
         "status --keystore pipe",
         "devnet --state pipe",
     ],
