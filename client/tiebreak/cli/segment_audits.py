@@ -19,7 +19,7 @@ from tiebreak.cli.network import ContentOptions
 from tiebreak.cli.option_groups import VERIFY_LOG, Computing, option
 
 if TYPE_CHECKING:
-    from roundlog.segment_audits import Listing, Look, SegmentAudit, Sharing, StateSource
+    from roundlog.segment_audits import Listing, SegmentAudit, Sharing, StateSource
     from roundlog.training import Job
 
     from tiebreak.cli.audit_output import States
@@ -104,27 +104,23 @@ class AuditOptions(WorkerOptions, Computing, ContentOptions):
         "With --workers: a run directory, or the content address of a log that was published with --publish-every.",
         metavar="ROOT|RUN|CID",
     )
-    follow: bool = option("With --workers: audit a run that is still under way, until it has ended.", False)
 
 
 def audit_by_workers(job_directory: Path, run: Path, options: AuditOptions, json: bool) -> None:
     """Audit the claim of a run directory, or of a log's content address, and print what was found. Exit as
     `tiebreak audit` does."""
-    from roundlog.segment_audits import Reports, audit_by_segments
+    from roundlog.segment_audits import Reports, audit_by_segments, settled
 
     job, claim = read_job(job_directory, options.max_memory, options.micro_batches, options), options.claim
     if claim is None:
         raise WrongUsage("workers start from claimed checkpoints: name the run that they are of with --claim.")
-    if options.follow and options.share < 1:
-        raise WrongUsage("a share can only be drawn of a run that has ended: leave --follow or --share away.")
-    look, source = _claimed(job_directory, job, run, claim, options)
+    listing, source = _claimed(job_directory, job, run, claim, options)
     sharing = options.sharing(options.threads)
     started = time.monotonic()
     with output.progress("auditing intervals", job.spec.intervals) as bar:
         reports = Reports(progress=lambda done, total: bar.done(done), event=output.warn)
-        found = audit_by_segments(job, look, source, run, sharing, options.run_options(), reports=reports)
-    claimed = look()
-    states = claimed_states(Path(claim), job, claimed.roots) if Path(claim).is_dir() and claimed.complete else None
+        found = audit_by_segments(job, settled(listing), source, run, sharing, options.run_options(), reports=reports)
+    states = claimed_states(Path(claim), job, listing.roots) if Path(claim).is_dir() else None
     if json:
         output.show_json(plain_audit(job, found, states) | {"seconds": round(time.monotonic() - started, 3)})
     else:
@@ -133,45 +129,33 @@ def audit_by_workers(job_directory: Path, run: Path, options: AuditOptions, json
         raise typer.Exit(ANSWER_IS_NO)
 
 
-def _claimed(job_directory: Path, job: Job, run: Path, claim: str, options: AuditOptions) -> tuple[Look, StateSource]:
+def _claimed(
+    job_directory: Path, job: Job, run: Path, claim: str, options: AuditOptions
+) -> tuple[Listing, StateSource]:
     """Return the claim, and the source from which workers get it. Raises CommandError, StoreError."""
-    from roundlog.segment_audits import listing_of_run, settled
-    from roundlog.storage import StorageError
+    from roundlog.segment_audits import listing_of_run
 
     from tiebreak.segment_audits.stored_jobs import LocalStates
 
     directory = Path(claim).resolve()
     if not directory.is_dir():
         return _from_store(job_directory, job, run, claim, options)
-    source = LocalStates(job_directory.resolve(), options.limits, options.places())
-    if options.follow:
-
-        def look() -> Listing:
-            try:
-                return listing_of_run(directory, job.spec)
-            except StorageError as error:
-                raise CommandError(
-                    f"{error}: name the run of this job, or have it carried on by `tiebreak train`, which mends it."
-                ) from error
-
-        return look, source
     roots = read_claim(claim)
     assert isinstance(roots, list), "a directory has no 64 hex digits"
     check_roots(Path(claim), roots, job)
-    return settled(listing_of_run(directory, job.spec)), source
+    source = LocalStates(job_directory.resolve(), options.limits, options.places())
+    return listing_of_run(directory, job.spec), source
 
 
 def _from_store(
     job_directory: Path, job: Job, run: Path, claim: str, options: AuditOptions
-) -> tuple[Look, StateSource]:
-    from roundlog.segment_audits import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing, settled
+) -> tuple[Listing, StateSource]:
+    from roundlog.segment_audits import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing
 
     from tiebreak.segment_audits.stored_jobs import Stores, addresses_of, lies_elsewhere
     from tiebreak.store.dagpb import Cid
     from tiebreak.store.store_errors import InvalidCid
 
-    if options.follow:
-        raise WrongUsage("a run is followed in its directory: name that with --claim, or leave --follow away.")
     try:
         Cid.parse(claim)
     except InvalidCid:
@@ -200,7 +184,7 @@ def _from_store(
         without_data = lies_elsewhere(job_directory)
         job_cid = addresses_of(job_directory).job if without_data else store.add_directory(job_directory)
     here = job_directory.resolve()
-    return settled(listing), Stores(locations=options.places(), job_cid=job_cid, job_dir=here, limits=options.limits)
+    return listing, Stores(locations=options.places(), job_cid=job_cid, job_dir=here, limits=options.limits)
 
 
 def plain_audit(job: Job, found: SegmentAudit, states: States | None) -> dict[str, object]:
@@ -212,7 +196,7 @@ def plain_audit(job: Job, found: SegmentAudit, states: States | None) -> dict[st
         "wrong_interval": None if wrong is None else wrong.interval,
         "wrong_root": None if wrong is None else wrong.root,
         "stopped": None if wrong is None else wrong.stopped,
-        "challenge_root": found.checkpoint_root if wrong is not None and _has_ended(job, found) else None,
+        "challenge_root": found.checkpoint_root if wrong is not None else None,
         "intervals": job.spec.intervals,
         "right_intervals": len(found.right),
         "one_wrong_unnoticed": found.unnoticed(1),
@@ -237,12 +221,11 @@ def show_audit(job: Job, found: SegmentAudit, sharing: Sharing, states: States |
     if wrong is not None:
         first = wrong.interval * job.spec.interval
         came = f"stops ({wrong.stopped})" if wrong.stopped else f"comes to 0x{wrong.root.hex()}"
-        ended = _has_ended(job, found)
         facts = {
             "claim": "WRONG: an interval does not come to the root claimed after it",
             "wrong": f"interval {wrong.interval + 1} of {intervals}: steps {first} to "
             f"{first + job.spec.interval - 1}; from the state claimed before it, it {came}",
-            "a challenge wins with": found.checkpoint_root if ended else "a root known when the run has ended",
+            "a challenge wins with": found.checkpoint_root,
         }
     elif found.is_whole:
         facts["checkpoint root"] = found.checkpoint_root
@@ -264,8 +247,3 @@ def show_audit(job: Job, found: SegmentAudit, sharing: Sharing, states: States |
     output.show_facts("Audited", facts)
     for text in [*(states.wrong if states is not None else []), *found.unusable][:_MOST_SHOWN]:
         output.show_line(text)
-
-
-def _has_ended(job: Job, found: SegmentAudit) -> bool:
-    """Return whether all of the run was published when the audit ended; a run that is followed may be wrong before."""
-    return len(found.state_roots) == job.spec.intervals

@@ -230,13 +230,13 @@ def audit(
     from roundlog.training import audit as audit_claim
 
     options.use_threads()
-    run, log, claim, follow = options.run, options.log, options.claim, options.follow
+    run, log, claim = options.run, options.log, options.claim
     if is_published(job):
         refuse_ranks("tiebreak audit ADDRESS")
-        if run is not None or log is not None or follow:
+        if run is not None or log is not None:
             raise WrongUsage(
-                "a published run is audited in a temporary directory, without its log: leave --run, --log and --follow "
-                "away, or fetch the job first (`tiebreak job fetch`)."
+                "a published run is audited in a temporary directory, without its log: leave --run and --log away, "
+                "or fetch the job first (`tiebreak job fetch`)."
             )
         audit_published(job, options, json)
         return
@@ -248,8 +248,6 @@ def audit(
             raise WrongUsage("workers look at no log: check it by an audit without --workers, or leave --log away.")
         audit_by_workers(Path(job), run, options, json)
         return
-    if follow:
-        raise WrongUsage("a run under way is followed by workers: add --workers N.")
     with rank_group() as ranks:
         # Only the rank that leads needs what the trainer has written.
         claimed = read_claim(claim) if claim is not None and ranks.leads else None
