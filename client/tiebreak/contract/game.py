@@ -23,7 +23,6 @@ from tiebreak.contract.code import (
     deploy_adjudicator,
     deploy_game,
     is_game,
-    why_broken,
 )
 from tiebreak.contract.contract_calls import ANY_PLACE, ContractCall
 from tiebreak.contract.events import Event
@@ -85,14 +84,12 @@ class VerificationGame:
         """Return the contract at an address that somebody gave us, once it is shown that its code and that of its
         libraries is this version's.
 
-        Raises DeploymentError if it is not, or if it is known to be broken.
+        Raises DeploymentError if it is not.
         """
         if not is_game(node, address):
             raise DeploymentError(
                 f"{address} on chain {node.chain_id} does not hold this version of VerificationGame: check the address."
             )
-        if (why := why_broken("VerificationGame", node.chain_id, address)) is not None:
-            raise DeploymentError(f"the contract {address} is known to be broken ({why}): use a newer release.")
         return cls(node, address, sender, first_block=first_block)
 
     @classmethod
