@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli import (  # noqa: F401
+    audits,
     chain,
     dashboard,
     demo,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from eth_typing import ChecksumAddress
 
@@ -27,9 +27,6 @@ from tiebreak.rpc.chain_errors import ChainError, printable
 from tiebreak.rpc.transport import ALONE, NodeAgreement
 from tiebreak.store import StoreError
 from tiebreak.transactions.signer import funds
-
-if TYPE_CHECKING:
-    from tiebreak.operation.metrics import Metrics  # its library is an extra
 
 STUCK_SECONDS = 300.0
 """Seconds without the end of a look, after which a role counts as stuck. A look's requests give up after 30 seconds."""
@@ -199,6 +196,16 @@ def _is_low(value: int, least: int) -> bool | None:
     return True if value < least else None if 4 * value < 5 * least else False
 
 
+class Meters(Protocol):
+    """What a monitor tells to the metrics, whose library is an extra (`tiebreak.operation.metrics.Metrics`)."""
+
+    def attach(self, account: str) -> None: ...
+    def notice(self, notice: Notice) -> None: ...
+    def alert(self, cause: Cause) -> None: ...
+    def looked(self, *, reached: bool) -> None: ...
+    def show(self, now: Situation, active: Counter[Cause], lost: int) -> None: ...
+
+
 class RoleMonitor:
     """Watches one role. `tell`: shows notices, alerts too. `clock`: steady seconds.
 
@@ -210,7 +217,7 @@ class RoleMonitor:
         tell: Notify = ignore,
         *,
         messenger: Messenger | None = None,
-        metrics: Metrics | None = None,
+        metrics: Meters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._role, self._tell, self._clock = role, tell, clock
@@ -340,6 +347,8 @@ class RoleMonitor:
     def _call(self, alert: Alert) -> None:
         text = f"{'' if alert.holds else 'resolved: '}{alert.cause.value}: {alert.text}"
         self.notice(Notice(role=self._role, what=What.ALERT, text=text, job=alert.job, game=alert.game))
+        if self._metrics is not None and alert.holds:
+            self._metrics.alert(alert.cause)
         if self._messenger is not None:
             message = {
                 "role": self._role,
