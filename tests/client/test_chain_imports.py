@@ -9,7 +9,7 @@ import pytest
 
 
 def test_a_command_that_only_reads_the_chain_loads_neither_torch_nor_the_store_nor_an_evm() -> None:
-    names = "'torch', 'eth_tester', 'web3', 'eth_account', 'tiebreak.store'"
+    names = "'torch', 'eth_tester', 'web3', 'eth_account', 'ipfshttpclient', 'tiebreak.store'"
     script = f"import sys, tiebreak.contract.game; print([name for name in ({names}) if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -197,11 +197,9 @@ def test_a_compressed_body_is_never_unpacked() -> None:
     for store_reads in (lambda store: store.read(ABSENT, max_bytes=100), lambda store: store.has(ABSENT)):
         with (
             serving(lambda request: request.send(200, bomb, Content_Encoding="gzip")) as url,
-            pytest.raises(
-                (StoreUnavailable, CorruptBlock), match=r"does not answer like Kubo's RPC|do not have its hash"
-            ),
+            pytest.raises(StoreUnavailable, match="does not answer like Kubo's RPC"),
         ):
-            store_reads(KuboStore(url, attempts=1))
+            store_reads(KuboStore(url))
 
 
 X = str(Cid.of(b"x", RAW))

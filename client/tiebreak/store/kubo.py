@@ -9,27 +9,49 @@ Source: https://docs.ipfs.tech/reference/kubo/rpc/
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import threading
+import urllib.parse
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import requests
 import urllib3
 
-from tiebreak.http_client import HttpAnswer
+from tiebreak.http_client import bound
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
-from tiebreak.store.http import HttpServer, NoResponse, Retries, base_url
+from tiebreak.store.http import NoResponse, Retries, base_url, shown_location
 from tiebreak.store.store import Build, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
 from tiebreak.store.transfers import WIDTH, OnTransfer
 
+# Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
+os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
+import ipfshttpclient
+import ipfshttpclient.exceptions as ipfs_errors
+
 _PIN_TIMEOUTS = 10
 """A daemon fetches what it is to pin, and says nothing meanwhile: so many times longer may that take."""
+_MOST_ANSWER = MAX_BLOCK + (1 << 16)
+"""Bytes of an answer, with its head."""
+
 _RPC, _FORM = "a Kubo RPC", "http://127.0.0.1:5001, without a user name, a path or a query"
+_NO_ANSWER = (
+    ipfs_errors.ConnectionError,
+    ipfs_errors.TimeoutError,
+    ipfs_errors.ProtocolError,
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+)
+# The library asserts and indexes its way through answers, so a foreign server shows in many ways.
+_FOREIGN = (ipfs_errors.Error, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _MISSING = re.compile(r"not found|could not find|no such|not pinned|deadline exceeded", re.IGNORECASE)
-_MULTIADDR = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/([0-9]{1,5})(?:/(https?))?/?")
 
 
 class KuboStore(Store):
@@ -61,15 +83,28 @@ class KuboStore(Store):
             attempts=attempts,
             stop=stop,
         )
-        self._server = HttpServer(_url(address), {})
+        where = _multiaddr(address)
+        try:
+            # Client, not connect(): connect() refuses every daemon newer than 0.7 although this part of the RPC is
+            # unchanged.
+            self._client: Any = ipfshttpclient.Client(where, session=True, chunk_size=MAX_BLOCK)
+        except (ipfs_errors.AddressError, ValueError) as error:
+            raise StoreUnavailable(
+                f"{shown_location(address)!r} is not the address of {_RPC}: use the form {_FORM}."
+            ) from error
+        session = self._client._client._session
+        session.trust_env = False
+        session.headers["Accept-Encoding"] = "identity"
+        session.hooks["response"].append(_require_plain)
+        # The library reads an answer to its end, however long and slow that is.
+        bound(session, _MOST_ANSWER)
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
-        def once(left: float) -> bytes:
-            answer = self._ask(what, "block/get", left, arg=str(cid), timeout=f"{int(900 * left)}ms")
-            return self.checked(cid, answer.body)
-
-        what = f"fetch {cid}"
-        return self._retries.run(what, once, seconds)
+        check = partial(self.checked, cid)
+        found: bytes = self._ask(
+            f"fetch {cid}", self._client.block.get, str(cid), check=check, seconds=seconds, gives_up=True
+        )
+        return found
 
     def add_blocks(self, build: Build) -> Cid:
         pool = ThreadPoolExecutor(WIDTH, thread_name_prefix="upload")
@@ -97,26 +132,14 @@ class KuboStore(Store):
     def pin(self, cid: str) -> None:
         root = Cid.parse(cid)
         slow = replace(self._retries, timeout=_PIN_TIMEOUTS * self._retries.timeout)
-        what = f"pin {root}"
-
-        def once(left: float) -> None:
-            pinned = self._field(
-                "Pins", self._ask(what, "pin/add", left, arg=str(root), timeout=f"{int(900 * left)}ms")
-            )
-            if not isinstance(pinned, list) or len(pinned) != 1 or not _names(pinned[0], root):
-                raise self._foreign()
-
-        slow.run(what, once)
+        pinned = self._ask(f"pin {root}", self._client.pin.add, str(root), field="Pins", gives_up=True, retries=slow)
+        if not isinstance(pinned, list) or len(pinned) != 1 or not _names(pinned[0], root):
+            raise self._foreign()
 
     def has(self, cid: str) -> bool:
         root = Cid.parse(cid)
-        what = f"look up {root}"
-
-        def once(left: float) -> object:
-            return self._field("Key", self._ask(what, "block/stat", left, arg=str(root), offline="true"))
-
         try:
-            key = self._retries.run(what, once)
+            key = self._ask(f"look up {root}", self._client.block.stat, str(root), field="Key", offline=True)
         except ContentMissing:
             return False
         if not _names(key, root):
@@ -127,61 +150,71 @@ class KuboStore(Store):
         if self.has(str(cid)):
             return
         how = {"cid-codec": "raw" if cid.codec == RAW else "dag-pb", "mhtype": "sha2-256", "allow-big-block": "true"}
-        what = f"take block {cid}"
-        body, kind = urllib3.encode_multipart_formdata({"file": ("block", block, "application/octet-stream")})
 
-        def once(left: float) -> object:
-            return self._field("Key", self._ask(what, "block/put", left, body, kind, **how))
+        def put(**arguments: Any) -> Any:
+            return self._client.block.put(io.BytesIO(block), **{**arguments, "opts": how})
 
-        if not _names(self._retries.run(what, once), cid):
+        if not _names(self._ask(f"take block {cid}", put, field="Key"), cid):
             raise CorruptBlock(
                 f"{self.name} did not store block {cid} as that: use another daemon, or check the address."
             )
 
     def _ask(
-        self, what: str, command: str, seconds: float, body: bytes | None = None, kind: str = "", **params: str
-    ) -> HttpAnswer:
-        """Return the answer to a command. `what`: a clause for messages. A `timeout` among the parameters has the
-        daemon give up before we do, so that absent content is told from an absent daemon. Raises NoResponse,
-        StoreError."""
-        headers = {"Content-Type": kind} if kind else {}
-        answer = self._server.ask(
-            "POST",
-            f"/api/v0/{command}",
-            params=params,
-            headers=headers,
-            body=body,
-            seconds=seconds,
-            most=MAX_BLOCK + 1,
-        )
-        if answer.more:
-            raise NoResponse("no whole answer")
-        if answer.status == 200:
-            return answer
-        told = self._field("Message", answer)
-        if not isinstance(told, str):
-            raise self._foreign()
-        if _MISSING.search(told):
-            raise ContentMissing(f"{self.name} could not {what} ({short(told)}): make sure that somebody pins it.")
-        raise StoreError(f"{self.name} refused to {what} ({short(told)}): see the daemon's log.")
+        self,
+        what: str,
+        command: Callable[..., Any],
+        *args: object,
+        field: str | None = None,
+        check: Callable[[Any], Any] = lambda found: found,
+        seconds: float | None = None,
+        retries: Retries | None = None,
+        gives_up: bool = False,
+        **arguments: object,
+    ) -> Any:
+        """Return the answer to a command of the library, or a field of it.
 
-    def _field(self, name: str, answer: HttpAnswer) -> Any:
-        """Return a field of an answer in JSON. Raises StoreUnavailable for any other answer."""
-        try:
-            return answer.json()[name]
-        except (ValueError, LookupError, TypeError) as error:
-            raise self._foreign() from error
+        `what`, `seconds`: as of `Retries.run`. `check`: returns a right answer, and raises CorruptBlock for one to be
+        fetched again. `gives_up`: whether the daemon is to give up before we do, so that absent content is told from an
+        absent daemon. Raises StoreError."""
+
+        def once(left: float) -> Any:
+            limit = {"timeout": f"{int(900 * left)}ms"} if gives_up else {}
+            try:
+                found = command(*args, timeout=left, opts=limit, **arguments)
+                return check(found if field is None else found[field])
+            except ipfs_errors.StatusError as error:
+                told = short(str(error)) if isinstance(error, ipfs_errors.ErrorResponse) else "without an explanation"
+                if _MISSING.search(told):
+                    raise ContentMissing(
+                        f"{self.name} could not {what} ({told}): make sure that somebody pins it."
+                    ) from error
+                raise StoreError(f"{self.name} refused to {what} ({told}): see the daemon's log.") from error
+            except _NO_ANSWER as error:
+                raise NoResponse("no whole answer") from error
+            except _FOREIGN as error:
+                raise self._foreign() from error
+
+        return (retries or self._retries).run(what, once, seconds)
 
     def _foreign(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self.name} does not answer like Kubo's RPC: check the address.")
 
 
-def _url(address: str) -> str:
-    """Return the URL of an RPC, from a URL or a multiaddr. Raises StoreUnavailable."""
-    if found := _MULTIADDR.fullmatch(address):
-        kind, host, port, scheme = found.groups()
-        address = f"{scheme or 'http'}://{f'[{host}]' if kind == 'ip6' else host}:{port}"
-    return base_url(address, _RPC, _FORM, path=False)
+def _require_plain(answer: requests.Response, **_: object) -> None:
+    """Raise ValueError for an answer that redirects, or that would be unpacked: Kubo's RPC does neither."""
+    if answer.is_redirect or "Content-Encoding" in answer.headers:
+        raise ValueError("a redirect, or a packed body")
+
+
+def _multiaddr(address: str) -> str:
+    """Return the address of an RPC as the client library wants it, from a URL or a multiaddr. Raises
+    StoreUnavailable."""
+    if re.match(r"/(ip4|ip6|dns|dns4|dns6)/", address):
+        return address
+    parts = urllib.parse.urlsplit(base_url(address, _RPC, _FORM, path=False))
+    host = parts.hostname or ""
+    kind = "ip6" if ":" in host else "ip4" if re.fullmatch(r"[0-9.]+", host) else "dns"
+    return f"/{kind}/{host}/tcp/{parts.port or (443 if parts.scheme == 'https' else 5001)}/{parts.scheme}"
 
 
 def _names(text: object, cid: Cid) -> bool:
