@@ -96,7 +96,7 @@ def test_every_page_fits_and_can_be_read_by_everybody(
     half_played: str, browser: Browser, width: int, scheme: str
 ) -> None:
     look = Look(browser, width=width, scheme=scheme)
-    for path in ("jobs", "jobs/1", "jobs/2", "games/1", "games/9"):
+    for path in ("jobs", "jobs/1", "jobs/2", "games/1", "accounts", "games/9"):
         look.page.goto(half_played + path)
         look.page.locator("#pulse.live").wait_for()
         look.fits()
@@ -147,7 +147,7 @@ def test_the_keyboard_reaches_everything(cast: Cast, shown: Site, served: str, l
         outline = look.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline != "none", f"nothing shows that {reached[-1]!r} has the focus"
     assert reached[0] == "Skip to the content"
-    assert {"Jobs", "Job 1"} <= set(reached) and len(reached) < 20
+    assert {"Jobs", "Accounts", "Job 1"} <= set(reached) and len(reached) < 20
 
 
 def test_the_focus_stays_where_it_was_when_a_page_is_made_anew(cast: Cast, served: str, look: Look) -> None:

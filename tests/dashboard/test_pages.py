@@ -45,6 +45,7 @@ def seen(site: Site) -> None:
 
 def test_an_empty_contract_has_pages(empty: TestClient) -> None:
     assert "There are no jobs yet" in text(empty, "/jobs")
+    assert "No account has used this contract" in text(empty, "/accounts")
     assert empty.get("/", follow_redirects=False).headers["location"] == "/jobs"
 
 
@@ -78,6 +79,25 @@ def test_a_game_is_told_from_the_challenge_to_the_verdict(cast: Cast, site: Site
     assert all(f"0x{move.hex()}" in answer for move in moves)
     gas = sum(cast.customer.node.receipt(move).gas_used for move in moves)  # type: ignore[union-attr]
     assert f"{gas:,} gas in all" in shown
+
+
+@pytest.mark.slow
+def test_accounts_are_told_by_role_with_what_they_have_at_stake(cast: Cast, site: Site, client: TestClient) -> None:
+    first, second = cast.post(), cast.post(AUDITED)
+    cast.commit(first, WRONG)
+    cast.dispute(first, WRONG, RIGHT)
+    cast.commit(second, RIGHT)
+    attest(cast.referee, second)
+    seen(site)
+    page = site.accounts(site.head_monitor.snapshot())["page"]
+    by_role = {role: one for one in page.accounts for role in one.roles}
+    assert by_role["trainer"].bonds == TERMS.trainer_bond and by_role["trainer"].roles["trainer"] == 2
+    assert by_role["challenger"].bonds == 0
+    assert by_role["challenger"].credit == cast.customer.credit_of(by_role["challenger"].address) > 0
+    assert by_role["auditor"].bonds == AUDITED.attestation_bond
+    assert by_role["customer"].escrowed == TERMS.reward + AUDITED.audit_fee, "the other reward is the customer's again"
+    assert page.burnt == cast.customer.burnt() > 0
+    assert text(client, "/accounts").count("ETH") > 5
 
 
 # Strangers.
@@ -144,7 +164,7 @@ def test_a_page_that_is_not_there_is_the_nearest(empty: TestClient, page: str) -
 
 @pytest.mark.parametrize("method", ["POST", "DELETE", "OPTIONS"])
 def test_nothing_can_be_sent(empty: TestClient, method: str) -> None:
-    for path in ("/jobs", "/games/1", "/changes", "/static/style.css"):
+    for path in ("/jobs", "/games/1", "/accounts", "/changes", "/static/style.css"):
         answer = empty.request(method, path, content=b"x" * 1000)
         assert answer.status_code == 405 and "GET" in answer.headers["allow"]
 

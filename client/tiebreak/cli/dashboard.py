@@ -29,7 +29,7 @@ def dashboard(
     *,
     chain: network.ContractOptions,
 ) -> None:
-    """Show jobs and games on a local web page. It reads only, needs no key, and answers this machine alone.
+    """Show jobs, games and accounts on a local web page. It reads only, needs no key, and answers this machine alone.
 
     What runs long enough to be watched is kept up to date by itself. Without JavaScript the page is whole, too, but
     stands still. Ctrl-C ends it.

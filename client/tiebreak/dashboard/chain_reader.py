@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tiebreak.contract.contract_calls import ContractCall
-from tiebreak.contract.structs import GameView, JobView
+from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.dashboard.showing import span
 from tiebreak.rpc.chain_errors import ChainError, ContractError, InvalidAnswer, printable
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS, ChainNode
@@ -269,6 +269,26 @@ class ContractPages:
         """Return a game, and its job."""
         game = self._one("getGame", number, block)
         return game, _checked(game.job, self._one("getJob", game.job, block))
+
+    def newest(self, most: int, block: int) -> tuple[dict[int, JobView], dict[int, GameView]]:
+        """Return the newest jobs and games, at most so many of each."""
+        jobs, games = self._numbers(block, "jobCount", "gameCount")
+        found = self._found(block, jobs=_down_from(jobs, most), games=_down_from(games, most))
+        return dict(found[0]), dict(found[1])
+
+    def audits(self, jobs: Sequence[int], block: int) -> dict[int, Sequence[AuditView]]:
+        """Return the first audits with a bond of each job."""
+        found = self._views([ContractCall.of("auditsOf", job, 0, PAGE) for job in jobs], block)
+        return {job: audits for job, audits in zip(jobs, found, strict=True) if _is_there(audits)}
+
+    def credits(self, accounts: Sequence[str], block: int) -> dict[str, int]:
+        """Return the wei that each account may withdraw."""
+        found = self._views([ContractCall.of("creditOf", account) for account in accounts], block)
+        return {one: credit for one, credit in zip(accounts, found, strict=True) if isinstance(credit, int)}
+
+    def burnt(self, block: int) -> int:
+        """Return the wei of lost bonds that stay in the contract."""
+        return self._numbers(block, "burnt")[0]
 
     def _found(
         self, block: int, *, jobs: Sequence[int] = (), games: Sequence[int] = ()

@@ -13,6 +13,7 @@ from tiebreak.contract.events import Attested
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import AuditView, ClaimView, GameView, JobView
 from tiebreak.dashboard import showing
+from tiebreak.dashboard.account_list import read_accounts
 from tiebreak.dashboard.chain_reader import PATIENCE, Busy, ContractPages, HeadMonitor, HeadSnapshot, Moment, Readings
 from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history, verdict
 from tiebreak.dashboard.local_files import LocalFiles
@@ -145,6 +146,11 @@ class Site:
             "tone": showing.game_tone(game),
             "stage": "over" if game.outcome else "queued" if game.phase is Phase.QUEUED else "being played",
         }
+
+    def accounts(self, head: HeadSnapshot) -> dict[str, Any]:
+        """Return the page of all accounts."""
+        read = self.readings.get("accounts", _moment(head), lambda: read_accounts(self.source, head.number))
+        return {"page": read.value, "trouble": read.trouble}
 
     # Parts of pages.
 

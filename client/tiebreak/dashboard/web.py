@@ -62,6 +62,7 @@ def make_app(site: Site) -> Starlette:
         "/jobs": pages.jobs,
         "/jobs/{number}": pages.job,
         "/games/{number}": pages.game,
+        "/accounts": pages.accounts,
         "/changes": pages.changes,
         "/static/{name}": pages.static,
     }
@@ -118,6 +119,9 @@ class _Pages:
     def game(self, request: Request) -> Response:
         number = _number(request)
         return self._page("game.html", "jobs", lambda head: self._site.game(head, number))
+
+    def accounts(self, request: Request) -> Response:
+        return self._page("accounts.html", "accounts", self._site.accounts)
 
     def static(self, request: Request) -> Response:
         name = request.path_params["name"]
