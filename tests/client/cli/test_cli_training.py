@@ -165,3 +165,17 @@ def test_a_share_that_is_none_is_a_matter_of_usage(run: Run, trained: Trained, t
     result = run("audit", trained.job, "--run", tmp_path, "--verify-log", share)
     assert result.exit_code == 2
     assert "neither a share between 0 and 1" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_damaged_log_is_named_with_the_offset(run: Run, trained: Trained, tmp_path: Path) -> None:
+    path = tmp_path / "00000000.rlog"
+    content = bytearray(log_path(trained.run / "log", 0).read_bytes())
+    path.write_bytes(content[:-7])
+    refused(run("log", "inspect", path), f"{path}: byte ")
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refused(run("log", "inspect", path), f"{path}: byte ")
+    path.write_bytes(b"not a log")
+    refused(run("log", "inspect", tmp_path), str(path))
+    path.unlink()
+    refused(run("log", "inspect", tmp_path), f"{tmp_path} holds no .rlog files")
