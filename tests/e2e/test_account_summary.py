@@ -1,22 +1,29 @@
-"""The view of `status` of an account's jobs and games, held against the contract."""
+"""The view of `status` of an account's jobs, bonds, clocks and gas, held against the contract and the accounts."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Sequence
 
 import pytest
 from rich.console import Console, RenderableType
-from tiebreak.cli.summary_text import game_text, job_text, show_account
+from tiebreak.cli.account_summary import AccountRole, AccountSummary, read_summary
+from tiebreak.cli.summary_text import (
+    account_text,
+    game_text,
+    games_text,
+    job_text,
+    jobs_table,
+    plain_summary,
+)
 from tiebreak.contract.enums import Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.parties import lying_auditor
 
-from tests.e2e.world import World
+from tests.e2e.world import TERMS, World
 
 _HASH = re.compile(r"0x[0-9a-f]{64}|0x[0-9a-fA-F]{40}|baf[a-z2-7]{56}")
 
@@ -32,6 +39,10 @@ def printed(*parts: RenderableType) -> str:
     return file.getvalue()
 
 
+def summary(world: World, name: str) -> AccountSummary:
+    return read_summary(world.contract, world.senders[name].address)
+
+
 def play(world: World, roles: Sequence[Role], looks: int) -> None:
     for _ in range(looks):
         for role in roles:
@@ -39,36 +50,62 @@ def play(world: World, roles: Sequence[Role], looks: int) -> None:
 
 
 @pytest.mark.slow_but("anvil*")
-def test_an_account_sees_its_parts_and_the_clocks_of_its_games(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def shown(name: str, *, as_json: bool = False) -> str:
-        show_account(world.contract, world.senders[name].address, {"jobs": 1}, as_json)
-        return capsys.readouterr().out
-
+def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end(world: World) -> None:
     world.post()
-    assert "no job yet" in shown("second") and "customer" in shown("customer")
+    nobody = summary(world, "second")
+    assert nobody.jobs == () and "no job yet" in printed(jobs_table(nobody))
+    customer = summary(world, "customer")
+    assert (customer.escrow, customer.bonds) == (TERMS.reward, 0)
+    assert [job.parts for job in customer.jobs] == [(AccountRole.CUSTOMER,)]
+    assert "commit, in" in printed(account_text(customer), jobs_table(customer))
+
     trainer = TrainerRole(world.context("trainer"), world.job)
     auditor = lying_auditor(world.context("auditor"), world.job, first_wrong_step=4)
-    # In a search one side is to move; while a level is opened, both are.
-    while not world.contract.job(world.job).game_count or (
-        sum(bool(clock.started_at) for clock in world.game().clocks) != 1 or not world.game().spent[Side.TRAINER]
-    ):
+    while not world.contract.job(world.job).game_count:
         play(world, [trainer, auditor], 1)
-    for name, part in (("trainer", "trainer"), ("auditor", "auditor")):
-        text = shown(name)
-        assert part in text and "next move by" in text and text.count(" left") >= 2 and "CLAIMED" in text
-        (job,) = json.loads(shown(name, as_json=True))["account_jobs"]
-        assert job["parts"] == [part] and [game["game"] for game in job["games"]] == [1]
-    assert "Game 1" not in shown("customer"), "it is no party of the game"
+    # In a search one side is to move; while a level is opened, both are.
+    while not world.game().spent[Side.TRAINER] or sum(bool(clock.started_at) for clock in world.game().clocks) != 1:
+        play(world, [trainer, auditor], 1)
+    mine, theirs = summary(world, "trainer"), summary(world, "auditor")
+    (game,) = mine.games
+    assert mine.bonds == TERMS.trainer_bond and theirs.bonds == TERMS.challenger_bond
+    assert game.view == world.game() and game.side is Side.TRAINER and not game.view.outcome
+    assert mine.spent == world.game().spent[Side.TRAINER] > 0
+    assert (mine.balance, mine.credit) == (world.balance("trainer"), 0)
+    on_move = [one for one in (mine, theirs) if any(game.deadline for game in one.games)]
+    assert len(on_move) == 1 and "your move in game 1, in" in printed(jobs_table(on_move[0]))
+    for one in (mine, theirs):
+        text = printed(account_text(one), jobs_table(one), *games_text(one))
+        assert f"Account {one.account}" in text and "at most" in text and "trainer" in text and "running" in text
+        for side in Side:
+            (their_game,) = one.games
+            left = their_game.view.left(side, one.now)
+            clock = world.game().clocks[side]
+            assert 0 < left <= clock.remaining <= TERMS.clock_allowance
+            assert (left < clock.remaining) <= bool(clock.started_at)
+    ends = [plain_summary(one)["bonds_wei"] for one in (mine, theirs)]
+    assert ends == [str(TERMS.trainer_bond), str(TERMS.challenger_bond)]
+
     world.run(trainer, auditor)
-    assert world.game().outcome is Outcome.TRAINER_WON and "next move by" not in shown("trainer")
+    assert world.game().outcome is Outcome.TRAINER_WON
+    # The gas to come was at most what was said.
+    moves = {name: world.game().spent[side] for name, side in (("trainer", Side.TRAINER), ("auditor", Side.CHALLENGER))}
+    for one, name in ((mine, "trainer"), (theirs, "auditor")):
+        assert moves[name] <= one.spent + one.to_come
+        assert summary(world, name).to_come == 0
+    assert summary(world, "auditor").bonds == 0
+    world.pass_challenge_window()
+    world.run(trainer, world.customer())
+    over = summary(world, "trainer")
+    assert (over.bonds, over.escrow) == (0, 0) and "over" in printed(jobs_table(over))
+    assert "challenge by" not in printed(job_text(world.job, world.contract.job(world.job), over.now))
 
 
 @pytest.mark.slow_but("anvil*")
 def test_a_job_and_its_games_fit_a_terminal_with_every_hash_whole(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job), AuditorRole(world.context("auditor"), world.job))
+    assert summary(world, "auditor").jobs[0].parts == (AccountRole.AUDITOR,)
     world.run(lying_auditor(world.context("second"), world.job, first_wrong_step=4))
     job = world.contract.job(world.job)
     text = printed(job_text(world.job, job, world.node.now()), game_text(1, world.game(), world.node.now()))

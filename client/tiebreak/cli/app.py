@@ -19,6 +19,7 @@ from tiebreak.cli import (  # noqa: F401
     job_files,
     job_texts,
     jobs,
+    logs,
     model_files,
     receipts,
     roles,

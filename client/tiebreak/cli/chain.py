@@ -108,12 +108,11 @@ def deploy(*, account: network.KeyOptions, node: network.ChainOptions, json: boo
     "status",
     "tiebreak status 1",
     "tiebreak status --account 0x...",
+    "watch -n 4 tiebreak status --account 0x...",
 )
 def status(
     job: int | None = argument("[JOB]", "Number of a job.", None, min=1),
-    account: str | None = option(
-        "Show the jobs and games of an account, its balance and its credit.", metavar="ADDRESS"
-    ),
+    account: str | None = option("Show the jobs, bonds, clocks, next moves and gas of an account.", metavar="ADDRESS"),
     *,
     chain: network.ContractOptions,
     json: bool = JSON,
@@ -132,23 +131,27 @@ def status(
 
 
 def _show_contract(game: VerificationGame, account: ChecksumAddress | None, as_json: bool) -> None:
-    facts: dict[str, object] = {
+    from tiebreak.cli.account_summary import read_summary
+    from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
+
+    facts = {
         "chain_id": game.node.chain_id,
         "block": game.node.head().number,
         "contract": game.address,
         "jobs": game.job_count(),
         "games": game.game_count(),
     }
+    found = read_summary(game, account) if account is not None else None
     agreement = game.node.agreement  # after all that was read
     if agreement.nodes > 1:
         said = [agreement.contradiction] if agreement.contradiction else []
         facts["nodes"] = "; ".join([*said, *(one.rstrip(".") for one in agreement.missing)]) or "agree"
-    if account is None:
-        output.show_result(as_json, facts, game.node.name)
-        return
-    from tiebreak.cli.summary_text import show_account
-
-    show_account(game, account, facts, as_json)
+    summary = plain_summary(found) if as_json and found is not None else {}
+    output.show_result(as_json, facts | summary, game.node.name)
+    if found is not None and not as_json:
+        output.show_lines(account_text(found))
+        for part in (jobs_table(found), *games_text(found)):
+            output.show(part)
 
 
 @command("withdraw")

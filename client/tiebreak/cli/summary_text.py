@@ -1,24 +1,23 @@
-"""Posted jobs, their games, and those of an account, for people and for programs."""
+"""Posted jobs, their games, and the summary of an account, for people and for programs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from tiebreak.cli import output
+from tiebreak.cli.account_summary import UNDECIDED, AccountRole, AccountSummary, GameSummary, JobSummary
 from tiebreak.cli.failures import CommandError
-from tiebreak.contract.contract_calls import fee_share, place_of
-from tiebreak.contract.enums import JobStatus, Phase, Side
+from tiebreak.contract.contract_calls import fee_share
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.quantities import in_ether, in_time
 
-if TYPE_CHECKING:
-    from eth_typing import ChecksumAddress
-
-UNDECIDED = (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
-"""Statuses in which the contract holds the reward."""
+_NAMES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
 
 
 def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
@@ -174,7 +173,6 @@ def game_text(number: int, game: GameView, now: int) -> Text:
         facts["outcome"] = f"{game.outcome.name} ({game.reason.name})"
     else:
         facts["next move by"] = next_move(game, now)
-        facts["clocks"] = ", ".join(f"{side.name.lower()} {in_time(game.left(side, now))} left" for side in Side)
     return output.facts_text(f"Game {number}", facts)
 
 
@@ -190,54 +188,133 @@ def deadline(instant: int, now: int) -> str:
     return f"in {in_time(instant - now)}" if instant >= now else f"{in_time(now - instant)} ago"
 
 
-def show_account(game: VerificationGame, account: ChecksumAddress, facts: dict[str, object], as_json: bool) -> None:
-    """Print the jobs in which an account plays a part, with their games, its balance and its credit. facts: of the
-    contract."""
-    found = {}
-    for number in range(1, game.job_count() + 1):
-        job = game.job(number)
-        games = {one: game.game(one) for one in (game.games_of(number) if job.game_count else [])}
-        if parts := _parts(game, account, number, job, games):
-            found[number] = job, games, parts
-    balance, credit = game.node.balance(account), game.credit_of(account)
-    if as_json:
-        money = {"account": account, "balance_wei": str(balance), "credit_wei": str(credit)}
-        jobs = [
-            plain_job(number, job) | {"parts": parts, "games": [plain_game(one, view) for one, view in games.items()]}
-            for number, (job, games, parts) in found.items()
-        ]
-        output.show_json(facts | money | {"account_jobs": jobs})
-        return
-    output.show_facts(game.node.name, {name.replace("_", " "): value for name, value in facts.items()})
-    withdrawn = ", which `withdraw` fetches" if credit else ""
-    output.show_facts(f"Account {account}", {"balance": in_ether(balance), "credit": in_ether(credit) + withdrawn})
-    if not found:
-        output.show_line("This account takes part in no job yet.")
-        return
-    rows = [
-        (number, job.status.name, ", ".join(parts), job.live_games, job.game_count)
-        for number, (job, _, parts) in found.items()
-    ]
-    output.show_table("Jobs", ["job", "status", "as", "live games", "games"], rows)
-    now = game.node.now()
-    for _, games, parts in found.values():
-        for number, view in games.items():
-            is_ours = account in (view.trainer, view.challenger) or (view.phase is Phase.REFEREE and "referee" in parts)
-            if not view.outcome and is_ours:
-                output.show_lines(game_text(number, view, now))
+def account_text(summary: AccountSummary) -> Text:
+    """Return the account's money."""
+    gwei = f"{summary.price / 10**9:.3g} gwei"
+    return output.facts_text(
+        f"Account {summary.account}",
+        {
+            "balance": in_ether(summary.balance),
+            "credit": in_ether(summary.credit) + (", which `withdraw` fetches" if summary.credit else ""),
+            "bonds out": in_ether(summary.bonds),
+            "rewards escrowed": in_ether(summary.escrow),
+            "audit fees due": in_ether(summary.due),
+            "gas so far": f"{in_ether(summary.spent)} in games, as the contract meters it",
+            "gas to come": f"{in_ether(summary.to_come)} at most, in games at {gwei}",
+        },
+    )
 
 
-def _parts(
-    game: VerificationGame, account: ChecksumAddress, number: int, job: JobView, games: dict[int, GameView]
-) -> list[str]:
-    """Return the parts that an account plays in a job."""
-    audits = game.audits_of(number) if job.audits.count else []
-    plays = {
-        "customer": job.customer == account,
-        "trainer": job.claim.trainer == account,
-        "auditor": place_of(audits, account) is not None
-        or any(one.challenger == account for one in games.values())
-        or (job.attestations > 0 and game.has_attested(number, account)),
-        "referee": job.spec.referee == account,
+def jobs_table(summary: AccountSummary) -> RenderableType:
+    """Return the jobs, a line each."""
+    if not summary.jobs:
+        return Text("This account takes part in no job yet.")
+    table = Table(box=None, pad_edge=False, header_style="dim", width=output.COLUMNS)
+    table.add_column("job", justify="right")
+    for name in ("status", "as", "bond"):
+        table.add_column(name)
+    table.add_column("next", ratio=1)
+    for job in summary.jobs:
+        bond = in_ether(job.bond) if job.bond else ""
+        table.add_row(str(job.number), job.view.status.name, ", ".join(job.parts), bond, next_step(job, summary.now))
+    return table
+
+
+def next_step(job: JobSummary, now: int) -> str:
+    """Return the next step of a job, in a clause; with the place of the account's audit, and its share of the fee."""
+    step = _next_step(job, now)
+    if job.audit is None or not job.collects:
+        return step
+    fee = in_ether(job.fee)
+    return f"{step}, with {fee} of the audit fee" if job.due else f"{step}; audit {job.place + 1}, fee {fee}"
+
+
+def _next_step(job: JobSummary, now: int) -> str:
+    view = job.view
+    for game in job.games:
+        if game.deadline is not None:
+            return f"your move in game {game.number}, {deadline(game.deadline, now)}"
+        if game.bond and game.view.outcome is Outcome.VOID:
+            return f"the bond of game {game.number} returns (releaseBond)"
+    audits = view.audits
+    match view.status:
+        case JobStatus.OPEN:
+            return _until("commit", view.commit_deadline, now, "over: nobody has committed (reclaim)")
+        case JobStatus.SEALED if now <= audits.audit_deadline:
+            return _until("seal audits", audits.audit_deadline, now)
+        case JobStatus.SEALED:
+            return _until("open the claim", audits.opening_deadline, now, "over: the claim was not opened (reclaim)")
+        case JobStatus.CLAIMED:
+            is_sealed = job.audit is not None and job.audit.status is AuditStatus.SEALED
+            if is_sealed and now <= audits.audit_opening_deadline:
+                return _until("open your audit", audits.audit_opening_deadline, now)
+            final = f"final {deadline(view.claim.challenge_deadline, now)}, unless challenged"
+            return _playing(view) or (final if now <= view.claim.challenge_deadline else "finalize")
+        case JobStatus.APPEALABLE:
+            return _playing(view) or _until("appeal", audits.appeal_deadline, now, "finalize")
+    return "the bond of your audit returns (collect)" if job.collects else "over"
+
+
+def _until(what: str, instant: int, now: int, later: str = "") -> str:
+    """Return what can be done until an instant, or `later` behind it."""
+    return f"{what}, {deadline(instant, now)}" if now <= instant else later
+
+
+def _playing(view: JobView) -> str:
+    if not view.live_games and not view.queued_games:
+        return ""
+    waiting = f", {view.queued_games} queued" if view.queued_games else ""
+    return f"{view.live_games} {'game' if view.live_games == 1 else 'games'} live{waiting}"
+
+
+def games_text(summary: AccountSummary) -> Iterator[Text]:
+    """Give the live games of the summary, with both clocks."""
+    for job in summary.jobs:
+        for game in job.games:
+            if game.live and (game.side is not None or AccountRole.REFEREE in job.parts):
+                yield _game(job, game, summary)
+
+
+def _game(job: JobSummary, game: GameSummary, summary: AccountSummary) -> Text:
+    view, now = game.view, summary.now
+    place = f"{view.phase.name} at {view.current.level.name} {view.current.index}" if view.levels else view.phase.name
+    facts: dict[str, object] = {"next move by": next_move(view, now)}
+    if game.side is not None:
+        facts |= {
+            "you are": _NAMES[game.side],
+            "gas so far": in_ether(game.spent),
+            "gas to come": f"{in_ether(game.gas_to_come * summary.price)} at most",
+        }
+    for side, name in _NAMES.items():
+        running = ", running" if view.clocks[side].started_at else ""
+        facts[f"{name}'s clock"] = f"{in_time(view.left(side, now))} left{running}"
+    return output.facts_text(f"Game {game.number} of job {job.number}: {place}", facts)
+
+
+def plain_summary(summary: AccountSummary) -> dict[str, object]:
+    """Return the summary of an account as JSON."""
+    return {
+        "account": summary.account,
+        "balance_wei": str(summary.balance),
+        "credit_wei": str(summary.credit),
+        "bonds_wei": str(summary.bonds),
+        "escrowed_wei": str(summary.escrow),
+        "audit_fees_due_wei": str(summary.due),
+        "gas_so_far_wei": str(summary.spent),
+        "gas_to_come_wei": str(summary.to_come),
+        "account_jobs": [
+            plain_job(job.number, job.view)
+            | {
+                "parts": [str(part) for part in job.parts],
+                "bond_wei": str(job.bond),
+                "audit": None if job.audit is None else {"place": job.place, "fee_wei": str(job.fee)},
+                "next": next_step(job, summary.now),
+                "games": [
+                    plain_game(game.number, game.view)
+                    | {"gas_so_far_wei": str(game.spent), "gas_to_come": game.gas_to_come}
+                    for game in job.games
+                ],
+            }
+            for job in summary.jobs
+        ],
     }
-    return [part for part, does in plays.items() if does]

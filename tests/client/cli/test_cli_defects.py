@@ -51,7 +51,7 @@ def broken(c: Context, x: Value) -> object:
     return c.builder.shape(Value(10**6))  # a value that is not there
 
 
-def test_an_error_inside_a_rule_is_a_defect_to_be_reported(
+def test_an_error_inside_a_rule_is_a_defect_with_a_file_to_send(
     run: Run, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(RULES, "tanh", broken)
@@ -64,7 +64,11 @@ def test_an_error_inside_a_rule_is_a_defect_to_be_reported(
         f"a defect of Tiebreak, not of your script, stops the capture with the operator aten.tanh.default (at {where}):"
         " IndexError"
     )
-    assert "run it again as `tiebreak --debug ...` and send" in error["message"]
+    (report,) = tmp_path.glob("tiebreak-defect-*.txt")
+    assert str(report) in error["message"]
+    text = report.read_text()
+    assert "operator: aten.tanh.default" in text and "IndexError" in text and "torch 2" in text and "broken" in text
+    assert str(Path.home()) not in text
 
 
 def test_what_code_of_the_users_raises_is_no_defect() -> None:
@@ -83,4 +87,4 @@ def test_an_error_of_ours_inside_the_task_function_is_not_put_on_the_script(
     result = run("job", "create", f"{script}:of_ours", "--out", tmp_path / "job", "--json")
     error = json.loads(result.stderr)["error"]
     assert error["code"] == "internal" and "not of your script" in error["message"], error
-    assert f"line {line_of('from_trainer')}" in error["message"]
+    assert f"line {line_of('from_trainer')}" in error["message"] and list(tmp_path.glob("tiebreak-defect-*.txt"))

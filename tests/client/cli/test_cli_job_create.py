@@ -237,6 +237,7 @@ def test_policy_and_bits_are_part_of_the_job_and_its_audits(run: Run, file: Path
     audited = run("audit", job, "--run", tmp_path / "audit", "--log", log, "--claim", tmp_path / "run")
     assert audited.exit_code == 0, audited.stderr
     assert "audit it with the trainer's log" in refused(run("audit", job, "--run", tmp_path / "alone"))
+    assert run("log", "inspect", log, "--job", job).exit_code == 0
 
 
 def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, file: Path, tmp_path: Path) -> None:

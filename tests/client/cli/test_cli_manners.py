@@ -33,7 +33,7 @@ ALL = list(_commands(typer.main.get_command(app)))
 def test_all_commands_are_there() -> None:
     assert {" ".join(path) for path, _ in ALL} >= {
         *("demo", "job create", "job show", "job list", "job collect", "train", "audit", "verify", "export"),
-        *("trainer run", "auditor run", "referee run", "status", "withdraw", "devnet", "deploy"),
+        *("trainer run", "auditor run", "referee run", "status", "withdraw", "devnet", "deploy", "log inspect"),
     }
 
 

@@ -54,6 +54,7 @@ def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> P
         "train job --run new --thresholds pipe",
         "train job --run new --validate pipe",
         "audit job --run new --claim pipe",
+        "log inspect pipe",
         "export pipe --to new.safetensors",
         "verify pipe --job job --root 0x11",
         "verify pipe --job job --dir new",

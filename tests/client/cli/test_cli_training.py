@@ -136,6 +136,7 @@ def test_paths_that_are_not_there_are_named(run: Run, trained: Trained, tmp_path
         refused(run(*words), f"there is no job directory {nowhere}", "job create")
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--log", nowhere), f"no directory of logs {nowhere}")
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", nowhere), "neither a root", str(nowhere))
+    refused(run("log", "inspect", nowhere), str(nowhere))
 
 
 def test_a_job_that_needs_too_much_memory_is_left_alone(run: Run, trained: Trained, tmp_path: Path) -> None:
@@ -165,6 +166,18 @@ def test_a_share_that_is_none_is_a_matter_of_usage(run: Run, trained: Trained, t
     result = run("audit", trained.job, "--run", tmp_path, "--verify-log", share)
     assert result.exit_code == 2
     assert "neither a share between 0 and 1" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_log_can_be_inspected_with_the_names_of_the_job(run: Run, trained: Trained) -> None:
+    result = run("log", "inspect", trained.run / "log", "--job", trained.job, "--json")
+    assert result.exit_code == 0
+    files = json.loads(result.stdout)
+    assert [one["first_step"] for one in files] == [0, 2]
+    operators = [operator for one in files for step in one["steps"] for operator in step["operators"]]
+    assert any("conv2d, digits.py:" in operator["described"] for operator in operators)
+    assert sum(one["bytes"] for one in files) == sum(path.stat().st_size for path in (trained.run / "log").iterdir())
+    shown = run("log", "inspect", trained.run / "log").stdout
+    assert "00000001.rlog" in shown and files[0]["root"] in shown
 
 
 def test_a_damaged_log_is_named_with_the_offset(run: Run, trained: Trained, tmp_path: Path) -> None:
