@@ -113,8 +113,13 @@ def test_the_page_works_when_it_is_pasted(terminals: list[Terminal], tmp_path: P
 
     first.paste("kill %1\nwait %1\necho $? of the chain\n")
     first.wait_for("0 of the chain", time.monotonic() + 30)
-    assert not (tmp_path / "empty" / "devnet.env").exists()
+    assert not (tmp_path / "empty" / "devnet" / "environment").exists()
     for terminal in (second, third):
         os.killpg(terminal.shell.pid, signal.SIGINT)
         terminal.shell.communicate(timeout=30)
         assert "Traceback" not in terminal.said
+    # The chain goes on with what was on it.
+    first.paste("tiebreak devnet --state devnet --json &\nuntil [ -f devnet/environment ]; do sleep 1; done\n")
+    first.paste("tiebreak status 1 --json && echo found again && kill %%\n")
+    first.wait_for("found again", time.monotonic() + 60)
+    assert first.said.count('"status": "FINAL"') == 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
 
     from tiebreak.contract.game import VerificationGame
-    from tiebreak.devnet.launcher import Devnet
+    from tiebreak.devnet.launcher import Devnet, DevnetState
     from tiebreak.rpc.node import ChainNode
 
 FUNDING = 100 * 10**18
@@ -29,16 +29,15 @@ _ATTEMPTS = 50
 """Most attempts at a payment whose nonce other processes take."""
 
 
-@command(
-    "devnet", "tiebreak devnet --environment devnet.env", "tiebreak devnet --fund 0x...", "tiebreak devnet --advance 8d"
-)
+@command("devnet", "tiebreak devnet --state devnet", "tiebreak devnet --fund 0x...", "tiebreak devnet --advance 8d")
 def devnet(
     port: int = option(
         "TCP port on the loopback interface; 0 for any.", 8545, min=0, max=65535, envvar="TIEBREAK_DEVNET_PORT"
     ),
     kind: str = option("anvil, embedded, or auto: anvil if it is installed.", "auto"),
-    environment: Path | None = option(
-        "Write the addresses of chain and contract there while it runs; `. FILE` points a shell to it.", metavar="FILE"
+    state: Path | None = option(
+        "Keep the chain here, and go on with the one that is here; `. DIR/environment` points a shell to it.",
+        metavar="DIR",
     ),
     fund: list[str] | None = option(
         "Give this account 100 ether, on the chain that runs at this port or else on the one to be run. Repeatable.",
@@ -61,11 +60,9 @@ def devnet(
         )
     if running is None:
         signal.signal(signal.SIGTERM, _interrupt)
-        _run(port, kind, environment, accounts, json)
-    elif environment is not None:
-        raise WrongUsage(
-            f"a development chain runs at port {port} already: leave --environment away, or stop that chain."
-        )
+        _run(port, kind, state, accounts, json)
+    elif state is not None:
+        raise WrongUsage(f"a development chain runs at port {port} already: leave --state away, or stop that chain.")
     else:
         _change(running, accounts, advance, json)
 
@@ -124,29 +121,23 @@ def _fund(node: ChainNode, accounts: list[ChecksumAddress]) -> dict[ChecksumAddr
     return {one: node.balance(one) for one in accounts}
 
 
-def _run(port: int, kind: str, environment: Path | None, accounts: list[ChecksumAddress], as_json: bool) -> None:
+def _run(port: int, kind: str, state: Path | None, accounts: list[ChecksumAddress], as_json: bool) -> None:
     from contextlib import ExitStack
 
-    from roundlog.storage import replace_file
-
-    from tiebreak.contract.game import VerificationGame
-    from tiebreak.devnet.launcher import start_devnet
+    from tiebreak.devnet.launcher import DevnetState, start_devnet
     from tiebreak.rpc.chain_errors import DevnetError
     from tiebreak.rpc.node import connect
-    from tiebreak.transactions.keys import ACCOUNTS, devnet_account
-    from tiebreak.transactions.sender import Sender
 
     with ExitStack() as stack:
         try:
-            chain = stack.enter_context(start_devnet(port, kind=kind))
+            kept = stack.enter_context(DevnetState(state)) if state is not None else None
+            chain = stack.enter_context(start_devnet(port, kind=kind, state=kept))
             node = connect(chain.url)
-            game = VerificationGame.deploy(Sender(node, devnet_account(ACCOUNTS - 1)))
+            game, is_known = _contract(node, kept)
             _fund(node, accounts)
-            if environment is not None:
-                stack.callback(environment.unlink, missing_ok=True)
-                with replace_file(environment) as file:
-                    file.write(f"export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}\n".encode())
-            _introduce(chain, game, environment, as_json=as_json)
+            if kept is not None:
+                kept.announce(chain.url, game.address)
+            _introduce(chain, game, kept, is_known=is_known, as_json=as_json)
             while chain.running:
                 time.sleep(0.2)
         except KeyboardInterrupt:
@@ -154,7 +145,24 @@ def _run(port: int, kind: str, environment: Path | None, accounts: list[Checksum
         raise DevnetError("the development chain has ended by itself: start it again.")
 
 
-def _introduce(chain: Devnet, game: VerificationGame, environment: Path | None, *, as_json: bool) -> None:
+def _contract(node: ChainNode, kept: DevnetState | None) -> tuple[VerificationGame, bool]:
+    """Return the contract on the chain, put there if it is not, and whether it was there."""
+    from tiebreak.contract.game import VerificationGame
+    from tiebreak.rpc.chain_errors import DeploymentError
+    from tiebreak.transactions.keys import ACCOUNTS, devnet_account
+    from tiebreak.transactions.sender import Sender
+
+    if kept is not None and kept.contract is not None:
+        try:
+            return VerificationGame.at(node, kept.contract), True
+        except DeploymentError:
+            pass  # of another version, or a chain that was deleted
+    return VerificationGame.deploy(Sender(node, devnet_account(ACCOUNTS - 1))), False
+
+
+def _introduce(
+    chain: Devnet, game: VerificationGame, kept: DevnetState | None, *, is_known: bool, as_json: bool
+) -> None:
     from tiebreak.transactions.keys import ACCOUNTS, BALANCE, devnet_account
 
     accounts = [devnet_account(index) for index in range(ACCOUNTS)]
@@ -164,21 +172,26 @@ def _introduce(chain: Devnet, game: VerificationGame, environment: Path | None, 
                 "kind": chain.kind,
                 "chain": chain.url,
                 "contract": game.address,
+                "jobs": game.job_count(),
                 "accounts": [{"address": one.address, "private_key": bytes(one.key)} for one in accounts],
             }
         )
         return
     output.show_facts(f"Development chain ({chain.kind})", {"chain": chain.url, "contract": game.address})
     output.show_line("")
+    had = " at its start" if is_known else ""
     output.show_facts(
-        f"Accounts with {in_ether(BALANCE)} each, and their keys, which everybody knows",
+        f"Accounts with {in_ether(BALANCE)} each{had}, and their keys, which everybody knows",
         {one.address: bytes(one.key) for one in accounts},
     )
     output.show_line("")
     output.show_line("To use it in another terminal:")
-    where = f"export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}"
-    output.show_line(f"  {where if environment is None else f'. {shlex.quote(str(environment.absolute()))}'}")
-    output.show_line("Ctrl-C ends the chain; nothing of it is kept.")
+    if kept is not None:
+        output.show_line(f"  . {shlex.quote(str(kept.directory / 'environment'))}")
+        output.show_line(f"Ctrl-C ends the chain; {kept.directory} keeps it.")
+    else:
+        output.show_line(f"  export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}")
+        output.show_line("Ctrl-C ends the chain; nothing of it is kept (--state DIR would keep it).")
     output.flush()
 
 

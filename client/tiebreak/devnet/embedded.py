@@ -1,7 +1,7 @@
 """A chain inside this process: eth-tester over py-evm (Prague), spoken to in JSON-RPC like any other node.
 
 Time runs with the wall clock, plus whatever `evm_increaseTime` has added; every transaction gets a block of its own at
-once. Nothing is kept when the process ends.
+once. Nothing is kept when the process ends, but for what a `ChainRecord` holds.
 
 Events are read by block, each once: eth-tester walks back from the newest block for every receipt that it looks at, so
 that a question about a few hundred blocks takes it seconds.
@@ -16,11 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from eth_abi.abi import encode
+from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
 from web3 import EthereumTesterProvider, Web3
 from web3.exceptions import ContractLogicError
 from web3.types import RPCEndpoint
 
+from tiebreak.devnet.embedded_record import ChainRecord, RecordedEvent
 from tiebreak.process_resources import restore_recursion_limit
 from tiebreak.rpc.chain_errors import DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode
@@ -111,6 +113,7 @@ def _fits(found: Sequence[str], wanted: Sequence[set[str]]) -> bool:
 try:
     from eth.abc import ComputationAPI, SignedTransactionAPI, StateAPI
     from eth.estimators.gas import binary_gas_search_intrinsic_tolerance
+    from eth.vm.forks.cancun.state import get_total_blob_gas
     from eth.vm.spoof import SpoofTransaction
     from eth_tester import EthereumTester, PyEVMBackend
     from eth_tester.exceptions import TransactionFailed
@@ -155,12 +158,15 @@ class EmbeddedChain(Transport):
 
     name = "the embedded chain"
 
-    def __init__(self) -> None:
+    def __init__(self, record: ChainRecord | None = None) -> None:
+        """record: of a former chain, which is played again, block by block, to the same hashes; None: a fresh chain of
+        which nothing is kept. Raises DevnetError if the record does not play."""
         super().__init__()
-        backend = PyEVMBackend.from_mnemonic(
+        genesis = int(time.time()) if record is None else record.genesis
+        backend = _Backend.from_mnemonic(
             MNEMONIC,
             num_accounts=ACCOUNTS,
-            genesis_parameters=PyEVMBackend.generate_genesis_params({"timestamp": int(time.time())}),
+            genesis_parameters=PyEVMBackend.generate_genesis_params({"timestamp": genesis}),
             genesis_state_overrides={"balance": BALANCE},
             hd_path="m/44'/60'/0'/0",
         )
@@ -174,10 +180,17 @@ class EmbeddedChain(Transport):
         self._lock = threading.Lock()
         self._offset = 0  # seconds by which the chain is ahead of the wall clock
         self._next_timestamp: int | None = None
-        self._snapshots: list[tuple[int, int]] = []
+        self._snapshots: list[tuple[int, int, int]] = []
+        self._record: ChainRecord | None = None
+        self._unrecorded: DevnetError | None = None
+        if record is not None:
+            self._play(record)
+            self._record = record
 
     def request(self, method: str, params: list[Any]) -> object:
         with self._lock:
+            if self._unrecorded is not None:
+                raise self._unrecorded
             if method.startswith("evm_"):
                 return self._control(method, params)
             if method not in _METHODS:
@@ -194,6 +207,8 @@ class EmbeddedChain(Transport):
                 raise RpcRefused(method, -32000, _reason(method, error)) from error
             if method == "eth_sendRawTransaction":
                 self._next_timestamp = None
+                if answer.get("error") is None:
+                    self._remember_block(str(params[0]))
         if answer.get("error") is not None:
             raise RpcRefused(method, -32601, str(answer["error"].get("message")))
         return _as_json(answer["result"])
@@ -208,20 +223,25 @@ class EmbeddedChain(Transport):
                 value = None
         if method == "evm_increaseTime" and isinstance(value, int) and 0 <= value < 2**40:
             self._offset += value
+            self._remember(RecordedEvent(offset=self._offset))
             return self._offset
         if method == "evm_setNextBlockTimestamp" and isinstance(value, int) and 0 <= value < 2**40:
             if value <= self._latest_timestamp:
                 raise RpcRefused(method, -32602, "time does not run backwards")
             self._next_timestamp = value
             self._offset = value - int(time.time())
+            self._remember(RecordedEvent(offset=self._offset))
             return None
         if method == "evm_snapshot":
-            self._snapshots.append((self._tester.take_snapshot(), self._offset))
+            length = 0 if self._record is None else self._record.length
+            self._snapshots.append((self._tester.take_snapshot(), self._offset, length))
             return hex(len(self._snapshots) - 1)
         if method == "evm_revert" and isinstance(value, int) and 0 <= value < len(self._snapshots):
             # Takes blocks back: with other ones mined after it, a reorganisation.
-            snapshot, self._offset = self._snapshots[value]
+            snapshot, self._offset, length = self._snapshots[value]
             del self._snapshots[value:]
+            if self._record is not None:
+                self._record.cut(length)
             self._tester.revert_to_snapshot(snapshot)
             self._logs.forget()
             self._next_timestamp = None
@@ -230,8 +250,41 @@ class EmbeddedChain(Transport):
             self._set_clock()
             self._tester.mine_block()
             self._next_timestamp = None
+            self._remember_block(None)
             return "0x0"
         raise RpcRefused(method, -32602, "no such method, or a parameter out of its range")
+
+    def _remember_block(self, transaction: str | None) -> None:
+        self._remember(RecordedEvent(timestamp=self._latest_timestamp, transaction=transaction))
+
+    def _remember(self, event: RecordedEvent) -> None:
+        if self._record is None:
+            return
+        try:
+            self._record.add(event)
+        except DevnetError as error:
+            # A block that is not on record could not be played again, nor any block after it, so none may follow.
+            self._unrecorded = error
+            raise
+
+    def _play(self, record: ChainRecord) -> None:
+        """Makes the blocks of a record again. Raises DevnetError."""
+        for event in record.events:
+            if event.offset is not None:
+                self._offset = event.offset
+                continue
+            self._next_timestamp = event.timestamp
+            try:
+                if event.transaction is None:
+                    self._set_clock()
+                    self._tester.mine_block()
+                else:
+                    self.request("eth_sendRawTransaction", [event.transaction])
+            except RpcRefused as error:
+                raise record.damaged(f"one of its transactions is refused: {error.reason}") from error
+        self._next_timestamp = None
+        # A chain whose clock was moved by its next block only runs on from there, never backwards.
+        self._offset = max(self._offset, self._latest_timestamp - int(time.time()))
 
     @property
     def _chain(self) -> Any:
@@ -255,6 +308,20 @@ class EmbeddedChain(Transport):
         timestamp = max(wanted, self._latest_timestamp + 1)
         if header.timestamp != timestamp:
             self._chain.header = header.copy(timestamp=timestamp)
+
+
+class _Backend(PyEVMBackend):  # type: ignore[misc]
+    """py-evm whose blocks follow from their transactions and timestamps alone, so that a record plays to the same
+    hashes. eth-tester draws each block's `mix_hash` (EIP-4399); here it is the hash of the parent's."""
+
+    def mine_blocks(self, num_blocks: int = 1, coinbase: bytes = bytes(20)) -> tuple[bytes, ...]:
+        hashes = []
+        for _ in range(num_blocks):
+            parent = self.chain.get_canonical_head()
+            blobs = sum(get_total_blob_gas(one) for one in self.chain.get_block().transactions)
+            block = self.chain.mine_block(coinbase=coinbase, mix_hash=keccak(parent.hash), blob_gas_used=blobs)
+            hashes.append(block.hash)
+        return tuple(hashes)
 
 
 def _estimate_gas(state: StateAPI, transaction: SignedTransactionAPI) -> int:

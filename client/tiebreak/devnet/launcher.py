@@ -1,5 +1,8 @@
 """A local development chain that several processes can share: anvil where its binary is, else the embedded chain behind
-HTTP, on the loopback interface. Nothing is kept of it when it ends.
+HTTP, on the loopback interface; and the directory in which it is kept over restarts.
+
+`anvil.json` or `embedded.jsonl`: the chain; `contract`: the address of the contract on it; `environment`: while the
+chain runs, a file for the shell's `.` that points commands to it; `lock`: held by the process that runs it.
 
 Every local program may move the chain's clock. Web pages may not: requests that a browser would send across sites (any
 Origin, other Content-Types, foreign Host names) are refused.
@@ -20,10 +23,15 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+from eth_typing import ChecksumAddress
+from eth_utils.address import to_checksum_address
+from roundlog.storage import lock_file, open_regular, replace_file
+
 from tiebreak.http_server import LoopbackHandler, LoopbackServer
 from tiebreak.process_resources import environment_of_others
 from tiebreak.rpc.chain_errors import ChainError, DevnetError, RpcRefused
-from tiebreak.rpc.transport import Transport
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
 MAX_REQUEST = 2 * 1024 * 1024
@@ -106,10 +114,82 @@ def _error(request_id: object, code: int, message: str) -> dict[str, object]:
     return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
 
 
+_FILES = {"anvil": "anvil.json", "embedded": "embedded.jsonl"}
+
+
+class DevnetState:
+    """A directory of one development chain, made if it is not there, and locked until `close`. Raises DevnetError if
+    another process has it, or it cannot be used."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_file(directory / "lock")
+        except BlockingIOError as error:
+            raise DevnetError(f"another development chain runs on {directory}: stop it, or choose another.") from error
+        except OSError as error:
+            raise DevnetError(f"{directory} cannot be used ({error.strerror}): choose another place.") from error
+        self._environment.unlink(missing_ok=True)  # of a process that was killed
+
+    def file(self, kind: str) -> Path:
+        """The file of a chain of the kind "anvil" or "embedded"."""
+        return self.directory / _FILES[kind]
+
+    def kind(self, wanted: str) -> str:
+        """The kind of the chain that is kept here, or `wanted` if there is none yet. Raises DevnetError if it is of
+        another kind than is wanted ("auto" is any)."""
+        kept = [kind for kind in _FILES if self.file(kind).exists()]
+        if len(kept) > 1:
+            raise DevnetError(f"{self.directory} holds chains of two kinds: delete {' or '.join(_FILES.values())}.")
+        if kept and wanted not in ("auto", kept[0]):
+            raise DevnetError(
+                f"{self.directory} holds a chain of the kind {kept[0]}: use --kind {kept[0]}, or another directory."
+            )
+        return kept[0] if kept else wanted
+
+    @property
+    def contract(self) -> ChecksumAddress | None:
+        """Address of the contract on this chain; None if none was put there yet, or the file does not say."""
+        try:
+            with open_regular(self.directory / "contract") as file:
+                text = file.read(100).decode("ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+        return to_checksum_address(text) if re.fullmatch("0x[0-9a-fA-F]{40}", text) else None
+
+    def announce(self, url: str, contract: ChecksumAddress) -> None:
+        """Writes the files `contract` and `environment`. Raises DevnetError."""
+        exports = f"export TIEBREAK_CHAIN={url} TIEBREAK_CONTRACT={contract}\n"
+        try:
+            for path, text in ((self.directory / "contract", f"{contract}\n"), (self._environment, exports)):
+                with replace_file(path) as file:
+                    file.write(text.encode())
+        except OSError as error:
+            raise DevnetError(
+                f"{self.directory} cannot be written ({error.strerror}): make room on its disk."
+            ) from error
+
+    def close(self) -> None:
+        self._environment.unlink(missing_ok=True)
+        self._lock.close()
+
+    @property
+    def _environment(self) -> Path:
+        return self.directory / "environment"
+
+    def __enter__(self) -> DevnetState:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 ANVIL_VARIABLE = "TIEBREAK_ANVIL"
 """Environment variable that names anvil's binary, or is empty to do without it."""
 
 _START_SECONDS = 20.0
+_SECONDS_BETWEEN_STATES = "10"
 _WATCHED = 'exec 3<&0; "$@" <&- 3<&- & child=$!; { read -r _ <&3; kill $child; } >&- 2>&- & exec 3<&-; wait $child'
 """Shell script that runs a command and ends it when the shell's standard input closes: when the parent closes it, ends,
 or is killed. The command's own exit ends the shell."""
@@ -147,25 +227,31 @@ class Devnet:
         self.close()
 
 
-def start_devnet(port: int = 0, *, kind: str = "auto") -> Devnet:
+def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None = None) -> Devnet:
     """Starts a chain at 127.0.0.1:`port` (0: any free port).
 
-    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. Raises DevnetError: the port
-    is taken, anvil is wanted but absent, or it does not start.
+    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. `state`: where the chain is
+    kept, and goes on from; its clock never runs backwards. Raises DevnetError: the port is taken, anvil is wanted but
+    absent, it does not start, or the state is of another kind or damaged.
     """
     if kind not in ("auto", "anvil", "embedded"):
         raise DevnetError(f"there is no development chain of the kind {kind!r}: use auto, anvil or embedded.")
+    if state is not None:
+        kind = state.kind(kind)
     binary = None if kind == "embedded" else find_anvil()
     if binary is not None:
-        return _start_anvil(binary, port)
+        return _start_anvil(binary, port, state)
     if kind == "anvil":
         raise DevnetError(
             f"anvil is not installed: run npm ci in the project, put it on the PATH, or name it in {ANVIL_VARIABLE}."
         )
     # Imported here because py-evm takes a second to load.
     from tiebreak.devnet.embedded import EmbeddedChain
+    from tiebreak.devnet.embedded_record import ChainRecord
 
-    server = RpcServer(EmbeddedChain(), port)
+    if port:
+        _require_free(port)  # before a record is played, which may take a minute
+    server = RpcServer(EmbeddedChain(None if state is None else ChainRecord(state.file("embedded"))), port)
     return Devnet("embedded", server.url, None, server)
 
 
@@ -188,7 +274,7 @@ def _executable(path: Path) -> Path | None:
     return path if path.is_file() and os.access(path, os.X_OK) else None
 
 
-def _start_anvil(binary: Path, port: int) -> Devnet:
+def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
     if port:
         _require_free(port)  # anvil itself would say so only after a panic
     # A file and not a pipe: nobody reads what anvil prints later, and a full pipe would stop it.
@@ -198,6 +284,9 @@ def _start_anvil(binary: Path, port: int) -> Devnet:
             *(str(binary), "--host", "127.0.0.1", "--port", str(port), "--mnemonic", MNEMONIC),
             *("--accounts", str(ACCOUNTS), "--balance", str(BALANCE // 10**18), "--hardfork", "prague"),
         ]
+        if state is not None:
+            # Anvil writes its state when it ends, and every few seconds for the case that it is killed.
+            arguments += ["--state", str(state.file("anvil")), "--state-interval", _SECONDS_BETWEEN_STATES]
         try:
             process = subprocess.Popen(
                 arguments,
@@ -213,11 +302,23 @@ def _start_anvil(binary: Path, port: int) -> Devnet:
             size = os.fstat(output.fileno()).st_size
             found = _LISTENING.search(os.pread(output.fileno(), size, 0).decode("utf-8", "replace"))
             if found:
-                return Devnet("anvil", f"http://127.0.0.1:{found[1]}", process, None)
+                url = f"http://127.0.0.1:{found[1]}"
+                if state is not None:
+                    _restore_clock(url)
+                return Devnet("anvil", url, process, None)
             time.sleep(0.01)
         _end(process)
         said = " ".join(os.pread(output.fileno(), 4096, 0).decode("utf-8", "replace").split())[-200:]
         raise DevnetError(f"anvil did not start ({said}): check {binary}, or use the embedded chain.")
+
+
+def _restore_clock(url: str) -> None:
+    """Sets anvil's clock behind the newest block's time where that is ahead of the wall clock: anvil keeps blocks, and
+    not by how much its clock was moved."""
+    node = HttpTransport(url)
+    ahead = ChainNode(node).head().timestamp - int(time.time())
+    if ahead >= 0:
+        node.request("evm_increaseTime", [ahead + 1])
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

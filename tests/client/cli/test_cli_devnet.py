@@ -1,4 +1,4 @@
-"""The development chain as a process: what it prints, its funds and its clock."""
+"""The development chain as a process: what it prints, its funds, its clock and its state."""
 
 from __future__ import annotations
 
@@ -70,23 +70,34 @@ def test_it_runs_until_it_is_told_to_end(run: Run) -> None:
     refused(run("status", env=devnet.environment), "start the node")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["embedded", "anvil"])
-def test_a_shell_is_pointed_to_it_while_it_runs(run: Run, tmp_path: Path, kind: str) -> None:
+def test_a_kept_chain_has_the_same_contract_and_clock_again(run: Run, tmp_path: Path, kind: str) -> None:
     if kind == "anvil" and find_anvil() is None:
         pytest.skip("anvil is not installed: run npm ci")
-    file = tmp_path / "devnet.env"
-    devnet = Process("--kind", kind, "--environment", file, "--fund", STRANGERS[0], "--fund", STRANGERS[1])
+    state = tmp_path / "state"
+    devnet = Process("--kind", kind, "--state", state, "--fund", STRANGERS[0], "--fund", STRANGERS[1])
     port = devnet.said["chain"].rsplit(":", 1)[1]
-    environment = file.read_text()
+    environment = (state / "environment").read_text()
     assert all(f"{name}={value}" in environment for name, value in devnet.environment.items())
-    before = connect(devnet.said["chain"]).head().timestamp
     moved = run("devnet", "--port", port, "--advance", "8d", "--fund", STRANGERS[0], "--json")
     assert moved.exit_code == 0, moved.stderr
-    assert json.loads(moved.stdout)["balances_wei"] == {STRANGERS[0]: str(2 * FUNDING)}
-    assert 0 <= json.loads(moved.stdout)["timestamp"] - before - 8 * 86400 < 120
-    refused(run("devnet", "--port", port, "--fund", STRANGERS[0], "--environment", file), "already", code=2)
+    funded = {STRANGERS[0]: str(2 * FUNDING)}
+    assert json.loads(moved.stdout)["balances_wei"] == funded
+    before = json.loads(moved.stdout)["timestamp"]
+    refused(run("devnet", "--port", port, "--fund", STRANGERS[0], "--state", state), "already", code=2)
     devnet.end(by_ctrl_c=True)
-    assert not file.exists()
+    assert not (state / "environment").exists()
+
+    again = Process("--state", state)
+    assert (again.said["kind"], again.said["contract"]) == (kind, devnet.said["contract"])
+    node = connect(again.said["chain"])
+    assert 0 <= node.head().timestamp - before < 120
+    assert json.loads(run("status", "--account", STRANGERS[1], "--json", env=again.environment).stdout)[
+        "balance_wei"
+    ] == str(FUNDING)
+    refused(run("devnet", "--port", "0", "--state", state), "another development chain runs on")
+    again.end()
 
 
 @pytest.mark.slow
@@ -132,3 +143,12 @@ def test_only_a_development_chain_is_changed(run: Run, foreign: str) -> None:
     refused(run("devnet", "--port", "1", "--advance", "8d"), "no development chain runs at port 1", "tiebreak devnet")
     refused(run("devnet", "--fund", "0x12"), "0x12 is not an address")
     assert run("devnet", "--port", "1", "--advance", "8").exit_code == 2
+
+
+def test_a_state_that_cannot_be_used_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(run("devnet", "--port", "0", "--state", tmp_path / "file"), str(tmp_path / "file"), "another place")
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "embedded.jsonl").write_text("nonsense\n")
+    refused(run("devnet", "--port", "0", "--state", state), "embedded.jsonl is damaged", "delete it")

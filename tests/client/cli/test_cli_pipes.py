@@ -60,6 +60,7 @@ def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> P
         "verify pipe --job job --dir new",
         "trainer run --job 1 --keystore pipe --dir role",
         "status --keystore pipe",
+        "devnet --state pipe",
     ],
 )
 def test_a_pipe_in_place_of_a_file_is_refused_at_once(run: Run, room: Path, chain: Chain, words: str) -> None:
@@ -76,6 +77,8 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(run: Run, room: Path, chai
         ("job/spec.json", "audit job --run new"),
         ("job/data.safetensors", "audit job --run new"),
         ("run/roots", "audit job --run new --claim run"),
+        ("state/embedded.jsonl", "devnet --state state --kind embedded --port 0"),
+        ("store/lock", "job publish job --store store"),
     ],
 )
 def test_a_pipe_in_a_directory_that_is_read_keeps_nobody_waiting(run: Run, room: Path, place: str, words: str) -> None:
