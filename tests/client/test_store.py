@@ -135,6 +135,20 @@ def test_a_pipe_is_refused_without_waiting_for_it(store: Blocks, tmp_path: Path)
         store.add_file(tmp_path / "absent")
 
 
+def test_garbage_goes_and_pinned_content_stays(store: Blocks) -> None:
+    kept, loose = store.add_bytes(bytes(600_000)), store.add_bytes(b"loose")
+    store.unpin(loose)
+    (next(iter(store._blocks.glob("*/*"))) / "tmp-leftover").write_bytes(b"cut off")
+    assert store.pins() == [kept]
+    assert store.collect_garbage() == 2
+    assert not store.has(loose)
+    assert store.read(kept, max_bytes=600_000) == bytes(600_000)
+    store.unpin(kept)
+    store.unpin(kept)
+    store.collect_garbage()
+    assert list(store._blocks.glob("*/*/*")) == []
+
+
 WRITER = """
 import sys, pathlib
 from tiebreak.store import FolderStore, kubo_address, open_store
@@ -162,6 +176,7 @@ def test_killing_a_writer_at_any_moment_leaves_only_whole_blocks(tmp_path: Path)
         writer.stdout.close()
         for number, cid in enumerate(printed):
             assert store.read(cid, max_bytes=560_000) == number.to_bytes(8, "big") * 70_000
+    store.collect_garbage()
     for cid in store.pins():
         assert len(store.read(cid, max_bytes=560_000)) == 560_000
 
@@ -248,6 +263,26 @@ def test_a_damaged_block_is_noticed_not_counted_as_there_and_mended_by_adding_it
         assert not store.has(cid)
         assert store.add_bytes(b"content") == cid
         assert store.read(cid, max_bytes=100) == b"content" and store.has(cid)
+
+
+def test_garbage_is_collected_from_this_folder_only(tmp_path: Path) -> None:
+    """Another user of a shared folder could otherwise have files removed that only we may remove."""
+    store = FolderStore(tmp_path / "store")
+    store.add_bytes(b"kept")
+    blocks = tmp_path / "store" / "blocks"
+    mine = [tmp_path / "home" / "papers" / "thesis.tex", tmp_path / "home" / "papers" / ("ab" * 32)]
+    mine[0].parent.mkdir(parents=True)
+    for path in mine:
+        path.write_text("years of work")
+    (blocks / "zz").symlink_to(tmp_path / "home")
+    (blocks / "yy").mkdir()
+    (blocks / "yy" / "yy").symlink_to(tmp_path / "home" / "papers")
+    (blocks / "xx" / "xx" / ("cd" * 32)).mkdir(parents=True)
+    for name in ("notes.txt", "ef" * 32, "tmp-1"):
+        (blocks / "xx" / "xx" / name).write_text("x")
+    assert store.collect_garbage() == 2
+    assert [path.read_text() for path in mine] == ["years of work"] * 2
+    assert (blocks / "xx" / "xx" / "notes.txt").exists() and len(store.pins()) == 1
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "endless"])

@@ -144,7 +144,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 def test_nothing_is_added_to_a_gateway(tmp_path: Path) -> None:
     store = GatewayStore("http://127.0.0.1:1")
-    for action in (lambda: store.add_bytes(b"x"), lambda: store.pin(X)):
+    for action in (lambda: store.add_bytes(b"x"), lambda: store.pin(X), lambda: store.unpin(X)):
         with pytest.raises(StoreUnavailable, match="can only be read from"):
             action()
 

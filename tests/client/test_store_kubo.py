@@ -134,6 +134,8 @@ def test_a_directory_just_below_the_sharding_threshold_is_one_block_and_one_abov
 def test_pins_are_kept_by_kubo(kubo: KuboStore) -> None:
     cid = kubo.add_bytes(b"pinned content")
     assert kubo.has(cid)
+    kubo.unpin(cid)
+    kubo.unpin(cid)
     kubo.pin(cid)
     kubo.pin(cid)
     assert not kubo.has(ABSENT)
@@ -194,7 +196,7 @@ def test_a_redirect_is_not_followed(status: int) -> None:
 
 def test_a_compressed_body_is_never_unpacked() -> None:
     bomb = gzip.compress(bytes(20 << 20), 9)
-    for store_reads in (lambda store: store.read(ABSENT, max_bytes=100), lambda store: store.has(ABSENT)):
+    for store_reads in (lambda store: store.read(ABSENT, max_bytes=100), lambda store: store.addresses()):
         with (
             serving(lambda request: request.send(200, bomb, Content_Encoding="gzip")) as url,
             pytest.raises(StoreUnavailable, match="does not answer like Kubo's RPC"),

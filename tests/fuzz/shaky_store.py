@@ -35,7 +35,7 @@ class ShakyStore(FolderStore):
         """Lets something be wrong with a share of the blocks from now on. passing: for the first questions alone."""
         self._chance, self._passing = chance, passing
 
-    def mend(self) -> None:
+    def mend(self, held: frozenset[str] = frozenset()) -> None:
         """Makes all blocks right again."""
         with self._counting:
             self._chance, self.stuck = 0.0, False

@@ -1,4 +1,5 @@
-"""Options for the chain, the contract and the key, and for content stores, each with its environment variable."""
+"""Options for the chain, the contract and the key, and for content stores and pinning services, each with its
+environment variable."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+from tiebreak import quantities
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.option_groups import option
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from tiebreak.contract.game import VerificationGame
     from tiebreak.rpc.node import ChainNode
+    from tiebreak.store.pinning import PinningService
     from tiebreak.store.store import Store
     from tiebreak.store.transfers import OnTransfer
     from tiebreak.transactions.signer import Key
@@ -29,6 +32,14 @@ DEFAULT_CONFIRMATIONS = 12
 
 DEFAULT_CHAIN = "http://127.0.0.1:8545"
 
+RETENTION = option(
+    "Unpin what was published for a job this long after its end, e.g. 30d (default: keep it). Use it only with stores "
+    "that no other role shares.",
+    metavar="TIME",
+    parser=quantities.seconds,
+    envvar="TIEBREAK_RETENTION",
+    rich_help_panel="Content",
+)
 PUBLISH_EVERY = option(
     "Publish every N-th checkpoint in the content store as soon as it is made, listed beside the log, so that many "
     "workers can audit the run at a time (default: none).",
@@ -65,7 +76,7 @@ def published_every(wanted: int | None, keep_every: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ContentOptions:
-    """Content stores."""
+    """Content stores, and the service that keeps what is published."""
 
     panel: ClassVar = "Content"
     store: str | None = option(
@@ -73,6 +84,16 @@ class ContentOptions:
         "(gateway+https://...). Reads ask them in this order, writes go to all (default: a folder of yours).",
         metavar="PLACE,...",
         envvar="TIEBREAK_STORE",
+    )
+    pin_service: str | None = option(
+        "Pinning service (IPFS Pinning Service API) that keeps what is published.",
+        metavar="URL",
+        envvar="TIEBREAK_PIN_SERVICE",
+    )
+    pin_token: Path | None = option(
+        "Its access token, in a file of mode 0600. Without it the token is in TIEBREAK_PIN_TOKEN.",
+        metavar="FILE",
+        envvar="TIEBREAK_PIN_TOKEN_FILE",
     )
 
     def open_content(
@@ -85,7 +106,7 @@ class ContentOptions:
         """Open the content stores as one. Raises StoreError."""
         from tiebreak.store import open_stores
 
-        return open_stores(self.places(), warn=warn, stop=stop, on_transfer=on_transfer)
+        return open_stores(self.places(), services=self.services(stop), warn=warn, stop=stop, on_transfer=on_transfer)
 
     def places(self) -> tuple[str, ...]:
         """Return the locations of the stores, from anywhere on this machine. Raises StoreError."""
@@ -97,6 +118,19 @@ class ContentOptions:
             return (str(user_data_path("tiebreak") / "store"),)
         named = locations(self.store)
         return tuple(str(Path(one).expanduser().resolve()) if is_folder(one) else one for one in named)
+
+    def check_content(self) -> None:
+        """Check what is wrong for good: a place that cannot be meant, a token that is missing. Raises StoreError."""
+        self.places()
+        self.services(None)
+
+    def services(self, stop: threading.Event | None, **patience: Any) -> list[PinningService]:
+        """Return the pinning service, if one is named. patience: as `PinningService` takes it. Raises StoreError."""
+        if self.pin_service is None:
+            return []
+        from tiebreak.store.pinning import PinningService, read_token
+
+        return [PinningService(self.pin_service, read_token(self.pin_token), stop=stop, **patience)]
 
 
 @dataclass(frozen=True, kw_only=True)

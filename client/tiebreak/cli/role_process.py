@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from tiebreak.roles.job_role import Role
     from tiebreak.roles.notices import Notify, OnLook, Progress
     from tiebreak.roles.policy import Policy
-    from tiebreak.store import Store
     from tiebreak.transactions.signer import Key
 
 
@@ -100,10 +99,6 @@ def _served(role: str, tell: Notify, messenger: Messenger | None, port: int) -> 
     return monitor, endpoint
 
 
-_MENDING_SECONDS = 600.0
-"""Seconds between two attempts at what a store has missed."""
-
-
 class RoleSetup:
     """The chain, store and directory of a role, opened as its options say."""
 
@@ -140,6 +135,7 @@ class RoleSetup:
         from tiebreak.roles.engine import Engine
         from tiebreak.roles.notices import of_transfers, of_warnings, unseen
         from tiebreak.roles.policy import Policy
+        from tiebreak.roles.published_content import PublishedContent
         from tiebreak.transactions.sender import Sender
 
         contract, signer = self.contract()
@@ -156,7 +152,7 @@ class RoleSetup:
         return RoleContext(
             contract=contract.by(sender),
             sender=sender,
-            store=store,
+            store=PublishedContent(store, directory),
             directory=directory,
             engine=Engine(options=self.options or RunOptions(), helpers=self.helpers, warn=of_warnings(role, notify)),
             limits=RoleLimits(
@@ -181,7 +177,7 @@ class RoleSetup:
         from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError
         from tiebreak.store import StoreError
 
-        self._party.places()  # what is wrong for good is no outage
+        self._party.check_content()  # what is wrong for good is no outage
         pauses, warn, foreign = Pauses(first=1.0, most=30.0), of_warnings(role, monitor.notice), 0
         while not self.stop.is_set():
             try:
@@ -210,11 +206,13 @@ def play(
     as_json: bool,
     heartbeat: float = 60.0,
     operation: Operation | None = None,
+    retention: int | None = None,
     *,
     by_ranks: bool = False,
 ) -> None:
-    """Let a role work until it has finished. The first interrupt lets it stop in good order. by_ranks: whether
-    other ranks can help it; on them, this returns when the role has ended."""
+    """Let a role work until it has finished. The first interrupt lets it stop in good order. retention: seconds to
+    keep what it has published after the end of a job; None to keep it for ever. by_ranks: whether other ranks can help
+    it; on them, this returns when the role has ended."""
     if not by_ranks:
         # Each of them would send the same transactions.
         refuse_ranks("tiebreak job collect" if name == "customer" else f"tiebreak {name} run")
@@ -223,7 +221,7 @@ def play(
             return
         setup.options = ranks.on_device(setup.options)
         with ranks.helpers() as setup.helpers:
-            progress, ended_by = _played(name, setup, make, poll, as_json, heartbeat, operation)
+            progress, ended_by = _played(name, setup, make, poll, as_json, heartbeat, operation, retention)
             if as_json:
                 about = {"role": name, "what": "ended", "text": progress.state, "finished": progress.finished}
                 output.show_json_line(about)
@@ -244,9 +242,11 @@ def _played(
     as_json: bool,
     heartbeat: float,
     operation: Operation | None,
+    retention: int | None,
 ) -> tuple[Progress, int | None]:
     """Return the progress of a role when it has ended, and the signal that made it end, if one did."""
-    from tiebreak.roles.notices import Progress, of_warnings
+    from tiebreak.roles.notices import Progress
+    from tiebreak.roles.published_content import Keeper, PublishedContent
 
     ended_by: int | None = None
 
@@ -270,26 +270,18 @@ def _played(
             context = setup.context_in_time(name, monitor)
             if context is not None:
                 role = make(context)
-                warn = of_warnings(name, monitor.notice)
-                # Beside the role: stores may be slow, and no move waits for them.
-                threading.Thread(target=_mend, args=(context.store, setup.stop, warn), name="mend", daemon=True).start()
+                assert isinstance(context.store, PublishedContent), "RoleSetup makes it"
+                keeper = Keeper(name, context.store, context.contract, monitor.notice, retention)
+                keeper.start(setup.stop)
                 progress = role.run(poll=poll, heartbeat=heartbeat)
+                if progress.finished:
+                    keeper.round()  # the time of what was published runs from the end of the job
     finally:
         if context is not None:
             context.sender.close()
         for number, handler in before.items():
             signal.signal(number, handler)
     return progress, ended_by
-
-
-def _mend(store: Store, stop: threading.Event, warn: Callable[[str], None]) -> None:
-    """Have a role's stores take what one of them has missed, now and then until `stop` is set."""
-    while not stop.wait(_MENDING_SECONDS):
-        try:
-            store.mend()
-        except Exception as error:
-            # A defect here must neither end the role nor pass in silence.
-            warn(f"published content is not looked after ({type(error).__name__}: {error})")
 
 
 _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.ALERT: "bold red", What.HEARTBEAT: "dim"}

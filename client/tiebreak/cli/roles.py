@@ -39,6 +39,7 @@ class BondOptions(RoleOptions, SpendingLimits, Computing, AcceptedTerms):
 
     panel: ClassVar = "Options"
     job: int | None = option("Number of one job; ends when it is over.", metavar="JOB", min=1)
+    retention: int | None = network.RETENTION
 
     def play(self, name: str, role: Callable[[RoleContext, int], JobRole], json: bool) -> None:
         """Let a role work on the job, or on all jobs of trusted referees. Raises WrongUsage without either."""
@@ -58,7 +59,7 @@ class BondOptions(RoleOptions, SpendingLimits, Computing, AcceptedTerms):
 
         self.use_threads()
         setup = RoleSetup(self, self.max_memory, self.policy(), self.run_options(), self)
-        play(name, setup, make, self.poll, json, self.heartbeat, self, by_ranks=True)
+        play(name, setup, make, self.poll, json, self.heartbeat, self, self.retention, by_ranks=True)
 
 
 @command(

@@ -23,6 +23,7 @@ from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.player import end_appeals, end_overdue, start_waiting
 from tiebreak.roles.policy import MeasuredPace, least_clock
+from tiebreak.roles.published_content import OVER
 from tiebreak.store import StoreError
 
 COLLECT_GAS = 70_000
@@ -105,10 +106,6 @@ def _tell(context: RoleContext, what: What, text: str) -> None:
     context.notify(Notice(role="customer", what=what, text=text))
 
 
-_OVER = (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.LAPSED, JobStatus.EXPIRED)
-"""Statuses in which nothing can happen to a job any more."""
-
-
 class CustomerRole(JobRole):
     """A role that waits for the end of one job, makes the calls that anyone may make, and collects the model or the
     refund."""
@@ -125,7 +122,7 @@ class CustomerRole(JobRole):
 
     def consider(self, posted: JobView) -> Progress:
         self._collect_forfeits(posted)
-        if posted.status not in _OVER and self._model.exists():
+        if posted.status not in OVER and self._model.exists():
             # Told now, since the end of the job may be a week away.
             text = f"{self._model} exists already: move it away, or the model of job {self.job} has no place"
             self.notify_job(What.WARNING, text)

@@ -24,6 +24,8 @@ class What(StrEnum):
     """Content came from the store and passed its checks."""
     PUBLISHED = "published"
     """Content went into the store; the text names its CID."""
+    UNPINNED = "unpinned"
+    """Content is pinned no more, because its job is long over; the text names its CID."""
     COMPUTED = "computed"
     """A root, a comparison or a verdict."""
     STAKED = "staked"

@@ -15,6 +15,7 @@ from tiebreak.store.store_errors import StoreError, StoreUnavailable
 from tiebreak.store.transfers import OnTransfer, Transfer
 
 if TYPE_CHECKING:
+    from tiebreak.store.pinning import PinningService
     from tiebreak.store.replicated_store import Warn
 
 __all__ = ["FolderStore", "Store", "StoreError", "Transfer", "open_store", "open_stores"]
@@ -104,16 +105,18 @@ def open_stores(
     locations: Sequence[str | Path],
     *,
     warn: Warn,
+    services: Sequence[PinningService] = (),
     stop: threading.Event | None = None,
     on_transfer: OnTransfer | None = None,
 ) -> Store:
-    """Return the content stores at `locations` as one; as `open_store` for each.
+    """Return the content stores at `locations` as one, with the pinning services beside them; as `open_store` for each.
 
-    warn: receives what could not be stored somewhere although it is stored elsewhere. Raises StoreUnavailable.
+    warn: receives what could not be stored somewhere although it is stored elsewhere. Raises StoreUnavailable, also for
+    a pinning service without a Kubo daemon that it could fetch from.
     """
     stores = [open_store(location, stop=stop, on_transfer=on_transfer) for location in locations]
-    if len(stores) == 1:
+    if len(stores) == 1 and not services:
         return stores[0]
     from tiebreak.store.replicated_store import ReplicatedStore
 
-    return ReplicatedStore(stores, warn=warn, stop=stop, on_transfer=on_transfer)
+    return ReplicatedStore(stores, services, warn=warn, stop=stop, on_transfer=on_transfer)

@@ -2,24 +2,29 @@
 
     <root>/blocks/ab/cd/<sha256 in hex>   one block a file, found by the first four hex digits
     <root>/pins/<cid>                     one empty file a pinned root
+    <root>/lock                           shared while adding, exclusive while collecting garbage
 
 A block appears whole, children before their parents; killing a process at any instant leaves at most a temporary file
-and unpinned blocks. Nothing is ever removed.
+and unpinned blocks, which `collect_garbage` removes.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from roundlog.storage import open_regular, replace_file, sync_directory
+from roundlog.storage import BESIDE, lock_file, open_regular, replace_file, require_regular, sync_directory
 
-from tiebreak.store.dagpb import MAX_BLOCK, Cid
+from tiebreak.store.dagpb import MAX_BLOCK, Cid, decode
 from tiebreak.store.store import Build, Store, blocks
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
 from tiebreak.store.transfers import OnTransfer
+
+_OURS = re.compile(rf"[0-9a-f]{{64}}|{BESIDE}.*")
+"""Names of files that are put among the blocks."""
 
 
 class FolderStore(Store):
@@ -37,6 +42,7 @@ class FolderStore(Store):
         try:
             self._blocks.mkdir(parents=True, exist_ok=True)
             self._pins.mkdir(exist_ok=True)
+            (root / "lock").touch()
         except OSError as error:
             raise StoreUnavailable(
                 f"the content store {root} cannot be used ({error.strerror}): choose a folder that you may write to."
@@ -49,11 +55,12 @@ class FolderStore(Store):
             with self._writing():
                 touched.update(self._put(cid, block))
 
-        root = build(put)
-        with self._writing():
-            for directory in touched:
-                sync_directory(directory)
-            self._record_pin(root)
+        with self._lock(shared=True):
+            root = build(put)
+            with self._writing():
+                for directory in touched:
+                    sync_directory(directory)
+                self._record_pin(root)
         return root
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
@@ -70,10 +77,14 @@ class FolderStore(Store):
 
     def pin(self, cid: str) -> None:
         root = Cid.parse(cid)
-        for _ in blocks(self.block, root):
-            pass
-        with self._writing():
-            self._record_pin(root)
+        with self._lock(shared=True):
+            for _ in blocks(self.block, root):
+                pass
+            with self._writing():
+                self._record_pin(root)
+
+    def unpin(self, cid: str) -> None:
+        (self._pins / str(Cid.parse(cid))).unlink(missing_ok=True)
 
     def has(self, cid: str) -> bool:
         try:
@@ -86,6 +97,33 @@ class FolderStore(Store):
         """Return the pinned roots, sorted."""
         return sorted(entry.name for entry in self._pins.iterdir())
 
+    def tidy(self) -> None:
+        self.collect_garbage()
+
+    def collect_garbage(self) -> int:
+        """Remove every block that no pin reaches and every leftover of killed processes; return how many
+        files went. Nothing else is removed: others who share the folder may have put links there that lead elsewhere.
+
+        Waits for additions in progress. A pinned tree with a missing or damaged node stops the collection
+        with ContentMissing or CorruptBlock before anything is removed.
+        """
+        with self._lock(shared=False):
+            roots = [Cid.parse(root) for root in self.pins()]
+            kept = {root.digest.hex() for root in roots}
+            for root in roots:
+                for cid, block in blocks(self.block, root, leaves=False):
+                    kept |= {link.cid.digest.hex() for link in decode(block, str(cid)).links}
+            garbage = [path for path in self._files() if path.name not in kept]
+            for path in garbage:
+                path.unlink()
+        return len(garbage)
+
+    def _files(self) -> Iterator[Path]:
+        """Yield the files of blocks, and what additions have left of them."""
+        for directory in self._blocks.glob("*/*"):
+            if not directory.is_symlink() and not directory.parent.is_symlink() and directory.is_dir():
+                yield from (path for path in directory.iterdir() if _OURS.fullmatch(path.name) and not path.is_dir())
+
     def _record_pin(self, root: Cid) -> None:
         (self._pins / str(root)).touch()
         sync_directory(self._pins)
@@ -96,6 +134,17 @@ class FolderStore(Store):
             yield
         except OSError as error:
             raise unusable(f"the content store {self._root} cannot take the content", error) from error
+
+    @contextmanager
+    def _lock(self, *, shared: bool) -> Iterator[None]:
+        path = self._root / "lock"
+        with ExitStack() as stack:
+            try:
+                lock = stack.enter_context(lock_file(path, shared=shared, wait=True))
+                require_regular(lock.fileno(), path)
+            except OSError as error:
+                raise unusable(f"the content store {self._root} cannot be used", error) from error
+            yield
 
     def _put(self, cid: Cid, block: bytes) -> tuple[Path, ...]:
         """Write a block, unless it is there; return the directories that were changed."""

@@ -94,6 +94,9 @@ class GatewayStore(Store):
     def pin(self, cid: str) -> None:
         raise self._read_only()
 
+    def unpin(self, cid: str) -> None:
+        raise self._read_only()
+
     def _ask(self, method: str, cid: str, seconds: float, headers: dict[str, str] | None = None) -> HttpAnswer:
         """Return an answer of status 200, or 206 if a `Range` was asked for. Raises NoResponse and StoreError."""
         answer = self._server.ask(

@@ -94,10 +94,11 @@ class Retries:
 
 
 class HttpServer:
-    """An HTTP server. `base`: its URL, to which paths are appended. `headers`: sent with every request."""
+    """An HTTP server. `base`: its URL, to which paths are appended. `headers`: sent with every request. `secret`: left
+    out of errors, in which the server may repeat it."""
 
-    def __init__(self, base: str, headers: Mapping[str, str]) -> None:
-        self._base = base
+    def __init__(self, base: str, headers: Mapping[str, str], secret: str = "") -> None:
+        self._base, self._secret = base, secret
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "tiebreak", **headers}
         self._pool = pool_manager(maxsize=_CONNECTIONS, retries=False)
 
@@ -132,7 +133,11 @@ class HttpServer:
             finally:
                 answer.close()  # gives nothing back to the pool that still has bytes on the way
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise NoResponse(short(_reason(error))) from None
+            raise NoResponse(self.shown(_reason(error))) from None
+
+    def shown(self, text: str) -> str:
+        """Return a text of the server as it may be shown: short, on one line, without the secret."""
+        return short(text.replace(self._secret, "[token]") if self._secret else text)
 
 
 def base_url(text: str, server: str, form: str, *, path: bool = True) -> str:

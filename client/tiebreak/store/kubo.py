@@ -15,8 +15,9 @@ import re
 import threading
 import urllib.parse
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ import ipfshttpclient.exceptions as ipfs_errors
 
 _PIN_TIMEOUTS = 10
 """A daemon fetches what it is to pin, and says nothing meanwhile: so many times longer may that take."""
+_CONNECT_SECONDS = 10.0
 _MOST_ANSWER = MAX_BLOCK + (1 << 16)
 """Bytes of an answer, with its head."""
 
@@ -136,6 +138,11 @@ class KuboStore(Store):
         if not isinstance(pinned, list) or len(pinned) != 1 or not _names(pinned[0], root):
             raise self._foreign()
 
+    def unpin(self, cid: str) -> None:
+        root = str(Cid.parse(cid))
+        with suppress(ContentMissing):  # Kubo's answer when there is no pin to withdraw
+            self._ask(f"unpin {root}", self._client.pin.rm, root)
+
     def has(self, cid: str) -> bool:
         root = Cid.parse(cid)
         try:
@@ -145,6 +152,21 @@ class KuboStore(Store):
         if not _names(key, root):
             raise self._foreign()
         return True
+
+    def addresses(self) -> list[str]:
+        """Return the multiaddrs under which other peers may reach this daemon."""
+        found = self._ask("say its addresses", self._client.id, field="Addresses")
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise self._foreign()
+        return found
+
+    def connect(self, peers: Sequence[str]) -> None:
+        """Have the daemon call other peers, by their multiaddrs. Those that cannot be reached are left alone."""
+        # The library's own swarm.connect sends every character of the address as one more address.
+        connect = partial(self._client._client.request, "/swarm/connect")
+        for peer in peers:
+            with suppress(StoreError):
+                self._ask(f"call {peer}", connect, (peer,), seconds=_CONNECT_SECONDS, gives_up=True)
 
     def _put(self, cid: Cid, block: bytes) -> None:
         if self.has(str(cid)):

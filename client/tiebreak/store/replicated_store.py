@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from tiebreak.store.dag_builder import Sink
 from tiebreak.store.dagpb import Cid
 from tiebreak.store.http import Retries
+from tiebreak.store.kubo import KuboStore
+from tiebreak.store.pinning import PinningService
 from tiebreak.store.store import Build, Store, blocks
 from tiebreak.store.store_errors import (
     ContentMissing,
@@ -38,7 +40,7 @@ Warn = Callable[[str], None]
 
 
 class ReplicatedStore(Store):
-    """A `Store` of stores, in the order in which they are asked.
+    """A `Store` of stores, in the order in which they are asked, and of pinning services.
 
     What is added is added to every store that can be written to; one that succeeds is enough, the others are told by
     `warn` and tried again with the next addition, pin or `mend`. A block is read from the first store that gives it in
@@ -48,17 +50,26 @@ class ReplicatedStore(Store):
     def __init__(
         self,
         stores: Sequence[Store],
+        services: Sequence[PinningService] = (),
         *,
         warn: Warn,
         stop: threading.Event | None = None,
         on_transfer: OnTransfer | None = None,
     ) -> None:
         super().__init__(", ".join(store.name for store in stores), stop, on_transfer)
+        self._daemons = [store for store in stores if isinstance(store, KuboStore)]
+        if services and not self._daemons:
+            raise StoreUnavailable(
+                f"{services[0].name} fetches over IPFS, where nobody serves {self.name}: give Kubo's RPC with --store "
+                "as well."
+            )
         self._stores = list(stores)
         self._paused_until = dict.fromkeys(stores, 0.0)
         self._writable = [store for store in stores if store.writable]
-        self._lacking = {store: set[str]() for store in self._writable}
-        """What each store that keeps content does not have yet."""
+        self._services = services
+        places: list[Store | PinningService] = [*self._writable, *services]
+        self._lacking = {place: set[str]() for place in places}
+        """What each place that keeps content does not have yet."""
         self._warn = warn
         self.width = max(store.width for store in stores)
         self.writable = bool(self._writable)
@@ -126,18 +137,29 @@ class ReplicatedStore(Store):
         Cid.parse(cid)
         self._note(cid, self._everywhere(lambda store: self._pin_in(store, cid), f"no store has pinned {cid}"))
 
-    def mend(self) -> None:
-        """Try again what is missing in a store, and warn of what still is."""
-        for store, lacking in self._lacking.items():
+    def unpin(self, cid: str) -> None:
+        failures: list[StoreError] = []
+        for place, lacking in self._lacking.items():
+            lacking.discard(cid)
+            try:
+                place.unpin(cid)
+            except StoreError as error:
+                failures.append(error)
+        if failures:
+            raise _together(f"{cid} is still pinned", failures)
+
+    def mend(self, held: frozenset[str] = frozenset()) -> None:
+        """Try again what is missing in a store or at a service, and warn of what still is."""
+        for place, lacking in self._lacking.items():
+            lacking |= {cid for cid in held if isinstance(place, PinningService) or not _has(place, cid)}
             for cid in sorted(lacking):
-                try:
-                    self._pin_in(store, cid)
-                except StoreError as error:
-                    self._warn(f"{cid} is not pinned in {store.name} yet: {_clause(error)}")
-                    if isinstance(error, StoreUnavailable):
-                        break  # it would be waited for as often as it lacks something
-                else:
-                    lacking.discard(cid)
+                error = self._pin_at(place, cid)
+                if isinstance(error, StoreUnavailable) or (error and isinstance(place, PinningService)):
+                    break  # it would be waited for as often as it lacks something
+
+    def tidy(self) -> None:
+        for store in self._stores:
+            store.tidy()
 
     def _everywhere(self, action: Callable[[Store], None], what: str) -> dict[Store, StoreError]:
         """Do something in every store that can be written to, and return where it has failed. `what`: a clause for the
@@ -159,10 +181,26 @@ class ReplicatedStore(Store):
         return failures
 
     def _note(self, cid: str, failures: dict[Store, StoreError]) -> None:
-        """Note which stores lack content that others have."""
+        """Note which stores lack content that others have, and have the services pin it."""
         for store, error in failures.items():
             self._lacking[store].add(cid)
             self._warn(f"{cid} is not in {store.name}, only elsewhere: {_clause(error)}")
+        for service in self._services:
+            self._pin_at(service, cid)
+
+    def _pin_at(self, place: Store | PinningService, cid: str) -> StoreError | None:
+        """Have a place pin content; return why it has not, after a warning."""
+        try:
+            if isinstance(place, PinningService):
+                place.pin(cid, self._daemons)
+            else:
+                self._pin_in(place, cid)
+        except StoreError as error:
+            self._lacking[place].add(cid)
+            self._warn(f"{cid} is not pinned in {place.name} yet: {_clause(error)}")
+            return error
+        self._lacking[place].discard(cid)
+        return None
 
     def _pin_in(self, store: Store, cid: str) -> None:
         """Pin content in one store, and copy it there from the others if need be."""

@@ -65,11 +65,18 @@ class Store(ABC):
         Raises ContentMissing when a block of it cannot be had."""
 
     @abstractmethod
+    def unpin(self, cid: str) -> None:
+        """Withdraw the protection. Idempotent."""
+
+    @abstractmethod
     def has(self, cid: str) -> bool:
         """Return whether the root block is in this store, without asking anybody else."""
 
-    def mend(self) -> None:  # noqa: B027 (a single store has nothing to do)
-        """Try again what could not be stored everywhere."""
+    def mend(self, held: frozenset[str] = frozenset()) -> None:  # noqa: B027 (a single store has nothing to do)
+        """Try again what could not be stored everywhere. `held`: roots that should be in every store."""
+
+    def tidy(self) -> None:  # noqa: B027 (most stores do that by themselves)
+        """Free the space of what is pinned no more."""
 
     def add_bytes(self, data: bytes) -> str:
         """Publish bytes as a file and return its CID."""

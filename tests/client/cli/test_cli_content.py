@@ -1,4 +1,4 @@
-"""Options about content: several stores, and how transfers are shown."""
+"""Options about content: several stores, the pinning service's token, the retention, and how transfers are shown."""
 
 from __future__ import annotations
 
@@ -19,17 +19,27 @@ from tiebreak.transactions.keys import devnet_account
 
 from tests.client.cli.cli_world import Chain, Run, Trained, refused
 from tests.client.crafted_blocks import everything
+from tests.client.http_stand_in import serving
+from tests.client.pinning_stand_in import TOKEN, Service
 
 POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
 
 
-def test_a_job_is_kept_by_kubo_and_found_through_a_gateway(
+def test_a_job_is_kept_by_kubo_and_a_pinning_service_and_found_through_a_gateway(
     run: Run, chain: Chain, trained: Trained, tmp_path: Path, kubo_url: str
 ) -> None:
-    words = ("job", "create", trained.job, *POST, "--store", kubo_url, "--dir", tmp_path / "role", "--json")
-    result = run(*words, env=chain.environment(0))
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text(f"{TOKEN}\n")
+    service, where = Service("queued", "pinned"), ("--dir", tmp_path / "role", "--json")
+    with serving(service) as url:
+        kept = ("--pin-service", f"{url}/psa", "--pin-token", token)
+        words = ("job", "create", trained.job, *POST, "--store", kubo_url, *kept, *where)
+        result = run(*words, env=chain.environment(0))
     assert result.exit_code == 0, result.stderr
     cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
+    assert [(pin["cid"], pin["name"]) for pin in service.pins.values()] == [(cid, f"tiebreak {cid}")]
+    assert TOKEN not in result.output
     found = open_store(f"gateway+{kubo_url}")
     found.get_directory(cid, tmp_path / "found", everything, max_bytes=1 << 30)
     for path in trained.job.iterdir():
@@ -41,6 +51,21 @@ def test_one_place_that_is_wrong_is_named_before_any_is_made(run: Run, chain: Ch
         place = ("--store", f"{tmp_path / 'a'},{wrong}", "--dir", tmp_path / "role")
         refused(run("trainer", "run", "--job", 1, *place, "--json", env=chain.environment(1)), "content store")
     assert not (tmp_path / "a").exists()
+
+
+def test_a_pinning_service_without_its_token_is_refused_at_once(run: Run, chain: Chain, tmp_path: Path) -> None:
+    place = ("--store", tmp_path / "a", "--dir", tmp_path / "role", "--pin-service", "https://pins.example/psa")
+    words = ("trainer", "run", "--job", 1, *place)
+    refused(run(*words, env=chain.environment(1)), "TIEBREAK_PIN_TOKEN", "--pin-token")
+    token = tmp_path / "token"
+    token.write_text("a-secret-token")
+    token.chmod(0o644)
+    refused(run(*words, "--pin-token", token, env=chain.environment(1)), "chmod 600")
+    token.chmod(0o600)
+    text = refused(
+        run(*words[:-1], "http://pins.example", "--pin-token", token, env=chain.environment(1)), "https:// address"
+    )
+    assert "a-secret-token" not in text
 
 
 def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,7 @@ def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> P
         "job create job --reward 1ether --referee 0x1111111111111111111111111111111111111111 --keystore pipe",
         "job create pipe:task --out new",
         "job publish job --store pipe",
+        "job publish job --store store --pin-service http://127.0.0.1:1 --pin-token pipe",
         "train job --run pipe",
         "train job --run new --thresholds pipe",
         "train job --run new --validate pipe",
