@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from web3.contract import Contract
     from web3.providers import BaseProvider
 
-    from tiebreak.contract.struct_bases import PostedSpec
-    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, Terms
+    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, PostedSpec, Terms
     from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
     from tiebreak.transactions.sender import Sender
 
