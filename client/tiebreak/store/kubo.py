@@ -29,7 +29,7 @@ _PIN_TIMEOUTS = 10
 """A daemon fetches what it is to pin, and says nothing meanwhile: so many times longer may that take."""
 _RPC, _FORM = "a Kubo RPC", "http://127.0.0.1:5001, without a user name, a path or a query"
 _MISSING = re.compile(r"not found|could not find|no such|not pinned|deadline exceeded", re.IGNORECASE)
-_MULTIADDR = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/([0-9]{1,5})(?:/(https?))?/?")
+_MULTIADDR = re.compile(r"/(ip4|ip6|dns|dns4|dns6)/([^/@]+)/tcp/([0-9]{1,5})(?:/(https?))?/?")
 
 
 class KuboStore(Store):
