@@ -13,8 +13,7 @@ import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.training.job import Job
-from tiebreak.contract.struct_bases import ANYONE, PostedSpec
-from tiebreak.contract.structs import JobView
+from tiebreak.contract.structs import ANYONE, JobView, PostedSpec
 from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.showing import UNKNOWN
 from torch import nn

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason
-from tiebreak.contract.struct_bases import ANYONE, PostedSpec
 from tiebreak.contract.structs import (
+    ANYONE,
     Bisection,
     ClaimView,
     ElementView,
@@ -24,6 +24,7 @@ from tiebreak.contract.structs import (
     LevelView,
     OperatorView,
     Partial,
+    PostedSpec,
 )
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.game_history import GameHistory, verdict

@@ -39,12 +39,7 @@ from tiebreak.rpc.chain_errors import (
 from tiebreak.rpc.node import ChainNode
 
 if TYPE_CHECKING:
-    from web3 import Web3
-    from web3.contract import Contract
-    from web3.providers import BaseProvider
-
-    from tiebreak.contract.struct_bases import PostedSpec
-    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, Terms
+    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, PostedSpec, Terms
     from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
     from tiebreak.transactions.sender import Sender
 
@@ -62,15 +57,9 @@ class VerificationGame:
     """
 
     def __init__(
-        self,
-        chain: ChainNode | Web3 | BaseProvider,
-        address: ChecksumAddress,
-        sender: Sender | None = None,
-        *,
-        first_block: int = 0,
+        self, node: ChainNode, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
     ) -> None:
-        """chain: a `Web3` with any provider and middleware, or a node that has confirmations and a stop event."""
-        self.node = chain if isinstance(chain, ChainNode) else ChainNode(chain)
+        self.node = node
         # In one form only: names of payments hold it, and events are known by it.
         self.address = to_checksum_address(address)
         self.first_block = first_block
@@ -102,11 +91,6 @@ class VerificationGame:
     def by(self, sender: Sender) -> VerificationGame:
         """This contract, written to by another account."""
         return VerificationGame(self.node, self.address, sender, first_block=self.first_block)
-
-    @property
-    def contract(self) -> Contract:
-        """web3's contract object at the same address, for what has no method here: filters, traces, other accounts."""
-        return self.node.w3.eth.contract(address=self.address, abi=self._abi.entries)
 
     # views
 

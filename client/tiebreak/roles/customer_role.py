@@ -13,8 +13,7 @@ from roundlog.training import wrong_state
 from tiebreak.contract.code import is_adjudicator
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.events import JobPosted
-from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import JobView, Terms
+from tiebreak.contract.structs import JobView, PostedSpec, Terms
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import step_seconds

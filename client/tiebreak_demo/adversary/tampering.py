@@ -22,13 +22,14 @@ class Lie:
     """A lie about one number: in step `step`, bit `bit` (0: the last place) of element `element` of the output of
     operator `operator` is flipped. A bool is negated.
 
-    only_stored: the operator is a store, and only the next state has the wrong number, while the outputs of the step
-    are right."""
+    claimed: the bits of the wrong number, in place of a flipped bit. only_stored: the operator is a store, and only the
+    next state has the wrong number, while the outputs of the step are right."""
 
     step: int
     operator: int
     element: int = 0
     bit: int = 0
+    claimed: int | None = None
     only_stored: bool = False
 
 
@@ -89,7 +90,11 @@ def tampered(program: Program, f32_format: Format, lies: Sequence[Lie]) -> Switc
 def _tell(lie: Lie, running: RunningStep, *, is_store: bool) -> None:
     right = running.values[lie.operator]
     wrong = right.clone().reshape(-1)
-    wrong[lie.element] = turned(wrong[lie.element], lie.bit)
+    if lie.claimed is None:
+        wrong[lie.element] = turned(wrong[lie.element], lie.bit)
+    else:
+        bits = bytearray(lie.claimed.to_bytes(wrong.itemsize, "little"))
+        wrong[lie.element] = torch.frombuffer(bits, dtype=wrong.dtype)[0]
     if is_store:
         running.states[-1] = wrong.reshape(right.shape)
     if not lie.only_stored:
