@@ -117,7 +117,7 @@ def test_every_question_about_the_chain_goes_to_all_nodes_and_equal_answers_need
         "all_logs": lambda node: node.all_logs(contract, 0, 3),
         "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
     }
-    others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "confirmations"}
+    others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "w3", "confirmations"}
     """Not questions about the chain's state, or of any kind; `send_raw` has a test of its own."""
     assert {name for name in vars(ChainNode) if not name.startswith("_")} == set(questions) | others
     pair = [HostileNode(world.chain, name) for name in ("first", "second")]
@@ -530,12 +530,16 @@ def test_a_made_up_height_is_outvoted_by_two_and_taken_back_by_one() -> None:
     assert chain.agreement.undecided
 
 
-def test_confirmations_that_are_set_later_hold_for_what_the_nodes_compare() -> None:
+@pytest.mark.parametrize("through_web3", [False, True])
+def test_confirmations_that_are_set_later_hold_for_what_the_nodes_compare(through_web3: bool) -> None:
     """Regression: the default of a chain is set once its id is known, and nodes were held to have one tip then."""
     chain = several(BlockNode("a", 100), BlockNode("b", 100, forks=98), confirmations=0)
+    if through_web3:
+        chain = ChainNode(chain.w3)
     chain.confirmations = 12
     assert chain.head().number == 88, "the last confirmed block"
     assert (chain.confirmations, chain.agreement.contradiction) == (12, "")
+    assert ChainNode(chain.w3, confirmations=5).head().number == 95
 
 
 def test_two_forks_are_believed_in_turns_until_all_is_calm() -> None:

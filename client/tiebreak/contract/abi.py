@@ -1,6 +1,6 @@
 """Calls, results, errors and events of a compiled contract, encoded and decoded as typed records.
 
-eth-abi reads and writes the bytes, as it does below web3's contract objects. Those
+eth-abi reads and writes the bytes, as it does below web3's contract objects (`VerificationGame.contract` is one). Those
 encode a call in 14 times the time, decode an event in 2 to 3, give no typed records, end in errors of many kinds for
 bytes that no contract gives, and refuse a whole answer for one text in it that is no UTF-8: see
 scripts/compare_abi_codecs.py, which holds both against each other.
@@ -74,7 +74,9 @@ class ContractAbi:
     def __init__(self, artifact: Mapping[str, Any], *callees: Mapping[str, Any]) -> None:
         """Raises DeploymentError when an artifact is not one of this project's."""
         try:
-            entries: list[Any] = [*artifact["abi"], *_SOLIDITYS_OWN]
+            self.entries: list[dict[str, Any]] = artifact["abi"]
+            """The artifact's own ABI."""
+            entries: list[Any] = [*self.entries, *_SOLIDITYS_OWN]
             errors = [*entries, *(entry for other in callees for entry in other["abi"])]
             self._functions = {entry["name"]: entry for entry in entries if entry["type"] == "function"}
             self._events = {event_abi_to_log_topic(entry): entry for entry in entries if entry["type"] == "event"}

@@ -39,6 +39,10 @@ from tiebreak.rpc.chain_errors import (
 from tiebreak.rpc.node import ChainNode
 
 if TYPE_CHECKING:
+    from web3 import Web3
+    from web3.contract import Contract
+    from web3.providers import BaseProvider
+
     from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, PostedSpec, Terms
     from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
     from tiebreak.transactions.sender import Sender
@@ -57,9 +61,15 @@ class VerificationGame:
     """
 
     def __init__(
-        self, node: ChainNode, address: ChecksumAddress, sender: Sender | None = None, *, first_block: int = 0
+        self,
+        chain: ChainNode | Web3 | BaseProvider,
+        address: ChecksumAddress,
+        sender: Sender | None = None,
+        *,
+        first_block: int = 0,
     ) -> None:
-        self.node = node
+        """chain: a `Web3` with any provider and middleware, or a node that has confirmations and a stop event."""
+        self.node = chain if isinstance(chain, ChainNode) else ChainNode(chain)
         # In one form only: names of payments hold it, and events are known by it.
         self.address = to_checksum_address(address)
         self.first_block = first_block
@@ -91,6 +101,11 @@ class VerificationGame:
     def by(self, sender: Sender) -> VerificationGame:
         """This contract, written to by another account."""
         return VerificationGame(self.node, self.address, sender, first_block=self.first_block)
+
+    @property
+    def contract(self) -> Contract:
+        """web3's contract object at the same address, for what has no method here: filters, traces, other accounts."""
+        return self.node.w3.eth.contract(address=self.address, abi=self._abi.entries)
 
     # views
 

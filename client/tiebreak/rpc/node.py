@@ -3,11 +3,12 @@ And the pace of its blocks, so that nobody asks for the next one before it can b
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eth_typing import ChecksumAddress
 
@@ -27,6 +28,11 @@ from tiebreak.rpc.answers import (
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
 from tiebreak.rpc.transport import HttpTransport, NodeAgreement, Transport
 
+if TYPE_CHECKING:
+    from web3 import Web3
+    from web3.providers import BaseProvider
+
+
 MAX_BLOCKS = 1_000_000_000
 """Most blocks that are searched for events; a node that names more has made the number up."""
 MAX_REORGANISATION = 64
@@ -43,7 +49,7 @@ between two blocks means little, and blocks are never taken back."""
 
 
 class ChainNode:
-    """A chain behind a transport.
+    """A chain behind a transport, or behind a user's `Web3` with its provider and middleware.
     `confirmations`: how many blocks deep an event has to be before `logs` shows it.
 
     Every method raises ChainUnavailable (no answer), InvalidAnswer (nonsense) and RpcRefused (the node says no).
@@ -51,13 +57,18 @@ class ChainNode:
 
     def __init__(
         self,
-        transport: Transport,
+        source: Transport | Web3 | BaseProvider,
         *,
         confirmations: int = 0,
         stop: threading.Event | None = None,
     ) -> None:
         """stop: ends every wait for this chain at once."""
-        self._transport = transport
+        if not isinstance(source, Transport):
+            # Imported here because web3 takes longer than most commands.
+            from tiebreak.rpc.web3_providers import Web3Transport
+
+            source = Web3Transport(source)
+        self._transport = source
         self._confirmations = 0
         if confirmations:
             self.confirmations = confirmations
@@ -68,6 +79,13 @@ class ChainNode:
         self._view = self.view
         self._range, self._accepted = LOG_RANGE, 0
         """Blocks in which events are searched for at once, and how often in a row that was accepted."""
+
+    @functools.cached_property
+    def w3(self) -> Web3:
+        """The `Web3` behind this chain, a user's or one over its transport."""
+        from tiebreak.rpc.web3_providers import web3_over
+
+        return web3_over(self._transport)
 
     @property
     def name(self) -> str:
@@ -341,7 +359,7 @@ def transport_to(location: str, stop: threading.Event | None, **options: Any) ->
         return HttpTransport(location, stop=stop, **options)
     if "://" not in location and ("/" in location or location.endswith(".ipc")):
         # Imported here because web3 takes longer than most commands.
-        from tiebreak.rpc.ipc_transport import IpcTransport
+        from tiebreak.rpc.web3_providers import IpcTransport
 
         return IpcTransport(location, stop=stop, timeout=options.get("timeout", 10.0))
     raise ChainUnavailable(

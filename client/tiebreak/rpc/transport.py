@@ -1,7 +1,7 @@
 """Transports of JSON-RPC requests: what all of them do, HTTP, and `NodeAgreement` among the nodes behind one.
 
 web3's HTTPProvider reads answers of any length, and limits each read but no request; its import doubles the time in
-which a command that reads the contract starts.
+which a command that reads the contract starts. `web3_providers` gives a transport to any `Web3`, and the reverse.
 """
 
 from __future__ import annotations
