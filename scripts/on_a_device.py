@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiebreak.diagnosis.host_facts import HostFacts, host_facts
-from tiebreak.diagnosis.probe_process import MachineFindings, kill_group, machine_probe
+from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, kill_group, machine_probe
 
 HERE = Path(__file__).resolve()
 _LEAST = 5.0

@@ -49,8 +49,6 @@ def play(
         demo = _Demo(Path(name), screen, report, scenes, pace, page)
         if set(asked) & set(USUAL):
             demo.play_usual()
-        if StoryName.OPERATOR in asked:
-            demo.play_operator()
         if StoryName.MARKET in asked:
             demo.play_market()
         if StoryName.TEXT in asked:
@@ -107,14 +105,6 @@ class _Demo:
             spec = stories.usual(scene, name, report.steps)
             stories.play(scene, screen, report, spec, job_dir, right_root=right_root)
 
-    def play_operator(self) -> None:
-        """Play the story about single operators, whose parties are roles in this process."""
-        from tiebreak_demo import disputes
-
-        # Many games: anvil, where it is installed, is faster, and comes to the same in every game.
-        follow = [bench / "audited" for bench in disputes.benches(self.directory / "operator")]
-        disputes.play(self._scene("operator", kind="auto", follow=follow), self.screen, self.report)
-
     def play_market(self) -> None:
         """Play the story about paid audits, whose parties are roles in this process."""
         from tiebreak_demo import stories
@@ -131,20 +121,16 @@ class _Demo:
         self._show_machines()
         generation_story.play(self._scene("text", shown=("trainer", "auditor")), self.screen, self.report, model)
 
-    def _scene(
-        self, name: str, *, kind: str = "embedded", shown: Sequence[str] = (), follow: Sequence[Path] = ()
-    ) -> Scene:
-        """Return a new scene in place of the last one. shown: the parties whose files the page shows; follow: the
-        directories that it follows, by default the auditor's."""
+    def _scene(self, name: str, *, shown: Sequence[str]) -> Scene:
+        """Return a new scene in place of the last one. shown: the parties whose files the page shows."""
         from tiebreak_demo.scene import PACE, Scene
 
         self.scenes.close()
         directory = self.directory / name
         directory.mkdir()
-        scene = self.scenes.enter_context(Scene(directory, kind=kind, pace=PACE if self.pace is None else self.pace))
+        scene = self.scenes.enter_context(Scene(directory, pace=PACE if self.pace is None else self.pace))
         if self.page is not None:
-            files = [scene.room(getattr(scene, party)) for party in shown]
-            self.page.show(scene, self.scenes, files=files, follow=follow or [scene.room(scene.auditor)])
+            self.page.show(scene, self.scenes, files=[scene.room(getattr(scene, party)) for party in shown])
         return scene
 
     def _show_machines(self) -> None:

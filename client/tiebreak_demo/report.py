@@ -8,13 +8,12 @@ from typing import Any
 
 
 class StoryName(StrEnum):
-    """The stories of the demo. `operator`, about single numbers, `market`, about paid audits, and `text`, about the
-    text of a language model, have to be asked for."""
+    """The stories of the demo. `market`, about paid audits, and `text`, about the text of a language model, have to be
+    asked for."""
 
     HONEST = "honest"
     POISONED = "poisoned"
     ALARMS = "alarms"
-    OPERATOR = "operator"
     MARKET = "market"
     TEXT = "text"
 
@@ -72,41 +71,6 @@ class Story:
         return bool(self.checks) and all(check.holds for check in self.checks)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LiePlace:
-    """The place of a lie, or of a game's end. `operator` and `element` count from 0. If a state slot holds something
-    else than what was computed, `operator` is the one that stores it, and there is no element."""
-
-    step: int
-    operator: int
-    element: int | None
-
-    def __str__(self) -> str:
-        element = "" if self.element is None else f", element {self.element}"
-        return f"step {self.step}, operator {self.operator}{element}"
-
-
-@dataclass(kw_only=True, slots=True)
-class Dispute(Story):
-    """A game of the story `operator`. `liar` and `winner`: the trainer or the challenger; `by`: proof or time.
-    `told` and `found`: where the lie is, and where the game has ended; `op`, `source`, `slot`: what that operator does,
-    its line in the user's code, and the state slot that it stores; `segment`: of a sum in several segments, the one
-    that was computed. `gas_by_level`: of the moves, by the level that they were made at."""
-
-    training: str
-    lie: str
-    liar: str
-    told: LiePlace
-    op: str
-    source: str
-    slot: str = ""
-    found: LiePlace | None = None
-    segment: int | None = None
-    gas_by_level: dict[str, int] = field(default_factory=dict)
-    winner: str = ""
-    by: str = ""
-
-
 @dataclass(kw_only=True, slots=True)
 class Contrast:
     """One training by plain PyTorch on two machines, as hashes of 64 hex digits."""
@@ -132,18 +96,13 @@ class Report:
     contrast: Contrast | None = None
     """The comparison by plain PyTorch; None if single stories were asked for."""
     stories: list[Story] = field(default_factory=list)
-    disputes_planned: int = 0
-    disputes: list[Dispute] = field(default_factory=list)
-    """Games of the story `operator`."""
 
     @property
     def ok(self) -> bool:
         """True if everything was as expected and nothing was left out."""
-        told = {story.name for story in (*self.stories, *self.disputes)}
         return (
-            told == set(self.asked)
-            and len(self.disputes) == self.disputes_planned
-            and all(story.ended_as_it_should for story in (*self.stories, *self.disputes))
+            {story.name for story in self.stories} == set(self.asked)
+            and all(story.ended_as_it_should for story in self.stories)
             and (self.contrast is None or self.contrast.shows_the_problem)
         )
 
@@ -159,7 +118,6 @@ class Report:
             "seconds": round(self.seconds, 1),
             "plain_pytorch": _plain(self.contrast),
             "stories": _plain(self.stories),
-            "disputes": _plain(self.disputes),
         }
 
 
@@ -174,7 +132,7 @@ def _plain(value: Any) -> Any:
         case AccountReport():
             wei = {f"{name}_wei": str(getattr(value, name)) for name in ("before", "after", "fees", "moved")}
             return {"name": value.name} | wei
-        case Story() | Contrast() | LiePlace():
+        case Story() | Contrast():
             plain = {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
             return plain | {"ok": value.ended_as_it_should} if isinstance(value, Story) else plain
         case list():

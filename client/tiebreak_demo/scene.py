@@ -15,8 +15,6 @@ from eth_account.signers.local import LocalAccount
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from rich.console import Console
-from tiebreak.contract import events
-from tiebreak.contract.enums import Level
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.launcher import start_devnet
 from tiebreak.process_resources import environment_of_others
@@ -29,8 +27,6 @@ from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account
 from tiebreak.transactions.sender import Sender
 
 from tiebreak_demo.processes import A, B, ChildProcesses, Machine
-
-PROOF = "PROOF"
 
 TIEBREAK = (sys.executable, "-P", "-m", "tiebreak.cli.app")
 """The command `tiebreak`, in a process of its own."""
@@ -57,38 +53,6 @@ def transactions(node: ChainNode, transport: Transport, first_block: int) -> lis
     return found
 
 
-def gas_by_level(contract: VerificationGame, game: int) -> dict[str, int]:
-    """Return the gas of all moves of a game, by the level at which they were made, and of the proofs at its end. Raises
-    ChainError."""
-    found = dict.fromkeys((*Level.__members__, PROOF), 0)
-    levels: dict[bytes, str] = {}
-    for event in contract.events(game=game):
-        if (level := _level(event)) is not None:
-            levels.setdefault(event.transaction, level)
-    for transaction, level in levels.items():
-        receipt = contract.node.receipt(transaction)
-        assert receipt is not None, "the transaction of an event has a receipt"
-        found[level] += receipt.gas_used
-    return found
-
-
-def _level(event: events.Event) -> str | None:
-    """Return the level of the move that an event reports; None if another event of the transaction tells it, or none
-    does."""
-    match event:
-        case events.Bisected(level=level) | events.LeafOpened(level=level):
-            return str(level.name)
-        case events.RootOpened(next_level=Level.CHUNK):
-            return Level.OPERATOR.name
-        case events.RootOpened(next_level=Level.PARTIAL) | events.ElementDisputed():
-            return Level.PARTIAL.name
-        case events.ChunkPosted():
-            return Level.CHUNK.name
-        case events.ElementProven() | events.SegmentProven() | events.StoreProven():
-            return PROOF
-    return None
-
-
 PACE = 0.5
 """Seconds between two looks of a party at the chain: every look costs its process some milliseconds, on cores that
 train."""
@@ -112,12 +76,12 @@ class Scene(ExitStack):
     """A development chain on the loopback interface, so that other processes can use it, and all the rest in
     `directory`. Leaving the `with` block ends the chain."""
 
-    def __init__(self, directory: Path, *, kind: str = "embedded", pace: float = PACE) -> None:
+    def __init__(self, directory: Path, *, pace: float = PACE) -> None:
         """pace: seconds between two looks of a party at the chain, and so between two moves."""
         super().__init__()
         self.directory = directory
         self.pace = pace
-        self._chain = start_devnet(kind=kind)
+        self._chain = start_devnet(kind="embedded")
         self.callback(self._chain.close)
         self.node = connect(self._chain.url)
         self.contract = VerificationGame.deploy(Sender(self.node, devnet_account(9)))
@@ -177,13 +141,12 @@ class Page:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
-    def show(self, scene: Scene, until: ExitStack, *, files: Sequence[Path], follow: Sequence[Path]) -> None:
-        """Show a chain until the stack is closed. files, follow: directories as of `tiebreak dashboard`."""
+    def show(self, scene: Scene, until: ExitStack, *, files: Sequence[Path]) -> None:
+        """Show a chain until the stack is closed. files: directories as of `tiebreak dashboard`."""
         words = [*TIEBREAK, "dashboard", "--port", str(self.port)]
-        for option, directories in (("--files", files), ("--follow", follow)):
-            for directory in directories:
-                directory.mkdir(parents=True, exist_ok=True)
-                words += [option, str(directory)]
+        for directory in files:
+            directory.mkdir(parents=True, exist_ok=True)
+            words += ["--files", str(directory)]
         children = until.enter_context(ChildProcesses(scene.directory))
         children.start("page", words, environment_of_others() | scene.whereabouts(), lambda line: None)
 

@@ -14,8 +14,7 @@ from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Appealed, Challenged, JobPosted, Withdrawn
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import Terms
+from tiebreak.contract.structs import PostedSpec, Terms
 from tiebreak.game.moves import Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_root_of
 from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.player import call_of

@@ -15,8 +15,7 @@ from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import Descent
+from tiebreak.contract.structs import Descent, PostedSpec
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.game.moves import Bisect
 from tiebreak.roles.player import call_of

@@ -12,7 +12,7 @@ import pytest
 from tiebreak.contract.code import load_artifact
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.struct_bases import ANYONE
+from tiebreak.contract.structs import ANYONE
 from tiebreak.game.moves import ForcedMove, PartysMove
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.node import ChainNode

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from roundlog.spec import TrainingSpec
-from tiebreak.contract import code, enums, events, struct_bases, structs
+from tiebreak.contract import code, enums, events, structs
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import load_artifact
 from tiebreak.contract.events import snake_case
@@ -31,7 +31,7 @@ def test_structs_and_events_have_exactly_the_fields_of_the_contracts() -> None:
             names = [snake_case(item["name"]) for item in parameter["components"]]
             if name == "TrainingSpec":
                 assert names == [*(field.name for field in fields(TrainingSpec)), "referee", "adjudicator"]
-                assert tuple(item["type"] for item in parameter["components"]) == struct_bases._TYPES
+                assert tuple(item["type"] for item in parameter["components"]) == structs._TYPES
             else:
                 assert names == [field.name for field in fields(getattr(structs, name))]
             seen.add(name)

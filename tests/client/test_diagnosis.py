@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiebreak.diagnosis.host_facts import HostFacts, host_facts
-from tiebreak.diagnosis.probe_process import MachineFindings, machine_probe
-from tiebreak.diagnosis.problems import problems
+from tiebreak.cli.doctor import problems
+from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, machine_probe
 
 TORCH: dict[str, Any] = {
     "version": "2.13.0+cpu",

@@ -39,7 +39,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "Kubo's addresses": lambda url: KuboStore(url, timeout=0.2, attempts=1).addresses(),
     "a pinning service": lambda url: PinningService(url, "token", timeout=0.2, attempts=1).pin(X),
     "a node": lambda url: HttpTransport(url, timeout=0.2, attempts=1).request("eth_chainId", []),
-    "a webhook": lambda url: messenger.Webhook(url).deliver({"text": "x"}, threading.Event()),
+    "a webhook": lambda url: messenger.deliver(url, {"text": "x"}, threading.Event()),
 }
 
 

@@ -21,7 +21,7 @@ ASKS = '{"jsonrpc":"2.0","id":1,"method":"eth_chainId","params":[]}'
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     """Address of a role's metrics."""
-    made = Endpoint(0, lambda: ("text/plain", b"well\n"), {})
+    made = Endpoint(0, lambda: b"well\n", {})
     yield f"{made.url}/metrics"
     made.close()
 
@@ -67,7 +67,7 @@ def test_a_request_that_takes_long_to_come_is_cut_off(
     begin: bytes, drop: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LoopbackHandler, "timeout", 1.0)
-    made = Endpoint(0, lambda: ("text/plain", b""), {})
+    made = Endpoint(0, lambda: b"", {})
     try:
         assert 0.9 < seconds_until_cut_off(made.url, begin, drop) < 3
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,20 +79,6 @@ def test_a_game_is_told_from_the_challenge_to_the_verdict(cast: Cast, site: Site
     assert all(f"0x{move.hex()}" in answer for move in moves)
     gas = sum(cast.customer.node.receipt(move).gas_used for move in moves)  # type: ignore[union-attr]
     assert f"{gas:,} gas in all" in shown
-
-
-def test_a_replay_that_failed_says_why(
-    cast: Cast, site: Site, client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = cast.post()
-    cast.commit(job, WRONG)
-    game = cast.challenge(job, RIGHT.checkpoints.root)
-    seen(site)
-    trouble = "the file <b>is</b> damaged."
-    monkeypatch.setattr(site.local, "runs", lambda job: [Path("run")])
-    monkeypatch.setattr(site.local, "root", lambda job, place=(), sum_of=None: (None, trouble))
-    assert f"Our own run cannot be held against this claim: {trouble}" in text(client, f"/jobs/{job}")
-    assert f"The replay of the next level has failed: {trouble}" in text(client, f"/games/{game}")
 
 
 @pytest.mark.slow

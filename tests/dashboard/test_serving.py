@@ -123,7 +123,7 @@ def refused(*words: str, code: int = 1) -> str:
 
 
 def test_the_command_refuses_what_it_cannot_use(tmp_path: Path) -> None:
-    assert "there is no directory" in refused("--follow", str(tmp_path / "absent"))
+    assert "there is no directory" in refused("--files", str(tmp_path / "absent"))
     assert "is not the address of a block explorer" in refused("--explorer", "javascript:alert(1)", code=2)
     assert "is not the address of a block explorer" in refused("--explorer", 'https://x"onclick="', code=2)
     assert "not an address" in refused("--contract", "0x12")

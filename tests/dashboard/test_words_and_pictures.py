@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import struct
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
@@ -15,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason
-from tiebreak.contract.struct_bases import ANYONE, PostedSpec
 from tiebreak.contract.structs import (
+    ANYONE,
     Bisection,
     ClaimView,
     ElementView,
@@ -25,10 +24,10 @@ from tiebreak.contract.structs import (
     LevelView,
     OperatorView,
     Partial,
+    PostedSpec,
 )
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.game_history import GameHistory, verdict
-from tiebreak.dashboard.local_files import HEIGHT, POINTS, curve
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, draw_levels
 from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES, Names
 
@@ -245,18 +244,3 @@ def test_a_game_without_a_proof_is_told_by_its_end(outcome: Outcome, reason: Rea
     over = game((Level.CHECKPOINT, 12, 0), height=3, outcome=outcome, reason=reason)
     assert told(over)[1] == said
     assert verdict(replace(over, outcome=Outcome.NONE), JOB, GameHistory([], []), NAMES) is None, "it goes on"
-
-
-# The loss.
-
-
-@pytest.mark.parametrize("steps", [1, 240, 241, 100_000])
-def test_a_curve_has_few_points_within_its_picture(steps: int) -> None:
-    source = random.Random(1)
-    losses = [(step, source.random()) for step in range(steps)]
-    drawn = curve(losses, steps)
-    assert drawn is not None and curve([], 10) is None
-    points = [tuple(map(float, point.split(","))) for point in drawn.points.split()]
-    assert 1 <= len(points) <= POINTS and drawn.steps == steps
-    assert all(0 <= x <= 1000 and 0 <= y <= HEIGHT for x, y in points)
-    assert points == sorted(points, key=lambda point: point[0])

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 from rich.console import Console, RenderableType
-from tiebreak.cli.account_summary import AccountRole, AccountSummary, Reader
+from tiebreak.cli.account_summary import AccountRole, AccountSummary, read_summary
 from tiebreak.cli.summary_text import (
-    LiveScreen,
     account_text,
     game_text,
     games_text,
@@ -22,7 +21,6 @@ from tiebreak.contract.enums import Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak_demo.adversary.parties import lying_auditor
 
 from tests.e2e.world import TERMS, World
@@ -42,7 +40,7 @@ def printed(*parts: RenderableType) -> str:
 
 
 def summary(world: World, name: str) -> AccountSummary:
-    return Reader(world.contract, world.senders[name].address).read()
+    return read_summary(world.contract, world.senders[name].address)
 
 
 def play(world: World, roles: Sequence[Role], looks: int) -> None:
@@ -116,43 +114,3 @@ def test_a_job_and_its_games_fit_a_terminal_with_every_hash_whole(world: World) 
     wanted |= {job.spec.referee, job.spec.adjudicator, job.job_cid, claim.log_cid, claim.model_cid}
     assert wanted | {world.senders["second"].address} == set(_HASH.findall(text))
     assert "next move by" in text and "by the chain's clock" in text
-
-
-@pytest.mark.slow_but("anvil*")
-def test_jobs_that_are_over_are_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.post()
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    world.run(trainer)
-    reader = Reader(world.contract, world.senders["trainer"].address)
-    assert reader.read().jobs[0].bond == TERMS.trainer_bond
-    world.pass_challenge_window()
-    world.run(trainer)
-    over = reader.read()
-    read: list[int] = []
-    whole = type(world.contract).job
-    monkeypatch.setattr(type(world.contract), "job", lambda self, job, **more: read.append(job) or whole(self, job))
-    assert reader.read().jobs == over.jobs and read == []
-
-
-@pytest.mark.slow_but("anvil*")
-def test_the_screen_runs_clocks_down_and_outlives_an_outage(world: World) -> None:
-    world.post()
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    auditor = lying_auditor(world.context("auditor"), world.job, first_wrong_step=4)
-    while not world.contract.job(world.job).game_count:
-        play(world, [trainer, auditor], 1)
-    seconds = [100.0]
-    screen = LiveScreen("a \x1b[2Jnode", world.contract.address, clock=lambda: seconds[0])
-    assert "reading" in printed(screen)
-    screen.show(found := summary(world, "trainer"))
-    before = printed(screen)
-    assert "\x1b" not in before and f"{found.block:,}" in before
-    (game,) = found.games
-    running = next(side for side in Side if game.view.clocks[side].started_at)
-    seconds[0] += 600
-    assert game.view.left(running, found.now) - 600 == game.view.left(running, found.now + 600)
-    assert printed(screen) != before
-    screen.fail(ChainUnavailable("no answer from the node."))
-    assert "no answer from the node. What follows was read 600 seconds ago." in " ".join(printed(screen).split())
-    screen.show(found)
-    assert "no answer" not in printed(screen)

@@ -19,7 +19,7 @@ from tiebreak.cli.app import app
 from tiebreak_demo import generation_story, plain, play
 from tiebreak_demo.memorizing_model import write_memorizing_model
 from tiebreak_demo.processes import A, B, ChildProcesses
-from tiebreak_demo.report import USUAL, AccountReport, Check, Contrast, Dispute, LiePlace, Report, Story, StoryName
+from tiebreak_demo.report import USUAL, AccountReport, Check, Contrast, Report, Story, StoryName
 from tiebreak_demo.screen import Screen, ether, shortened
 from typer.testing import CliRunner
 
@@ -119,29 +119,6 @@ def test_a_report_that_cannot_be_written_is_noticed_before_anything_is_played(tm
 CHECKS = [Check("as expected", 1, 1)]
 
 
-def _dispute() -> Dispute:
-    place = LiePlace(step=4, operator=179, element=12_345)
-    return Dispute(
-        name=StoryName.OPERATOR,
-        title="one game",
-        training="conv net",
-        lie="one element of a gradient, by one ulp",
-        liar="challenger",
-        told=place,
-        found=place,
-        op="conv2d_grad_weight",
-        source="trainings.py:82",
-        segment=2,
-        rounds=123,
-        transactions=128,
-        gas=12_345_678,
-        gas_by_level=dict.fromkeys(("CHECKPOINT", "STEP", "OPERATOR", "CHUNK", "PARTIAL", "PROOF"), 9_999_999),
-        winner="trainer",
-        by="proof",
-        checks=list(CHECKS),
-    )
-
-
 class _Trained(ChildProcesses):
     """Both machines, which have trained to these hashes."""
 
@@ -179,29 +156,17 @@ def _good() -> Report:
         for name in USUAL
     ]
     contrast = Contrast(trained={A.name: "a" * 64, B.name: "b" * 64}, checks=list(CHECKS))
-    asked = (*USUAL, StoryName.OPERATOR)
-    disputes = [_dispute(), _dispute()]
-    return Report(
-        machines={},
-        steps=60,
-        interval=5,
-        asked=asked,
-        contrast=contrast,
-        stories=stories,
-        disputes_planned=2,
-        disputes=disputes,
-    )
+    return Report(machines={}, steps=60, interval=5, contrast=contrast, stories=stories)
 
 
 def _spoilt() -> dict[str, Report]:
     wrong = Check("as expected", 1, 2)
-    names = ("a story", "the contrast", "no expectation", "a story left out", "a game left out")
+    names = ("a story", "the contrast", "no expectation", "a story left out")
     reports = {name: _good() for name in names}
     reports["a story"].stories[1].checks.append(wrong)
     reports["the contrast"].contrast = Contrast(checks=[wrong])
     reports["no expectation"].stories[2].checks.clear()
     del reports["a story left out"].stories[2]
-    del reports["a game left out"].disputes[1]
     return reports
 
 
@@ -223,7 +188,7 @@ def test_one_unmet_expectation_fails_the_demo(monkeypatch: pytest.MonkeyPatch, t
     ("words", "asked"),
     [
         ([], USUAL),
-        (["--story", "operator"], (StoryName.OPERATOR,)),
+        (["--story", "market"], (StoryName.MARKET,)),
         (["--story", "alarms", "--story", "honest", "--story", "alarms"], (StoryName.ALARMS, StoryName.HONEST)),
     ],
 )
@@ -239,7 +204,7 @@ def test_stories_are_played_by_name(
 
 def test_a_single_story_needs_neither_the_others_nor_the_contrast() -> None:
     report = _good()
-    report.asked, report.contrast, report.stories = (StoryName.OPERATOR,), None, []
+    report.asked, report.contrast, report.stories = (StoryName.HONEST,), None, report.stories[:1]
     assert report.ok and report.as_json()["plain_pytorch"] is None
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.cli.account_summary import AccountRole, AccountSummary, Reader
+from tiebreak.cli.account_summary import AccountRole, AccountSummary, read_summary
 from tiebreak.cli.summary_text import next_step
 from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
@@ -38,7 +38,7 @@ def by(world: World, name: str) -> VerificationGame:
 
 def summaries(world: World) -> Iterator[tuple[str, AccountSummary]]:
     for name in NAMES:
-        yield name, Reader(world.contract, world.senders[name].address).read()
+        yield name, read_summary(world.contract, world.senders[name].address)
 
 
 def stakes(world: World) -> dict[str, int]:

@@ -10,15 +10,18 @@ import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.descriptors import Family, describe
+from roundlog.execution import Executor
 from roundlog.program import DType
+from roundlog.rounding.policies import without_log
 from roundlog.training.job import Job
+from roundlog.training.repetition import replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Reason, Side
 from tiebreak.contract.events import ElementProven, SegmentProven
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak_demo.adversary.frauds import fraudulent_trainer
-from tiebreak_demo.adversary.places import wrong_activation
+from tiebreak_demo.adversary.parties import tampering_trainer
+from tiebreak_demo.adversary.tampering import Lie, tampered
 from torch import nn
 from torch.nn import functional as F
 
@@ -47,6 +50,22 @@ def task(wide: int) -> Task:
     )
 
 
+def first_lie(run: Run) -> tuple[Lie, int]:
+    """A lie by one ulp about the first product of tensor cores in STEP, of the largest element that changes the next
+    state, and that element's right bits."""
+    job, outputs = run.job, dict[int, torch.Tensor]()
+    inputs, rounding = run.inputs(STEP, replay_state(run, STEP)), without_log(job.spec)
+    right = Executor(job.program).run(inputs, rounding, observe=outputs.__setitem__)
+    operator = next(q for q, node in enumerate(job.program.nodes) if node.op == "tensor_core_matmul")
+    output = outputs[operator].reshape(-1)
+    for element in output.abs().argsort(descending=True).tolist():
+        lie = Lie(step=STEP, operator=operator, element=element)
+        told = tampered(job.program, job.spec.f32_format, [lie]).run(inputs, rounding)
+        if not all(map(torch.equal, told.states, right.states)):
+            return lie, int(output[element].view(torch.int16)) & 0xFFFF
+    raise AssertionError("no element matters")
+
+
 @pytest.mark.slow_cases("embedded-hopper-200")
 @pytest.mark.parametrize(("arithmetic", "wide"), [("hopper", 200), pytest.param("ampere", 20, marks=pytest.mark.slow)])
 def test_a_trainer_that_lies_by_one_ulp_of_a_product_loses_at_that_element(
@@ -55,28 +74,27 @@ def test_a_trainer_that_lies_by_one_ulp_of_a_product_loses_at_that_element(
     """Sums of one segment, and of several, whose running results are searched as well."""
     job = Job.from_task(lambda: task(wide), arithmetic=arithmetic)
     right = Trainer(job, tmp_path / "run").run()
-    fraud = wrong_activation(Run(job, tmp_path / "run"), STEP)
-    node, descriptor = job.program.nodes[fraud.operator], describe(job.program, fraud.operator)
+    lie, bits = first_lie(Run(job, tmp_path / "run"))
+    node, descriptor = job.program.nodes[lie.operator], describe(job.program, lie.operator)
     assert (node.op, node.type.dtype, descriptor.family) == ("tensor_core_matmul", DType.BF16, Family.CHAIN)
-    assert abs(fraud.claimed - fraud.right) == 1, "neighbours in BF16"
 
     world.post_made(job)
-    trainer = fraudulent_trainer(world.context("trainer"), world.job, fraud)
+    trainer = tampering_trainer(world.context("trainer"), world.job, lies=[lie])
     world.run(world.customer(), trainer, AuditorRole(world.context("auditor"), world.job), world.referee())
     game = world.game()
     roots = game.levels[Level.CHECKPOINT].roots
     assert roots[Side.CHALLENGER] == right.checkpoint_root != roots[Side.TRAINER]
     place = tuple(level.index for level in game.levels[: Level.OPERATOR + 1])
-    assert place == (*divmod(STEP, INTERVAL), fraud.operator)
+    assert place == (*divmod(STEP, INTERVAL), lie.operator)
     segments = -(-wide // descriptor.segment)
     assert game.operator.segments == segments and (segments > 2) == (wide > 100)
     events = world.contract.events(game=1)
     if segments == 1:
         (proof,) = [event for event in events if isinstance(event, ElementProven)]
-        assert (proof.element, proof.claimed) == (fraud.element, fraud.claimed)
-        assert (proof.finding, proof.bits) == (Finding.VALUE, fraud.right), "what the contract has computed"
+        assert (proof.element, proof.claimed) == (lie.element, bits ^ 1)
+        assert (proof.finding, proof.bits) == (Finding.VALUE, bits), "what the contract has computed"
     else:
-        assert (game.disputed.element, game.disputed.claimed) == (fraud.element, fraud.claimed)
+        assert (game.disputed.element, game.disputed.claimed) == (lie.element, bits ^ 1)
         (shown,) = [event for event in events if isinstance(event, SegmentProven)]
         assert (shown.finding, shown.segment) == (Finding.VALUE, segments // 2), "where the liar's begin to differ"
     assert (game.outcome, game.reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)

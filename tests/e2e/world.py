@@ -14,8 +14,7 @@ from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import GameView, Terms
+from tiebreak.contract.structs import GameView, PostedSpec, Terms
 from tiebreak.game.moves import next_root_of
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer_role import CustomerRole, post_job

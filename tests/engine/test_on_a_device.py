@@ -17,8 +17,7 @@ import on_a_device
 import pytest
 from machines import device_roots
 from on_a_device import Clock, Trial, page, part, try_device
-from tiebreak.diagnosis.host_facts import host_facts
-from tiebreak.diagnosis.probe_process import MachineFindings
+from tiebreak.machine_probe import MachineFindings, host_facts
 
 ROW = {"name": "gpt", "expected": "ab" * 32, "trained": "ab" * 32, "audited": "ab" * 32, "of": "recorded", "seconds": 1}
 CARD: dict[str, Any] = {

@@ -50,7 +50,7 @@ class GameSummary:
     number: int
     view: GameView
     side: Side | None
-    """Side that the account plays; None for the referee, and for an onlooker."""
+    """Side that the account plays; None for the referee."""
     gas_to_come: int
     """Gas that this side's moves may cost until the end, at most; 0 in a game that is over."""
 
@@ -114,22 +114,16 @@ class JobSummary:
         held = self.view.status in UNDECIDED and AccountRole.CUSTOMER in self.parts
         return self.view.terms.reward + self.view.terms.audit_fee if held else 0
 
-    @property
-    def live(self) -> bool:
-        """Whether anything can still happen to it."""
-        return self.view.status in UNDECIDED or self.collects or any(game.view.bond_held for game in self.games)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountSummary:
-    """State of the contract's jobs, and of an account in them. `price`: wei per gas at present. `now`: the chain's
-    time. `account`: None for an onlooker; balance and credit are 0 then, and all jobs are there."""
+    """State of an account, and of the contract's jobs in which it plays a part. `price`: wei per gas at present. `now`:
+    the chain's time."""
 
-    account: ChecksumAddress | None
+    account: ChecksumAddress
     balance: int
     credit: int
     price: int
-    block: int
     now: int
     jobs: tuple[JobSummary, ...]
 
@@ -160,51 +154,32 @@ class AccountSummary:
         return self.price * sum(game.gas_to_come for game in self.games)
 
 
-class Reader:
-    """Reader of summaries that keeps jobs in which nothing can happen any more, so that they are read once.
-
-    `account`: whose; `job`: only that one; None: any."""
-
-    def __init__(self, game: VerificationGame, account: ChecksumAddress | None = None, job: int | None = None) -> None:
-        self._game, self._account, self._number = game, account, job
-        self._settled: dict[int, JobSummary] = {}
-
-    def read(self) -> AccountSummary:
-        """Return the summary now. Raises the errors of ChainNode."""
-        game, account = self._game, self._account
-        numbers = range(1, game.job_count() + 1) if self._number is None else [self._number]
-        jobs = [self._job(number) for number in numbers]
-        head = game.node.head()
-        return AccountSummary(
-            account=account,
-            balance=game.node.balance(account) if account is not None else 0,
-            credit=game.credit_of(account) if account is not None else 0,
-            price=head.base_fee + game.node.priority_fee(),
-            block=head.number,
-            now=max(head.timestamp, game.node.now()),
-            jobs=tuple(job for job in jobs if job.parts or account is None or self._number is not None),
-        )
-
-    def _job(self, number: int) -> JobSummary:
-        if (found := self._settled.get(number)) is None:
-            found = _job(self._game, number, self._account)
-            if not found.live:
-                self._settled[number] = found
-        return found
+def read_summary(game: VerificationGame, account: ChecksumAddress) -> AccountSummary:
+    """Return the summary of an account now. Raises the errors of ChainNode."""
+    jobs = [_job(game, number, account) for number in range(1, game.job_count() + 1)]
+    head = game.node.head()
+    return AccountSummary(
+        account=account,
+        balance=game.node.balance(account),
+        credit=game.credit_of(account),
+        price=head.base_fee + game.node.priority_fee(),
+        now=max(head.timestamp, game.node.now()),
+        jobs=tuple(job for job in jobs if job.parts),
+    )
 
 
-def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -> JobSummary:
+def _job(game: VerificationGame, number: int, account: ChecksumAddress) -> JobSummary:
     view = game.job(number)
     games = tuple(_games(game, number, view, account))
-    audits = game.audits_of(number) if view.audits.count and account is not None else []
-    place = None if account is None else place_of(audits, account)
+    audits = game.audits_of(number) if view.audits.count else []
+    place = place_of(audits, account)
     audit = None if place is None else audits[place]
     plays = {
         AccountRole.CUSTOMER: view.customer == account,
         AccountRole.TRAINER: view.claim.trainer == account,
         AccountRole.AUDITOR: audit is not None
         or any(one.side is Side.CHALLENGER for one in games)
-        or (view.attestations > 0 and account is not None and game.has_attested(number, account)),
+        or (view.attestations > 0 and game.has_attested(number, account)),
         AccountRole.REFEREE: view.spec.referee == account and any(one.view.phase is Phase.REFEREE for one in games),
     }
     parts = tuple(part for part, does in plays.items() if does)
@@ -212,7 +187,7 @@ def _job(game: VerificationGame, number: int, account: ChecksumAddress | None) -
     return found if place is None else replace(found, place=place, fee=fee_at(view, audits, place))
 
 
-def _games(game: VerificationGame, job: int, view: JobView, account: ChecksumAddress | None) -> Iterator[GameSummary]:
+def _games(game: VerificationGame, job: int, view: JobView, account: ChecksumAddress) -> Iterator[GameSummary]:
     for number in game.games_of(job) if view.game_count else []:
         found = game.game(number)
         side = next((side for side in Side if found.party(side) == account), None)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tiebreak.cli import (  # noqa: F401
+    audits,
     chain,
     dashboard,
     demo,
@@ -20,7 +21,6 @@ from tiebreak.cli import (  # noqa: F401
     jobs,
     logs,
     model_files,
-    plot,
     receipts,
     roles,
     serving,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tiebreak import quantities
 from tiebreak.cli import network, output
-from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.failures import CommandError
 from tiebreak.cli.option_groups import JSON, argument, command, option
 from tiebreak.quantities import in_ether
 
 if TYPE_CHECKING:
-    from tiebreak.cli.account_summary import Reader
+    from eth_typing import ChecksumAddress
+
     from tiebreak.contract.game import VerificationGame
 
 _MAX_KEY = 1000
@@ -108,42 +108,30 @@ def deploy(*, account: network.KeyOptions, node: network.ChainOptions, json: boo
     "status",
     "tiebreak status 1",
     "tiebreak status --account 0x...",
-    "tiebreak status --account 0x... --watch",
+    "watch -n 4 tiebreak status --account 0x...",
 )
 def status(
     job: int | None = argument("[JOB]", "Number of a job.", None, min=1),
     account: str | None = option("Show the jobs, bonds, clocks, next moves and gas of an account.", metavar="ADDRESS"),
-    watch: bool = option("Show it on a full screen, until Ctrl-C.", False),
-    poll: float = option("With --watch, time between two looks.", "4s", "TIME", parser=quantities.interval(0.5)),
     *,
     chain: network.ContractOptions,
     json: bool = JSON,
 ) -> None:
     """Show the state of the contract, of one job and its games, or of an account."""
-    from tiebreak.cli import summary_text
-    from tiebreak.cli.account_summary import Reader
+    from tiebreak.cli.summary_text import show_posted
 
     if job is not None and account is not None:
         raise CommandError("a job and an account are too much at once: ask for one of them.")
-    if watch and json:
-        raise WrongUsage("a screen is for people: leave --json away, or --watch.")
-    console = output.results()
-    if watch and not console.is_terminal:
-        raise CommandError("--watch needs a terminal: leave it away, or use --json in a loop.")
     who = network.address(account, "the account") if account is not None else None
     game = chain.open_game()
-    reader = Reader(game, who, job)
-    if watch:
-        if job is not None:
-            summary_text.find_job(game, job)
-        summary_text.watch(reader, summary_text.LiveScreen(game.node.name, game.address), console, poll)
-    elif job is not None:
-        summary_text.show_posted(game, job, with_games=True, as_json=json)
+    if job is not None:
+        show_posted(game, job, with_games=True, as_json=json)
     else:
-        _show_contract(game, reader if who is not None else None, json)
+        _show_contract(game, who, json)
 
 
-def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool) -> None:
+def _show_contract(game: VerificationGame, account: ChecksumAddress | None, as_json: bool) -> None:
+    from tiebreak.cli.account_summary import read_summary
     from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
 
     facts = {
@@ -153,7 +141,7 @@ def _show_contract(game: VerificationGame, reader: Reader | None, as_json: bool)
         "jobs": game.job_count(),
         "games": game.game_count(),
     }
-    found = reader.read() if reader is not None else None
+    found = read_summary(game, account) if account is not None else None
     agreement = game.node.agreement  # after all that was read
     if agreement.nodes > 1:
         said = [agreement.contradiction] if agreement.contradiction else []

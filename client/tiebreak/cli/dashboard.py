@@ -16,19 +16,14 @@ DEFAULT_PORT = 8646
 @command(
     "dashboard",
     "tiebreak dashboard",
-    "tiebreak dashboard --port 0 --follow ~/.local/share/tiebreak/auditor",
-    "tiebreak dashboard --files job --follow trained --explorer https://sepolia.etherscan.io",
+    "tiebreak dashboard --port 0 --files ~/.local/share/tiebreak/auditor",
+    "tiebreak dashboard --files job --explorer https://sepolia.etherscan.io",
 )
 def dashboard(
     port: int = option("TCP port of the page; 0 for any.", DEFAULT_PORT, min=0, max=65535),
     host: str = option("Address of the page, on the loopback interface only.", "127.0.0.1"),
     files: list[Path] | None = option(
         "Directory of a job, or of a role: operators get their names and lines from it. Repeatable.", metavar="DIR"
-    ),
-    follow: list[Path] | None = option(
-        "Directory of a run of yours, or of a role: it is replayed where a game disputes it, and held against both "
-        "sides. Repeatable.",
-        metavar="DIR",
     ),
     explorer: str | None = option("Block explorer that transactions are linked to.", metavar="URL"),
     *,
@@ -39,7 +34,7 @@ def dashboard(
     What runs long enough to be watched is kept up to date by itself. Without JavaScript the page is whole, too, but
     stands still. Ctrl-C ends it.
     """
-    for directory in (*(files or ()), *(follow or ())):
+    for directory in files or ():
         if not directory.is_dir():
             raise CommandError(f"there is no directory {directory}: check the path.")
     if explorer is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?", explorer):
@@ -52,7 +47,7 @@ def dashboard(
 
     from tiebreak.dashboard.site import Site
 
-    site = Site(chain.open_game(), files=files or (), follow=follow or (), explorer=explorer or "")
+    site = Site(chain.open_game(), files=files or (), explorer=explorer or "")
     with listen(host, port) as listening:
         output.show_line(f"The page is at {url_of(listening)} (Ctrl-C ends it)")
         output.flush()

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 @command("demo")
 def demo(
     report: Path | None = option("Write what was found as JSON, too.", metavar="FILE"),
-    steps: int = option("Training steps of all stories but `operator`, a multiple of 5.", 60, min=10),
+    steps: int = option("Training steps of the usual stories and `market`, a multiple of 5.", 60, min=10),
     story: list[str] | None = option(
-        "Play only this one: honest, poisoned, alarms, market, operator or text. Repeatable.", metavar="NAME"
+        "Play only this one: honest, poisoned, alarms, market or text. Repeatable.", metavar="NAME"
     ),
     model: Path | None = option(
         "Model of --story text, a folder or a GGUF file. Default: what `make smollm` has fetched, or else a small one "
@@ -40,14 +40,10 @@ def demo(
 ) -> None:
     """Play three short stories on real data: an honest trainer, a poisoned batch, and false alarms.
 
-    A fourth one, `--story operator`, takes minutes: everything that can be lied about in one step of a GPT, of a
-    convolutional net, of the GPT in BF16 and on tensor cores, by a trainer and by a challenger, down to the one element
-    that the contract computes.
-
-    A fifth one, `--story market`, is about audits that are paid: what an honest, a lazy and a lying auditor gain where
+    A fourth one, `--story market`, is about audits that are paid: what an honest, a lazy and a lying auditor gain where
     a claim is right, and where it is wrong.
 
-    A sixth one, `--story text`, is about the text of a language model: an answer is repeated on another machine in one
+    A fifth one, `--story text`, is about the text of a language model: an answer is repeated on another machine in one
     pass, and a provider whose model has one weight that is one ulp off is caught at that weight.
 
     Needs no node, no network and no settings. Exit code 3 if a story does not end as it should.

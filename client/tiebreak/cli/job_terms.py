@@ -100,8 +100,7 @@ class PostedTerms:
 
     def record(self, reward: int) -> Terms:
         """Return the terms as the contract takes them."""
-        from tiebreak.contract.struct_bases import ANYONE
-        from tiebreak.contract.structs import Terms
+        from tiebreak.contract.structs import ANYONE, Terms
 
         bond = reward if self.trainer_bond is None else self.trainer_bond
         challengers = bond if self.challenger_bond is None else self.challenger_bond

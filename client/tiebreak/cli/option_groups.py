@@ -29,7 +29,7 @@ app = typer.Typer(
 
 _GROUPS = {
     "job": "Jobs: make one, post it, look at it, collect its model.",
-    "model": "Language models as files: fetch one, or make a folder of a GGUF file.",
+    "model": "Language models as files: a folder of a GGUF file, or of what a run has trained.",
     "trainer": "Train jobs and claim their rewards.",
     "auditor": "Repeat claimed trainings, and challenge those that are wrong.",
     "referee": "Decide disputes that the contract cannot.",

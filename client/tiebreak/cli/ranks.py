@@ -93,8 +93,6 @@ class RankGroup:
             return
         from roundlog.training import Helpers
 
-        # Rank 0 is watched, and its monitor tells.
-        self._ranks.membership.on_late = lambda sentence: None
         found = Helpers(self._ranks)
         try:
             yield found

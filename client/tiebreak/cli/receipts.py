@@ -13,7 +13,7 @@ import typer
 
 from tiebreak import quantities
 from tiebreak.cli import network, output
-from tiebreak.cli.audit_output import about_data
+from tiebreak.cli.audits import about_data
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import as_root, check_roots, fetched, read_claim, read_job
 from tiebreak.cli.network import ContentOptions

@@ -5,19 +5,23 @@ Rank 0 is the role, with its key, its chain and its bonds. The others have none 
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.markup import escape
 
 from tiebreak.cli import output
+from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.network import PartyOptions
-from tiebreak.cli.operation import Operation
-from tiebreak.cli.option_groups import SpendingLimits
+from tiebreak.cli.option_groups import SpendingLimits, option
 from tiebreak.cli.ranks import RankGroup, rank_group, refuse_ranks
+from tiebreak.roles.notices import Notice, What, plain, time_of
+from tiebreak.rpc.chain_errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,12 +29,74 @@ if TYPE_CHECKING:
     from roundlog.training import Helpers, RunOptions
 
     from tiebreak.contract.game import VerificationGame
+    from tiebreak.operation.messenger import Messenger
+    from tiebreak.operation.metrics import Endpoint
     from tiebreak.operation.monitor import RoleMonitor
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.job_role import Role
     from tiebreak.roles.notices import Notify, OnLook, Progress
     from tiebreak.roles.policy import Policy
     from tiebreak.transactions.signer import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """Destinations of a role's metrics and alerts."""
+
+    panel: ClassVar = "Operation"
+    metrics: int | None = option(
+        "Serve /metrics (Prometheus), /health and /ready at this port of the loopback interface; 0 for any.",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        envvar="TIEBREAK_METRICS",
+    )
+    notify: list[str] | None = option(
+        "Call a person: POST each alert as JSON to a webhook, or run a command with it on standard input. Repeatable. "
+        "For: funds low, half of a clock or of a window gone.",
+        metavar="URL|COMMAND",
+    )
+
+    @contextmanager
+    def monitor(self, role: str, tell: Notify) -> Iterator[RoleMonitor]:
+        """Give the monitor of a role, until the block ends. Raises CommandError, WrongUsage."""
+        from tiebreak.operation.messenger import Messenger, check_target
+        from tiebreak.operation.monitor import RoleMonitor
+
+        try:
+            targets = [check_target(text) for text in self.notify or []]
+        except ValueError as error:
+            raise WrongUsage(str(error)) from None
+        messenger = Messenger(targets) if targets else None
+        with ExitStack() as stack:
+            if self.metrics is None:
+                monitor = RoleMonitor(role, tell, messenger=messenger)
+            else:
+                monitor, endpoint = _served(role, tell, messenger, self.metrics)
+                stack.callback(endpoint.close)
+            stack.callback(monitor.close)
+            monitor.start()
+            yield monitor
+
+
+def _served(role: str, tell: Notify, messenger: Messenger | None, port: int) -> tuple[RoleMonitor, Endpoint]:
+    """Return the monitor of a role, and the endpoint that serves its metrics. Raises CommandError."""
+    from tiebreak.operation.monitor import RoleMonitor
+
+    try:
+        from tiebreak.operation.metrics import Endpoint, Metrics
+    except ImportError as error:
+        raise CommandError(
+            f"--metrics needs {error.name}, which is not installed: pip install 'tiebreak[operate]'."
+        ) from error
+    metrics = Metrics(role)
+    monitor = RoleMonitor(role, tell, messenger=messenger, metrics=metrics)
+    try:
+        endpoint = Endpoint(port, metrics.text, {"/health": monitor.health, "/ready": monitor.ready})
+    except OSError as error:
+        raise CommandError(f"port {port} cannot be used ({error.strerror}): choose another.") from error
+    monitor.notice(Notice(role=role, what=What.COMPUTED, text=f"serves its metrics at {endpoint.url}/metrics"))
+    return monitor, endpoint
 
 
 class RoleSetup:
@@ -150,8 +216,8 @@ def play(
     if not by_ranks:
         # Each of them would send the same transactions.
         refuse_ranks("tiebreak job collect" if name == "customer" else f"tiebreak {name} run")
-    with _joined(name, setup, operation) if by_ranks else nullcontext(RankGroup(None)) as ranks:
-        if ranks is None:
+    with rank_group() if by_ranks else nullcontext(RankGroup(None)) as ranks:
+        if ranks.helps(setup.max_memory, setup.options):
             return
         setup.options = ranks.on_device(setup.options)
         with ranks.helpers() as setup.helpers:
@@ -168,24 +234,6 @@ def play(
                 raise KeyboardInterrupt
 
 
-@contextmanager
-def _joined(name: str, setup: RoleSetup, operation: Operation | None) -> Iterator[RankGroup | None]:
-    """Join the processes of a role; None on one that has helped rank 0 until its end. Where they do not all come, or
-    differ, rank 0 calls a person: games may wait for it."""
-    is_role = False
-    try:
-        with rank_group() as ranks:
-            is_role = not ranks.helps(setup.max_memory, setup.options)
-            yield ranks if is_role else None
-    except Exception as error:
-        if not is_role and os.environ.get("RANK") == "0":
-            from tiebreak.cli import failures
-
-            with (operation or Operation()).monitor(name, lambda notice: None) as monitor:
-                monitor.ended(failures.sentence(error))
-        raise
-
-
 def _played(
     name: str,
     setup: RoleSetup,
@@ -197,8 +245,6 @@ def _played(
     retention: int | None,
 ) -> tuple[Progress, int | None]:
     """Return the progress of a role when it has ended, and the signal that made it end, if one did."""
-    from tiebreak.cli import failures
-    from tiebreak.cli.notice_printer import NoticePrinter
     from tiebreak.roles.notices import Progress
     from tiebreak.roles.published_content import Keeper, PublishedContent
 
@@ -221,22 +267,80 @@ def _played(
             NoticePrinter(as_json=as_json) as printer,
             (operation or Operation()).monitor(name, printer.show) as monitor,
         ):
-            try:
-                context = setup.context_in_time(name, monitor)
-                if context is not None:
-                    role = make(context)
-                    assert isinstance(context.store, PublishedContent), "RoleSetup makes it"
-                    keeper = Keeper(name, context.store, context.contract, monitor.notice, retention)
-                    keeper.start(setup.stop)
-                    progress = role.run(poll=poll, heartbeat=heartbeat)
-                    if progress.finished:
-                        keeper.round()  # the time of what was published runs from the end of the job
-            except Exception as error:
-                monitor.ended(failures.sentence(error))
-                raise
+            context = setup.context_in_time(name, monitor)
+            if context is not None:
+                role = make(context)
+                assert isinstance(context.store, PublishedContent), "RoleSetup makes it"
+                keeper = Keeper(name, context.store, context.contract, monitor.notice, retention)
+                keeper.start(setup.stop)
+                progress = role.run(poll=poll, heartbeat=heartbeat)
+                if progress.finished:
+                    keeper.round()  # the time of what was published runs from the end of the job
     finally:
         if context is not None:
             context.sender.close()
         for number, handler in before.items():
             signal.signal(number, handler)
     return progress, ended_by
+
+
+_STYLES = {What.SENT: "green", What.WARNING: "yellow", What.ALERT: "bold red", What.HEARTBEAT: "dim"}
+
+
+class NoticePrinter:
+    """Printer of notices. A context gets its `show`, which may be called from several threads; leaving the `with` block
+    ends the last progress bar."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._bar: output.Steps | None = None
+        self._doing = ""
+        self._lock = threading.RLock()
+
+    def show(self, notice: Notice) -> None:
+        """Show one notice."""
+        if self._as_json:
+            output.show_json_line(plain(notice))
+            return
+        with self._lock:
+            self._print(notice)
+
+    def _print(self, notice: Notice) -> None:
+        if notice.what in (What.STEP, What.TRANSFER):
+            self._step(notice)
+            return
+        self._end_bar()
+        about = " ".join(
+            f"{name} {value}" for name, value in (("job", notice.job), ("game", notice.game)) if value is not None
+        )
+        gas = f" [dim]({notice.receipt.gas_used:,} gas)[/]" if notice.receipt is not None else ""
+        style = _STYLES.get(notice.what, "default")
+        head = f"[dim]{time_of(notice)} {notice.role} {about}[/]"
+        text = f"[{style}]{escape(printable(notice.text))}[/]"
+        output.results().print(f"{head}  {text}{gas}", soft_wrap=True)
+        output.flush()
+
+    def _step(self, notice: Notice) -> None:
+        name = f"{notice.role}: {printable(notice.text)}"
+        done, total, note = notice.done, notice.total, ""
+        if notice.what is What.TRANSFER:
+            unit, size = ("MB", 10**6) if total >= 10**7 else ("kB", 10**3)
+            name, done, total = f"{name}, {unit}", done // size, total // size
+        elif notice.loss is not None:
+            note = f"loss {notice.loss:.4f}"
+        if self._bar is None or self._doing != name:
+            self._end_bar()
+            self._bar = output.Steps(name, total)
+            self._doing = name
+        self._bar.done(done, note)
+
+    def _end_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def __enter__(self) -> NoticePrinter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end_bar()

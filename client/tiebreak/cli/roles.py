@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tiebreak import quantities
 from tiebreak.cli import network
+from tiebreak.cli.audits import WorkerOptions
 from tiebreak.cli.failures import WrongUsage
 from tiebreak.cli.job_terms import AcceptedTerms
 from tiebreak.cli.network import PartyOptions, published_every
-from tiebreak.cli.operation import Operation
 from tiebreak.cli.option_groups import JSON, MEMORY, POLL, VERIFY_LOG, Computing, SpendingLimits, command, option
 from tiebreak.cli.ranks import refuse_ranks
-from tiebreak.cli.role_process import RoleSetup, play
-from tiebreak.cli.segment_audits import WorkerOptions
+from tiebreak.cli.role_process import Operation, RoleSetup, play
 
 if TYPE_CHECKING:
     from collections.abc import Callable

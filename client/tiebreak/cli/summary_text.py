@@ -1,36 +1,23 @@
-"""Posted jobs, their games, and the summary of an account, for people and for programs; and the full screen of
-`status --watch`, on which clocks run."""
+"""Posted jobs, their games, and the summary of an account, for people and for programs."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tiebreak.cli import output
-from tiebreak.cli.account_summary import UNDECIDED, AccountRole, AccountSummary, GameSummary, JobSummary, Reader
+from tiebreak.cli.account_summary import UNDECIDED, AccountRole, AccountSummary, GameSummary, JobSummary
 from tiebreak.cli.failures import CommandError
 from tiebreak.contract.contract_calls import fee_share
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.quantities import in_ether, in_time, in_utc
-from tiebreak.rpc.chain_errors import ChainError, printable
+from tiebreak.quantities import in_ether, in_time
 
-_BAR = 20
 _NAMES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
-
-_FRAME = 0.25
-"""Seconds between two drawings of the screen; clocks are shown to the second."""
-
-_MOST_WORDS = 300
-"""Characters of an error on the screen: a longer one would push the clocks off it."""
 
 
 def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
@@ -219,24 +206,17 @@ def account_text(summary: AccountSummary) -> Text:
 
 
 def jobs_table(summary: AccountSummary) -> RenderableType:
-    """Return the jobs, a line each; for no account, all of them."""
-    mine = summary.account is not None
+    """Return the jobs, a line each."""
     if not summary.jobs:
-        return Text("This account takes part in no job yet." if mine else "There are no jobs yet.")
+        return Text("This account takes part in no job yet.")
     table = Table(box=None, pad_edge=False, header_style="dim", width=output.COLUMNS)
     table.add_column("job", justify="right")
-    table.add_column("status")
-    for name in ("as", "bond") if mine else ("reward", "bond"):
+    for name in ("status", "as", "bond"):
         table.add_column(name)
     table.add_column("next", ratio=1)
     for job in summary.jobs:
-        terms = job.view.terms
-        cells = (
-            (", ".join(job.parts), in_ether(job.bond) if job.bond else "")
-            if mine
-            else (in_ether(terms.reward), in_ether(terms.trainer_bond))
-        )
-        table.add_row(str(job.number), job.view.status.name, *cells, next_step(job, summary.now))
+        bond = in_ether(job.bond) if job.bond else ""
+        table.add_row(str(job.number), job.view.status.name, ", ".join(job.parts), bond, next_step(job, summary.now))
     return table
 
 
@@ -287,15 +267,15 @@ def _playing(view: JobView) -> str:
     return f"{view.live_games} {'game' if view.live_games == 1 else 'games'} live{waiting}"
 
 
-def games_text(summary: AccountSummary) -> Iterator[RenderableType]:
+def games_text(summary: AccountSummary) -> Iterator[Text]:
     """Give the live games of the summary, with both clocks."""
     for job in summary.jobs:
         for game in job.games:
-            if game.live and (game.side is not None or summary.account is None or AccountRole.REFEREE in job.parts):
+            if game.live and (game.side is not None or AccountRole.REFEREE in job.parts):
                 yield _game(job, game, summary)
 
 
-def _game(job: JobSummary, game: GameSummary, summary: AccountSummary) -> RenderableType:
+def _game(job: JobSummary, game: GameSummary, summary: AccountSummary) -> Text:
     view, now = game.view, summary.now
     place = f"{view.phase.name} at {view.current.level.name} {view.current.index}" if view.levels else view.phase.name
     facts: dict[str, object] = {"next move by": next_move(view, now)}
@@ -305,19 +285,10 @@ def _game(job: JobSummary, game: GameSummary, summary: AccountSummary) -> Render
             "gas so far": in_ether(game.spent),
             "gas to come": f"{in_ether(game.gas_to_come * summary.price)} at most",
         }
-    clocks = Table.grid(padding=(0, 2))
     for side, name in _NAMES.items():
-        left = view.left(side, now)
-        runs = bool(view.clocks[side].started_at)
-        bar = ProgressBar(
-            total=max(1, job.view.terms.clock_allowance),
-            completed=left,
-            width=_BAR,
-            complete_style="bold red" if 2 * left < job.view.terms.clock_allowance else "green",
-            finished_style="green",
-        )
-        clocks.add_row(f"  {name:<12}", bar, f"{in_time(left)}{', running' if runs else ''}")
-    return Group(output.facts_text(f"Game {game.number} of job {job.number}: {place}", facts), clocks)
+        running = ", running" if view.clocks[side].started_at else ""
+        facts[f"{name}'s clock"] = f"{in_time(view.left(side, now))} left{running}"
+    return output.facts_text(f"Game {game.number} of job {job.number}: {place}", facts)
 
 
 def plain_summary(summary: AccountSummary) -> dict[str, object]:
@@ -347,64 +318,3 @@ def plain_summary(summary: AccountSummary) -> dict[str, object]:
             for job in summary.jobs
         ],
     }
-
-
-class LiveScreen:
-    """The page that is drawn: the newest summary, moved on by the time since it was read, or why it could not be."""
-
-    def __init__(self, name: str, contract: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """name: of the node. clock: seconds."""
-        self._title = f"{name}  {contract}"
-        self._clock = clock
-        self._summary: AccountSummary | None = None
-        self._read_at = 0.0
-        self._outage = ""
-
-    def show(self, summary: AccountSummary) -> None:
-        """Take a summary that was just read."""
-        self._summary, self._read_at, self._outage = summary, self._clock(), ""
-
-    def fail(self, error: ChainError) -> None:
-        """Take an error; the last summary stays, with its age."""
-        self._outage = printable(str(error))[:_MOST_WORDS]
-
-    def __rich__(self) -> RenderableType:
-        if self._summary is None:
-            return Group(Text(printable(self._title), style="bold"), Text(self._outage or "reading ..."))
-        age = int(self._clock() - self._read_at)
-        # A screen has few lines: what is over stands at the end.
-        jobs = tuple(sorted(self._summary.jobs, key=lambda job: not job.live))
-        summary = replace(self._summary, now=self._summary.now + age, jobs=jobs)
-        parts: list[RenderableType] = [
-            Text(printable(self._title), style="bold"),
-            Text(f"block {summary.block:,}  {in_utc(summary.now)} by the chain's clock  Ctrl-C ends", style="dim"),
-        ]
-        if self._outage:
-            parts.append(Text(f"{self._outage} What follows was read {age} seconds ago.", style="yellow"))
-        parts.append(Text(""))
-        if summary.account is not None:
-            parts += [account_text(summary), Text("")]
-        if len(summary.jobs) == 1 and summary.account is None:
-            parts += [job_text(summary.jobs[0].number, summary.jobs[0].view, summary.now), Text("")]
-        parts.append(jobs_table(summary))
-        for game in games_text(summary):
-            parts += [Text(""), game]
-        return Group(*parts)
-
-
-def watch(reader: Reader, screen: LiveScreen, console: Console, poll: float) -> None:
-    """Draw until it is interrupted; read every `poll` seconds, and go on through outages of the chain."""
-    with Live(screen, console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
-        due = 0.0
-        try:
-            while True:
-                if time.monotonic() >= due:
-                    try:
-                        screen.show(reader.read())
-                    except ChainError as error:
-                        screen.fail(error)
-                    due = time.monotonic() + poll
-                live.refresh()
-                time.sleep(_FRAME)
-        except KeyboardInterrupt:
-            return

@@ -1,4 +1,4 @@
-"""`tiebreak train` and `tiebreak audit`: reproducible training in directories, without any chain."""
+"""`tiebreak train`: reproducible training in directories, without any chain."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from tiebreak.cli import network, output
-from tiebreak.cli.audit_output import about_data, claimed_states, has_failure, plain_verdict, show_verdict
-from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
-from tiebreak.cli.job_files import check_roots, published_job, read_claim, read_job
+from tiebreak.cli.audits import about_data
+from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.job_files import published_job, read_job
 from tiebreak.cli.network import ContentOptions, published_every
-from tiebreak.cli.option_groups import JOB, JSON, Computing, argument, command, option
+from tiebreak.cli.option_groups import JOB, JSON, Computing, command, option
 from tiebreak.cli.output import Listener
-from tiebreak.cli.published_audit import PublishedOptions, audit_published, is_published
-from tiebreak.cli.ranks import rank_group, refuse_ranks
-from tiebreak.cli.segment_audits import audit_by_workers
+from tiebreak.cli.ranks import rank_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,98 +184,3 @@ def _recorder(path: Path, job: Job) -> RecordingRounding:
     except ThresholdError as error:
         raise CommandError(f"{path} holds no thresholds: {error}; correct it, or leave --thresholds away.") from error
     return ThresholdRecorder(thresholds)
-
-
-@command(
-    "audit",
-    "tiebreak audit job --run audited --claim 0x...",
-    "tiebreak audit job --run audited --claim trained --log trained/log",
-    "tiebreak audit job --run audited --claim trained --workers 2",
-    "tiebreak audit bafy... --share 1 --store gateway+https://gateway.example",
-)
-def audit(
-    job: str = argument(
-        "JOB|ADDRESS",
-        "Directory of a job. Or the content address of a published log, the number of a posted job, or a file with the "
-        "result of an audit: their run is fetched.",
-    ),
-    *,
-    options: PublishedOptions,
-    json: bool = JSON,
-) -> None:
-    """Repeat a training and check what the trainer has written and claimed.
-
-    The claim is right if its root is the one that this audit comes to without relying on the log. A wrong log accuses
-    nobody of a wrong claim.
-
-    Of a job that was fetched without its data, the blocks that are used are fetched, each checked, and counted.
-
-    Of a run directory, every checkpoint and the final state that it holds are checked as well. Ranks that torchrun
-    starts can audit together, whatever number of them has trained.
-
-    Of a content address, job and claimed roots are fetched, and blocks of data and states as far as the audited --share
-    needs them. Nothing stays but the --result: what was audited, what was found, and the claimed roots. --claim can
-    name the root that is claimed, or, beside a job's address, the log or the receipt.
-
-    With --workers the intervals are audited side by side, from the claimed checkpoints, which are checked first; a log
-    is not looked at. One wrong interval ends it: any one, not always the first.
-
-    Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
-    the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
-    """
-    from roundlog.training import audit as audit_claim
-
-    options.use_threads()
-    run, log, claim, follow = options.run, options.log, options.claim, options.follow
-    if is_published(job):
-        refuse_ranks("tiebreak audit ADDRESS")
-        if run is not None or log is not None or follow:
-            raise WrongUsage(
-                "a published run is audited in a temporary directory, without its log: leave --run, --log and --follow "
-                "away, or fetch the job first (`tiebreak job fetch`)."
-            )
-        audit_published(job, options, json)
-        return
-    if run is None:
-        raise WrongUsage("the audit of a job in a directory needs another one, which can carry on: name it with --run.")
-    if options.are_wanted:
-        refuse_ranks("tiebreak audit --workers")
-        if log is not None:
-            raise WrongUsage("workers look at no log: check it by an audit without --workers, or leave --log away.")
-        audit_by_workers(Path(job), run, options, json)
-        return
-    if follow:
-        raise WrongUsage("a run under way is followed by workers: add --workers N.")
-    with rank_group() as ranks:
-        # Only the rank that leads needs what the trainer has written.
-        claimed = read_claim(claim) if claim is not None and ranks.leads else None
-        if log is not None and ranks.leads and not log.is_dir():
-            raise CommandError(f"there is no directory of logs {log}: name the `log` directory of the trainer's run.")
-        made = read_job(Path(job), options.max_memory, options.micro_batches, options)
-        if claim is not None and isinstance(claimed, list):
-            check_roots(Path(claim), claimed, made)
-        if ranks.serves(made, options.device):
-            return
-        started = time.monotonic()
-        with output.progress("auditing", made.spec.steps) as bar:
-            last = Listener(bar, made.spec.steps)
-            verdict = audit_claim(
-                made,
-                run,
-                ranks.options(options.run_options(last, last.resumes)),
-                claim=claimed,
-                log_dir=log,
-                verify_log=options.verify_log,
-                on_distrust=lambda why: output.warn(f"auditing again without the log: {why}"),
-            )
-        fetched_bytes = ranks.dismiss(made)
-    states = claimed_states(Path(claim), made, claimed) if claim is not None and isinstance(claimed, list) else None
-    if json:
-        seconds = round(time.monotonic() - started, 3)
-        run_facts = {"fetched_data_bytes": fetched_bytes, "resumed_from": last.resumed_from, "seconds": seconds}
-        output.show_json(plain_verdict(made, verdict, states) | run_facts)
-    else:
-        share = options.verify_log
-        show_verdict(made, verdict, states, fetched=fetched_bytes, has_claim=claimed is not None, share=share)
-    if has_failure(verdict, states):
-        raise typer.Exit(ANSWER_IS_NO)

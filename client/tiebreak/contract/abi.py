@@ -24,7 +24,7 @@ from eth_utils.address import to_checksum_address
 
 from tiebreak.contract import enums, events, structs
 from tiebreak.contract.code import damaged, load_artifact
-from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import PostedSpec
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ContractError, InvalidAnswer
 

@@ -23,7 +23,6 @@ from tiebreak.contract.code import (
     deploy_adjudicator,
     deploy_game,
     is_game,
-    why_broken,
 )
 from tiebreak.contract.contract_calls import ANY_PLACE, ContractCall
 from tiebreak.contract.events import Event
@@ -44,8 +43,7 @@ if TYPE_CHECKING:
     from web3.contract import Contract
     from web3.providers import BaseProvider
 
-    from tiebreak.contract.struct_bases import PostedSpec
-    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, Terms
+    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, PostedSpec, Terms
     from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
     from tiebreak.transactions.sender import Sender
 
@@ -85,14 +83,12 @@ class VerificationGame:
         """Return the contract at an address that somebody gave us, once it is shown that its code and that of its
         libraries is this version's.
 
-        Raises DeploymentError if it is not, or if it is known to be broken.
+        Raises DeploymentError if it is not.
         """
         if not is_game(node, address):
             raise DeploymentError(
                 f"{address} on chain {node.chain_id} does not hold this version of VerificationGame: check the address."
             )
-        if (why := why_broken("VerificationGame", node.chain_id, address)) is not None:
-            raise DeploymentError(f"the contract {address} is known to be broken ({why}): use a newer release.")
         return cls(node, address, sender, first_block=first_block)
 
     @classmethod

@@ -7,14 +7,55 @@ hashes, seals and salts 32 bytes. A deadline is the last instant at which a call
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
+from eth_abi.abi import encode
+from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
+from roundlog.spec import TrainingSpec
 
 from tiebreak.contract.enums import AuditStatus, JobStatus, Level, Outcome, Phase, Reason, Side
-from tiebreak.contract.struct_bases import ANYONE, GameMethods, PostedSpec
 
 # Jobs and audits.
+
+ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
+"""The zero address; as the trainer of a job's terms, it lets any account commit."""
+
+_TYPES = (
+    *("uint64", "uint64", "bytes32", "uint64", "bytes32", "uint64", "bytes32", "uint64", "uint64", "bytes32"),
+    *("uint64", "uint32", "uint8", "uint8", "uint8", "uint8", "address", "address"),
+)
+"""Solidity types of the struct TrainingSpec. By hand, so that no artifact is loaded to hash a spec; a test holds them
+against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostedSpec:
+    """A spec on the chain. The contract checks its ranges only roughly: call `training.validate()` before using it."""
+
+    training: TrainingSpec
+    referee: ChecksumAddress
+    """The account that decides about an element where the adjudicator's precision does not."""
+    adjudicator: ChecksumAddress
+    """The contract that computes disputed elements."""
+
+    @staticmethod
+    def of(values: Sequence[Any]) -> PostedSpec:
+        """Build a spec from the fields of the Solidity struct, in its order: the engine's, then the two addresses."""
+        *training, referee, adjudicator = values
+        names = (field.name for field in fields(TrainingSpec))
+        return PostedSpec(TrainingSpec(**dict(zip(names, training, strict=True))), referee, adjudicator)
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """Return the fields in the order of the Solidity struct."""
+        return (*(getattr(self.training, field.name) for field in fields(TrainingSpec)), self.referee, self.adjudicator)
+
+    @property
+    def hash(self) -> bytes:
+        """keccak256(abi.encode(spec)), 32 bytes: the spec's name on the chain."""
+        return bytes(keccak(encode(_TYPES, self.as_tuple())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +233,7 @@ class ElementView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GameView(GameMethods[LevelView]):
+class GameView:
     """A game as `getGame` shows it."""
 
     job: int
@@ -230,6 +271,19 @@ class GameView(GameMethods[LevelView]):
     """From CHECKPOINT down to the present level."""
     operator: OperatorView
     disputed: ElementView
+
+    @property
+    def current(self) -> LevelView:
+        """The deepest level reached."""
+        return self.levels[-1]
+
+    def left(self, side: Side, now: int) -> int:
+        """Return seconds on a side's clock at the instant `now`."""
+        clock = self.clocks[side]
+        return max(0, clock.remaining - (now - clock.started_at if clock.started_at else 0))
+
+    def party(self, side: Side) -> ChecksumAddress:
+        return (self.trainer, self.challenger)[side]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,7 @@ from roundlog.spec import POLICY_NAMES
 from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import Event
-from tiebreak.contract.struct_bases import ANYONE
-from tiebreak.contract.structs import GameView
+from tiebreak.contract.structs import ANYONE, GameView
 from tiebreak.quantities import by_unit, exact_ether, in_utc
 from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.dagpb import Cid

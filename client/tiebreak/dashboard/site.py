@@ -16,7 +16,7 @@ from tiebreak.dashboard import showing
 from tiebreak.dashboard.account_list import read_accounts
 from tiebreak.dashboard.chain_reader import PATIENCE, Busy, ContractPages, HeadMonitor, HeadSnapshot, Moment, Readings
 from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history, verdict
-from tiebreak.dashboard.local_files import LocalFiles, compare_claim, compare_game
+from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.path import draw_levels
 from tiebreak.rpc.chain_errors import ChainError
 
@@ -53,12 +53,11 @@ class Site:
         contract: VerificationGame,
         *,
         files: Sequence[Path] = (),
-        follow: Sequence[Path] = (),
         explorer: str = "",
         every: float = 1.0,
         patience: float = PATIENCE,
     ) -> None:
-        """files, follow: as of LocalFiles. explorer: URL to which `/tx/HASH` is added for links; empty: no links.
+        """files: as of LocalFiles. explorer: URL to which `/tx/HASH` is added for links; empty: no links.
         every: seconds between two looks at the chain. patience: seconds that a page waits for the node."""
         self.contract = contract
         self.explorer = explorer.rstrip("/")
@@ -66,7 +65,7 @@ class Site:
         self.readings = Readings(patience=patience)
         self.source = ContractPages(contract)
         self.receipts = Receipts(contract)
-        self.local = LocalFiles(files=files, follow=follow, done=self.head_monitor.announce)
+        self.local = LocalFiles(files, done=self.head_monitor.announce)
 
     def start(self) -> None:
         """Start to look at the chain."""
@@ -96,7 +95,6 @@ class Site:
         read = self.readings.get(key, _moment(head), lambda: self.source.job(number, page, head.number))
         job, spec = read.value.job, read.value.job.spec
         attested, note = self._attestations(head, number, job)
-        agrees, own_trouble = compare_claim(self.local, job)
         terms = showing.facts(job.terms)
         return {
             "number": number,
@@ -116,12 +114,9 @@ class Site:
             ],
             "claim": _claim(job.claim),
             "files": showing.content("files", job.job_cid),
-            "agrees": agrees,
-            "own_trouble": own_trouble,
             "attested": attested,
             "attested_note": note,
             "games": [_game_row(one, game, head) for one, game in read.value.games],
-            "curve": self.local.curve(job),
         }
 
     def game(self, head: HeadSnapshot, number: int) -> dict[str, Any]:
@@ -148,7 +143,6 @@ class Site:
             "verdict": verdict(game, job, history, names),
             "history": history,
             "history_note": note,
-            "own": compare_game(self.local, game, job),
             "tone": showing.game_tone(game),
             "stage": "over" if game.outcome else "queued" if game.phase is Phase.QUEUED else "being played",
         }

@@ -172,7 +172,6 @@ class _Pages:
             "now": head.now(),
             "contract": self._site.contract.address,
             "explorer": self._site.explorer,
-            "follows": self._site.local.follows,
             "trouble": "",
         }
         page = self._templates.get_template(template).render(everywhere | values)

@@ -15,8 +15,6 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-import requests
-
 from tiebreak.http_client import Halted, TooLate, pause, post, session, within
 from tiebreak.process_resources import environment_of_others
 
@@ -26,9 +24,6 @@ _SECONDS = 15.0
 _PAUSES = (2.0, 10.0, 60.0)
 """Seconds before the second and later attempts."""
 
-_MOST_WAITING = 100
-"""Alerts before one target; more are lost."""
-
 Message = Mapping[str, object]
 
 
@@ -36,60 +31,12 @@ class DeliveryFailed(Exception):
     """An alert did not reach its target."""
 
 
-class Webhook:
-    """A URL that gets each alert as a JSON object by POST. An answer of 2xx is a delivery; redirects are no answer."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def deliver(self, message: Message, stop: threading.Event) -> None:
-        """Deliver one alert. Raises DeliveryFailed, and Halted when `stop` is set."""
-
-        def ask() -> int:
-            with session() as connections:
-                return post(connections, self._url, json.dumps(message).encode(), seconds=_SECONDS, most=0).status
-
-        try:
-            if 200 <= within(_SECONDS, stop, ask) < 300:
-                return
-        except (TooLate, requests.RequestException):
-            pass
-        raise DeliveryFailed
-
-
-class Command:
-    """A program that gets each alert as a JSON object on its standard input. Exit code 0 is a delivery. It does not
-    inherit Tiebreak's own variables."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self._words = list(words)
-
-    def deliver(self, message: Message, stop: threading.Event) -> None:
-        """Deliver one alert. Raises DeliveryFailed."""
-        try:
-            subprocess.run(
-                self._words,
-                input=json.dumps(message).encode(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=environment_of_others(),
-                start_new_session=True,
-                timeout=_SECONDS,
-                check=True,
-            )
-        except (OSError, subprocess.SubprocessError):
-            raise DeliveryFailed from None
-
-
-Target = Webhook | Command
-
-
-def target(text: str) -> Target:
-    """Return what a text names: an http(s) URL, or a command with its arguments. Raises ValueError with a sentence."""
+def check_target(text: str) -> str:
+    """Return a text that names an http(s) URL, or a command with its arguments. Raises ValueError with a sentence."""
     if text.startswith(("http://", "https://")):
         if not urllib.parse.urlsplit(text).hostname:
             raise ValueError("the address of the webhook has no host: use the form https://host/path.")
-        return Webhook(text)
+        return text
     if "://" in text.split(" ")[0]:
         raise ValueError("only http and https addresses can be notified: use one, or a command.")
     try:
@@ -98,19 +45,47 @@ def target(text: str) -> Target:
         raise ValueError(f"the command to notify cannot be read ({error}): check its quotes.") from None
     if not words:
         raise ValueError("nothing is named to be notified: give an address or a command.")
-    return Command(words)
+    return text
+
+
+def deliver(target: str, message: Message, stop: threading.Event) -> None:
+    """Deliver one alert, a JSON object: by POST to a URL, whose answer of 2xx is a delivery, or on the standard input
+    of a command, whose exit code 0 is one; it does not inherit Tiebreak's own variables. Raises DeliveryFailed, and
+    Halted when `stop` is set."""
+    data = json.dumps(message).encode()
+
+    def ask() -> int:
+        with session() as connections:
+            return post(connections, target, data, seconds=_SECONDS, most=0).status
+
+    try:
+        if target.startswith(("http://", "https://")):
+            if not 200 <= within(_SECONDS, stop, ask) < 300:
+                raise DeliveryFailed
+            return
+        subprocess.run(
+            shlex.split(target),
+            input=data,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment_of_others(),
+            start_new_session=True,
+            timeout=_SECONDS,
+            check=True,
+        )
+    except (TooLate, OSError, subprocess.SubprocessError):  # errors of requests are OSErrors
+        raise DeliveryFailed from None
 
 
 class Messenger:
     """A queue of alerts and a thread for each target, so that one that hangs keeps nothing from another. `lost`:
     alerts that did not arrive, so far."""
 
-    def __init__(self, targets: Sequence[Target], *, pauses: Sequence[float] = _PAUSES) -> None:
+    def __init__(self, targets: Sequence[str], *, pauses: Sequence[float] = _PAUSES) -> None:
         self.lost = 0
         self._pauses = pauses
         self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._queues: list[queue.Queue[Message | None]] = [queue.Queue(_MOST_WAITING) for _ in targets]
+        self._queues: list[queue.SimpleQueue[Message | None]] = [queue.SimpleQueue() for _ in targets]
         self._threads = [
             threading.Thread(target=self._run, args=pair, name="notify", daemon=True)
             for pair in zip(targets, self._queues, strict=True)
@@ -121,10 +96,7 @@ class Messenger:
     def send(self, message: Message | None) -> None:
         """Hand an alert over, and return at once. None ends the threads after what waits."""
         for waiting in self._queues:
-            try:
-                waiting.put_nowait(message)
-            except queue.Full:
-                self._fail()
+            waiting.put(message)
 
     def close(self, patience: float = 5.0) -> None:
         """End after what waits is delivered, or after `patience` seconds."""
@@ -134,18 +106,14 @@ class Messenger:
             thread.join(max(0.0, deadline - time.monotonic()))
         self._stop.set()
 
-    def _run(self, one: Target, waiting: queue.Queue[Message | None]) -> None:
+    def _run(self, target: str, waiting: queue.SimpleQueue[Message | None]) -> None:
         with suppress(Halted):
             while not self._stop.is_set() and (message := waiting.get()) is not None:
-                self._deliver(one, message)
+                self._deliver(target, message)
 
-    def _deliver(self, one: Target, message: Message) -> None:
+    def _deliver(self, target: str, message: Message) -> None:
         for seconds in (0.0, *self._pauses):
             pause(seconds, self._stop)
             with suppress(DeliveryFailed):
-                return one.deliver(message, self._stop)
-        self._fail()
-
-    def _fail(self) -> None:
-        with self._lock:
-            self.lost += 1
+                return deliver(target, message, self._stop)
+        self.lost += 1

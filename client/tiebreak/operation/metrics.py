@@ -13,7 +13,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from tiebreak.http_server import LoopbackHandler, LoopbackServer
-from tiebreak.operation.alarms import Cause, Situation
+from tiebreak.operation.monitor import Cause, Situation
 from tiebreak.roles.notices import Notice, What
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -91,7 +91,7 @@ class Metrics:
         self._counters = {name: counter(name, help) for name, help in _COUNTERS.items()}
         self._alerts = counter("alerts", "Alerts that were raised", "cause")
         self._active = gauge("alerts_active", "Alerts that are not resolved", "cause")
-        self._lost = gauge("lost_messages", "Alerts that did not arrive, and lines that could not be logged")
+        self._lost = gauge("lost_messages", "Alerts that did not arrive")
         for cause in Cause:
             self._alerts.labels(cause)
         self.show(Situation(at=0.0, looked_at=0.0), Counter(), 0)
@@ -134,40 +134,33 @@ class Metrics:
         self._lost.set(lost)
 
 
+Health = Callable[[], tuple[bool, dict[str, object]]]
+"""Whether all is well, and facts."""
+
+
 class Endpoint(LoopbackServer):
-    """Serves at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`.
+    """Serves at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`: `/metrics`, and
+    `/health` and `/ready` by what `health` says at their paths, with status 200 or 503, as JSON. Raises OSError where
+    the port cannot be had."""
 
-    `metrics`: the type of `/metrics` and its text. `health`: what `/health` and `/ready` say, by their paths: whether
-    all is well (200) or not (503), and the facts, as JSON. Raises OSError where the port cannot be had.
-    """
+    def __init__(self, port: int, metrics: Callable[[], bytes], health: Mapping[str, Health]) -> None:
+        class Handler(LoopbackHandler):
+            def do_GET(self) -> None:
+                self.has_request()
+                status, kind, body = 404, "text/plain", b"there is /metrics, /health and /ready\n"
+                if not self.is_for_this_machine():
+                    status, body = 403, b"only local programs may ask\n"
+                elif self.path == "/metrics":
+                    status, kind, body = 200, CONTENT_TYPE, metrics()
+                elif self.path in health:
+                    is_well, facts = health[self.path]()
+                    status, kind = 200 if is_well else 503, "application/json"
+                    body = json.dumps({"ok": is_well} | facts).encode() + b"\n"
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
-    def __init__(
-        self,
-        port: int,
-        metrics: Callable[[], tuple[str, bytes]],
-        health: Mapping[str, Callable[[], tuple[bool, dict[str, object]]]],
-    ) -> None:
-        super().__init__(port, type("Handler", (_Handler,), {"metrics": staticmethod(metrics), "health": health}))
+        super().__init__(port, Handler)
         self.start("endpoint")
-
-
-class _Handler(LoopbackHandler):
-    metrics: Callable[[], tuple[str, bytes]]
-    health: Mapping[str, Callable[[], tuple[bool, dict[str, object]]]]
-
-    def do_GET(self) -> None:
-        self.has_request()
-        status, kind, body = 404, "text/plain", b"there is /metrics, /health and /ready\n"
-        if not self.is_for_this_machine():
-            status, body = 403, b"only local programs may ask\n"
-        elif self.path == "/metrics":
-            status, (kind, body) = 200, self.metrics()
-        elif self.path in self.health:
-            is_well, facts = self.health[self.path]()
-            status, kind = 200 if is_well else 503, "application/json"
-            body = json.dumps({"ok": is_well} | facts).encode() + b"\n"
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)

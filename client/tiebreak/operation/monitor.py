@@ -1,36 +1,35 @@
-"""The monitor of a role: hears its notices and looks, and judges what a person has to know. Its log file has every
-notice and alert as a JSON object on a line, in files that are rotated."""
+"""The monitor of a role: hears its notices and looks, keeps its situation, and calls a person once for each cause.
+
+All else that an operator may want to know stands in the metrics, for which `docs/operating/alerts.yml` has rules.
+"""
 
 from __future__ import annotations
 
-import errno
-import json
-import logging.handlers
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Protocol
 
-from tiebreak.operation.alarms import STUCK_SECONDS, Alarms, Alert, Cause, Situation, due_of, games_of
+from eth_typing import ChecksumAddress
+
+from tiebreak.contract.enums import Phase, Side
+from tiebreak.contract.structs import GameView, JobView
 from tiebreak.operation.messenger import Messenger
+from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.notices import Look, Notice, Notify, Progress, What, ignore, plain, sentence
+from tiebreak.roles.notices import Look, Notice, Notify, Progress, What, ignore, sentence
 from tiebreak.rpc.chain_errors import ChainError, printable
+from tiebreak.rpc.transport import ALONE, NodeAgreement
 from tiebreak.store import StoreError
 from tiebreak.transactions.signer import funds
 
-if TYPE_CHECKING:
-    from tiebreak.operation.metrics import Metrics  # its library is an extra
-
-FILE_BYTES, FILES = 10_000_000, 10
-"""Size at which a new log file is begun, and files that are kept: 100 MB at most."""
-
-_SECONDS_BETWEEN_STEPS = 60.0
-"""Training steps are many: one in this time is put on record."""
+STUCK_SECONDS = 300.0
+"""Seconds without the end of a look, after which a role counts as stuck. A look's requests give up after 30 seconds."""
 
 TICK, PROBE_SECONDS = 1.0, 30.0
 """Seconds between two judgements, and between two questions for balance, store and disk."""
@@ -39,30 +38,172 @@ EMPTY_FILE = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 """The CID of the empty file: a store is asked whether it has it, and any answer will do."""
 
 
-class RotatingLog(logging.handlers.RotatingFileHandler):
-    """The file `path`, and `path.1` to `path.9` with what was before. `lost`: lines that could not be written. Raises
-    OSError if it cannot be opened; later, a disk that is full costs lines and never ends the role. Thread-safe."""
+class Cause(StrEnum):
+    """Cause for which a person is called."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
-        if path.is_fifo():
-            raise OSError(errno.EINVAL, "it is a pipe, whose writer may wait for ever")
-        super().__init__(path, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
-        self.lost = 0
-        self._clock = clock
-        self._next: dict[object, float] = {}
+    FUNDS_LOW = "funds-low"
+    CLOCK_HALF_GONE = "clock-half-gone"
+    DEADLINE_NEAR = "deadline-near"
 
-    def write(self, entry: Mapping[str, object]) -> None:
-        """Write an object; of those about progress (`what` is `step` or `transfer`) only some."""
-        if (what := entry.get("what")) in ("step", "transfer"):
-            now = self._clock()
-            if now < self._next.get(what, now):
-                return
-            self._next[what] = now + _SECONDS_BETWEEN_STEPS
-        self.handle(logging.LogRecord("tiebreak", logging.INFO, "", 0, json.dumps(entry), None, None))
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Count what is lost; the standard library would print a traceback for each line."""
-        self.lost += 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameState:
+    """A live game of this account. Times in seconds by the chain's clock; `left` is None for a referee, who has no
+    chess clock. `called`: whether the referee is asked."""
+
+    job: int
+    game: int
+    left: int | None
+    allowance: int
+    called: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """The situation of a role. None: not known now. Amounts in wei, sizes in bytes; errors are empty where there is
+    none.
+
+    `at`, `looked_at`: now and the end of the last look, in seconds of this machine's steady clock; `look_time`: the
+    latter in seconds since 1970. `state`, `stake`, `deadline`: of the last look. `due`: chain time of the next deadline
+    that is in no game, such as that of an opening or an appeal, and the seconds until then. `needed`: gas of all
+    disputes of the account, and of one at least. `reserve_missing`: bytes that were given up of those kept for records
+    of payments. `late_ranks`: the ranks that keep the others waiting, in a sentence."""
+
+    at: float
+    looked_at: float
+    look_time: float | None = None
+    state: str = "not started"
+    stake: int | None = None
+    deadline: int | None = None
+    block: int | None = None
+    block_time: int | None = None
+    chain_error: str | None = None
+    agreement: NodeAgreement = ALONE
+    games: tuple[GameState, ...] = ()
+    due: tuple[int, int] | None = None
+    balance: int | None = None
+    needed: int | None = None
+    store_error: str | None = None
+    disk_free: int | None = None
+    reserve_missing: int = 0
+    late_ranks: str = ""
+
+    @property
+    def silent(self) -> float:
+        """Seconds since the end of the last look."""
+        return self.at - self.looked_at
+
+
+def games_of(
+    jobs: dict[int, JobView], games: dict[int, GameView], account: ChecksumAddress, now: int
+) -> tuple[GameState, ...]:
+    """Return the live games in which an account is a party, or which ask it as their referee. now: the chain's time."""
+    found = []
+    for number, game in sorted(games.items()):
+        job = jobs.get(game.job)
+        if game.outcome or game.phase is Phase.OVER or job is None:
+            continue
+        side = next((side for side in Side if game.party(side) == account), None)
+        called = game.phase is Phase.REFEREE
+        if side is None and not (called and job.spec.referee == account):
+            continue
+        left = None if side is None else game.left(side, now)
+        found.append(
+            GameState(job=game.job, game=number, left=left, allowance=job.terms.clock_allowance, called=called)
+        )
+    return tuple(found)
+
+
+def due_of(deadline: int | None, games: tuple[GameState, ...], now: int) -> tuple[int, int] | None:
+    """Return `Situation.due`, unless the role's next deadline is a game's. now: the chain's time."""
+    if deadline is None:
+        return None
+    left = max(0, deadline - now)
+    return None if any(left == game.left for game in games) else (deadline, left)
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A cause in a situation. `holds`: whether it is there; None: not known, or too near the limit to tell. An alert
+    that does not hold tells that the cause is gone."""
+
+    cause: Cause
+    text: str
+    holds: bool | None
+    job: int | None = None
+    game: int | None = None
+
+
+class Alarms:
+    """The alarms of one role: from situations to the alerts that are due, one when a cause begins and one when it
+    ends."""
+
+    def __init__(self) -> None:
+        self._active: dict[tuple[Cause, int | None], Alert] = {}
+        """Raised alarms by cause and game."""
+        self._windows: dict[int, int] = {}
+        """Seconds that were left when a deadline was first seen, by the deadline: the window of an opening or an appeal
+        opens when the role can first act in it."""
+
+    @property
+    def active(self) -> Counter[Cause]:
+        """The number of active alarms by cause."""
+        return Counter(cause for cause, _ in self._active)
+
+    def judge(self, now: Situation) -> list[Alert]:
+        """Return the alerts that are due now."""
+        found = {(one.cause, one.game): one for one in self._causes(now)}
+        for key, one in self._active.items():
+            found.setdefault(key, replace(one, text="it is over", holds=False))
+        due = []
+        for key, one in found.items():
+            if one.holds is None or one.holds is (key in self._active):
+                continue
+            if one.holds:
+                self._active[key] = one
+            else:
+                del self._active[key]
+            due.append(one)
+        return due
+
+    def _causes(self, now: Situation) -> Iterator[Alert]:
+        if now.balance is not None and now.needed is not None:
+            has, needs = in_ether(now.balance), in_ether(now.needed)
+            text = f"the account has {has}, and its disputes may take {needs} of gas: send it more"
+            yield Alert(Cause.FUNDS_LOW, text, _is_low(now.balance, now.needed))
+        else:
+            yield Alert(Cause.FUNDS_LOW, "", None)
+        for game in now.games:
+            if game.left is not None:
+                text = _left(game.left, game.allowance, f"on our clock in game {game.game}")
+                is_late = 2 * game.left < game.allowance
+                yield Alert(Cause.CLOCK_HALF_GONE, text, is_late, game.job, game.game)
+        if now.due is not None:
+            at, left = now.due
+            # Several jobs take turns in having the nearest deadline.
+            self._windows = {one: whole for one, whole in self._windows.items() if one >= at}
+            whole = self._windows.setdefault(at, left)
+            text = _left(left, whole, f"for what is due ({now.state})")
+            yield Alert(Cause.DEADLINE_NEAR, text, 2 * left < whole)
+
+
+def _left(left: int, whole: int, where: str) -> str:
+    return f"{in_time(left)} of {in_time(whole)} are left {where}: see what keeps the role from moving"
+
+
+def _is_low(value: int, least: int) -> bool | None:
+    """Whether a value is below its least; None up to a quarter above, so that one that swings calls once."""
+    return True if value < least else None if 4 * value < 5 * least else False
+
+
+class Meters(Protocol):
+    """What a monitor tells to the metrics, whose library is an extra (`tiebreak.operation.metrics.Metrics`)."""
+
+    def attach(self, account: str) -> None: ...
+    def notice(self, notice: Notice) -> None: ...
+    def alert(self, cause: Cause) -> None: ...
+    def looked(self, *, reached: bool) -> None: ...
+    def show(self, now: Situation, active: Counter[Cause], lost: int) -> None: ...
 
 
 class RoleMonitor:
@@ -76,13 +217,13 @@ class RoleMonitor:
         tell: Notify = ignore,
         *,
         messenger: Messenger | None = None,
-        log: RotatingLog | None = None,
-        metrics: Metrics | None = None,
+        metrics: Meters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._role, self._tell, self._clock = role, tell, clock
-        self._messenger, self._log, self._metrics = messenger, log, metrics
+        self._messenger, self._metrics = messenger, metrics
         self._alarms = Alarms()
+        self._contradiction = ""
         self._context: RoleContext | None = None
         self._lock = threading.Lock()
         self._now = Situation(at=clock(), looked_at=clock())
@@ -98,10 +239,8 @@ class RoleMonitor:
         self._attached.set()
 
     def notice(self, notice: Notice) -> None:
-        """Show, log and count a notice."""
+        """Show and count a notice."""
         self._tell(notice)
-        if self._log is not None:
-            self._log.write(plain(notice))
         if self._metrics is not None:
             self._metrics.notice(notice)
 
@@ -131,11 +270,6 @@ class RoleMonitor:
         if isinstance(error, ChainError | StoreError):
             self.look(Look(progress=Progress(state="not started"), outage=error))
 
-    def ended(self, why: str) -> None:
-        """Call a person because the role has ended by an error. why: a sentence."""
-        # The command says it on standard error; of a role that never began there is nothing else to be told.
-        self._call(Alert(Cause.ROLE_ENDED, why.rstrip("."), True), show=self._context is not None)
-
     def _learn(self, **found: Any) -> None:
         """Take in fields of the situation."""
         with self._lock:
@@ -152,19 +286,21 @@ class RoleMonitor:
         """End, after the alerts that wait are delivered, or some seconds."""
         self._stop.set()
         self._attached.set()
-        for one in (self._messenger, self._log):
-            if one is not None:
-                one.close()
+        if self._messenger is not None:
+            self._messenger.close()
 
     def tick(self) -> list[Alert]:
         """Judge the situation now, send the alerts that are due, and return them."""
         now = self.situation()
+        if now.agreement.contradiction and not self._contradiction:
+            text = f"the nodes disagree: {now.agreement.contradiction}"
+            self.notice(Notice(role=self._role, what=What.WARNING, text=text))
+        self._contradiction = now.agreement.contradiction
         alerts = self._alarms.judge(now)
         for alert in alerts:
             self._call(alert)
         if self._metrics is not None:
-            lost = sum(one.lost for one in (self._messenger, self._log) if one is not None)
-            self._metrics.show(now, self._alarms.active, lost)
+            self._metrics.show(now, self._alarms.active, 0 if self._messenger is None else self._messenger.lost)
         return alerts
 
     def probe(self) -> None:
@@ -175,7 +311,7 @@ class RoleMonitor:
         balance = needed = disk_free = None
         store_error = ""
         with suppress(OSError):
-            disk_free = free_bytes(context.directory)
+            disk_free = shutil.disk_usage(context.directory).free
         try:
             context.store.has(EMPTY_FILE)
         except (StoreError, OSError) as error:
@@ -208,10 +344,9 @@ class RoleMonitor:
         is_ready = now.chain_error == "" and not now.store_error
         return is_ready, {"role": self._role, "chain": now.chain_error or "", "store": now.store_error or ""}
 
-    def _call(self, alert: Alert, *, show: bool = True) -> None:
-        if show:
-            text = f"{'' if alert.holds else 'resolved: '}{alert.cause.value}: {alert.text}"
-            self.notice(Notice(role=self._role, what=What.ALERT, text=text, job=alert.job, game=alert.game))
+    def _call(self, alert: Alert) -> None:
+        text = f"{'' if alert.holds else 'resolved: '}{alert.cause.value}: {alert.text}"
+        self.notice(Notice(role=self._role, what=What.ALERT, text=text, job=alert.job, game=alert.game))
         if self._metrics is not None and alert.holds:
             self._metrics.alert(alert.cause)
         if self._messenger is not None:
@@ -237,8 +372,3 @@ class RoleMonitor:
                 self.notice(Notice(role=self._role, what=What.WARNING, text=printable(text)))
                 self._stop.wait(60.0)
             self._stop.wait(seconds)
-
-
-def free_bytes(directory: Path) -> int:
-    """Return the free bytes of a directory's disk. Raises OSError."""
-    return shutil.disk_usage(directory).free

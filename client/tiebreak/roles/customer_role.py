@@ -10,11 +10,10 @@ from roundlog import training as engine
 from roundlog.storage import commit_file, partial_path, read_record, write_record
 from roundlog.training import wrong_state
 
-from tiebreak.contract.code import is_adjudicator, why_broken
+from tiebreak.contract.code import is_adjudicator
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.events import JobPosted
-from tiebreak.contract.struct_bases import PostedSpec
-from tiebreak.contract.structs import JobView, Terms
+from tiebreak.contract.structs import JobView, PostedSpec, Terms
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import step_seconds
@@ -46,8 +45,6 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
         raise engine.JobError(
             f"the adjudicator {adjudicator} of this contract is not this version's: deploy a contract"
         )
-    if (broken := why_broken("Adjudicator", context.contract.node.chain_id, adjudicator)) is not None:
-        raise engine.JobError(f"the adjudicator {adjudicator} is known to be broken ({broken}): use a newer release")
     spec = PostedSpec(job.spec, referee, adjudicator)
     cid = context.store.add_directory(job_dir)
     _tell(context, What.PUBLISHED, f"published the job as {cid}")

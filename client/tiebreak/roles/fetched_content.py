@@ -19,8 +19,7 @@ from roundlog.spec import SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training import kept_bytes, log_header, log_path, most_job_bytes, most_state_bytes
 
-from tiebreak.contract.code import why_broken
-from tiebreak.contract.struct_bases import PostedSpec
+from tiebreak.contract.structs import PostedSpec
 from tiebreak.segment_audits.stored_jobs import fetch_named, job_plan, log_plan
 from tiebreak.store.staging import require_space, set_back, size_of
 from tiebreak.store.store_errors import (
@@ -97,8 +96,6 @@ def require_decidable(context: RoleContext, posted: JobView) -> None:
         raise Refused(
             f"the posted adjudicator {adjudicator} is not this version's, so that nobody knows what it would compute"
         )
-    if (why := why_broken("Adjudicator", context.contract.node.chain_id, adjudicator)) is not None:
-        raise Refused(f"the posted adjudicator {adjudicator} is known to be broken ({why})")
 
 
 def fetch_job(

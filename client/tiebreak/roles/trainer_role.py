@@ -11,8 +11,7 @@ from dataclasses import replace
 from roundlog.execution import StoppedError
 
 from tiebreak.contract.enums import JobStatus, Phase, Side
-from tiebreak.contract.struct_bases import ANYONE
-from tiebreak.contract.structs import JobView
+from tiebreak.contract.structs import ANYONE, JobView
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees

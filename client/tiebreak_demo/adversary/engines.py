@@ -17,37 +17,31 @@ from roundlog.adjudication import (
     IntegerSum,
     RunningResult,
     in_float32,
-    running_results,
-    segments,
     wrap,
 )
 from roundlog.adjudication import binary32 as ieee
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import RunningResults
 from roundlog.execution import CPU, Batches, BatchSource, Executor, StepExecutor
-from roundlog.program import DType
 from roundlog.training import Execution, Job, Run, StepEvent, TrainingResult, checkpoint_path
 from tiebreak.contract.enums import Side
 from tiebreak.game.moves import Output, Place, Tree
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees, Engine
 
-from tiebreak_demo.adversary.chains import LyingChain, OpenedChunks
-
 _ONE = 0x3F800000
 """The FP32 number 1."""
 
 
-def lying_trees(trees: DisputeTrees, side: Side, chain: LyingChain | None = None) -> DisputeTrees:
+def lying_trees(trees: DisputeTrees, side: Side) -> DisputeTrees:
     """Return trees with bent running results. If a lie is the sum of many terms, the running results are shifted from
-    the middle on, so that a trainer's end at its claim and a challenger's at a wrong value; or they are those of a
-    chain, if they end so."""
-    return cast(DisputeTrees, _LyingTrees(trees, side, chain))
+    the middle on, so that a trainer's end at its claim and a challenger's at a wrong value."""
+    return cast(DisputeTrees, _LyingTrees(trees, side))
 
 
 class _LyingTrees:
-    def __init__(self, honest: DisputeTrees, side: Side, chain: LyingChain | None) -> None:
-        self._honest, self._side, self._chain = honest, side, chain
+    def __init__(self, honest: DisputeTrees, side: Side) -> None:
+        self._honest, self._side = honest, side
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._honest, name)
@@ -61,12 +55,12 @@ class _LyingTrees:
     def _bent(self, place: Place, tree: Tree | None) -> Tree | None:
         if tree is None or len(place) < 3:
             return tree
-        return cast(Output, _LyingOutput(cast(Output, tree), self._side, self._chain))
+        return cast(Output, _LyingOutput(cast(Output, tree), self._side))
 
 
 class _LyingOutput:
-    def __init__(self, honest: Output, side: Side, chain: LyingChain | None) -> None:
-        self._honest, self._side, self._chain = honest, side, chain
+    def __init__(self, honest: Output, side: Side) -> None:
+        self._honest, self._side = honest, side
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._honest, name)
@@ -79,9 +73,6 @@ class _LyingOutput:
         lie: RunningResult | None = None
         off = 0
         if isinstance(last, GroupChain):
-            own = self._chained(element)
-            if own and (_end(own[-1], dtype) == claimed) == is_trainer:
-                return RunningResults(own)
             lie = _chain(last, wanted)
         elif isinstance(last, ExactSum) and (last.special or not ieee.is_finite(wanted)):
             wanted = claimed if is_trainer else _ONE if claimed != _ONE else ieee.NAN
@@ -93,22 +84,6 @@ class _LyingOutput:
         middle = len(found.partials) // 2
         bent = [_moved(partial, off) if lie is None else lie for partial in found.partials[middle:]]
         return RunningResults([*found.partials[:middle], *bent])
-
-    def _chained(self, element: int) -> list[RunningResult]:
-        """Return the running results of the chain; none without a chain."""
-        descriptor = self._honest.descriptor
-        if self._chain is None:
-            return []
-        count = len(segments(descriptor))
-        opened = [one for segment in range(count) for one in self._honest.segment(element, segment).openings]
-        return running_results(descriptor, element, OpenedChunks(opened), self._chain)
-
-
-def _end(partial: RunningResult, dtype: DType) -> int | None:
-    """Return the element in which the last running result of a chain ends, as the pattern of its number in FP32."""
-    format = dtype.number_format()
-    assert isinstance(partial, GroupChain) and format is not None
-    return GroupChain.finish(partial, format)
 
 
 def _whole(kind: ExactSum | IntegerSum, bits: int) -> int:
@@ -173,13 +148,12 @@ def execution_of(
 
 @dataclass(frozen=True, kw_only=True)
 class LyingEngine(Engine):
-    """An engine whose dispute trees defend lies inside of sums, for one side of a game. chain: as of `lying_trees`."""
+    """An engine whose dispute trees defend lies inside of sums, for one side of a game."""
 
     side: Side
-    chain: LyingChain | None = None
 
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
-        return lying_trees(super().trees(job, run_dir, state_roots), self.side, self.chain)
+        return lying_trees(super().trees(job, run_dir, state_roots), self.side)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,12 +174,10 @@ class CopyingEngine(Engine):
         )
 
 
-def lying(
-    context: RoleContext, execution: MakeExecution, side: Side | None = None, chain: LyingChain | None = None
-) -> RoleContext:
+def lying(context: RoleContext, execution: MakeExecution, side: Side | None = None) -> RoleContext:
     """Return the context of a party with another execution. side: the side on which it defends lies inside of sums,
-    too; None: on neither. chain: as of `lying_trees`."""
+    too; None: on neither."""
     engine = replace(context.engine, options=replace(context.engine.options, execution=execution))
     if side is not None:
-        engine = LyingEngine(options=engine.options, cache_bytes=engine.cache_bytes, side=side, chain=chain)
+        engine = LyingEngine(options=engine.options, cache_bytes=engine.cache_bytes, side=side)
     return replace(context, engine=engine)

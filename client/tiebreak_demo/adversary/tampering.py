@@ -6,17 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from roundlog.arithmetic import right_float_mode
 from roundlog.commitments import canonical
 from roundlog.execution import CheckedProgram, Executor, RunningStep, StepExecutor, StepResult
 from roundlog.kernels import own_threads
-from roundlog.log import Decision, Entries
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import StepInputs
 from roundlog.program import Program
-from roundlog.rounding import Recorder, Rounding
+from roundlog.rounding import Rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +23,7 @@ class Lie:
     operator `operator` is flipped. A bool is negated.
 
     claimed: the bits of the wrong number, in place of a flipped bit. only_stored: the operator is a store, and only the
-    next state has the wrong number, while the outputs of the step are right. logged: the element is in the trainer's
-    log, whose decision is changed to fit the lie."""
+    next state has the wrong number, while the outputs of the step are right."""
 
     step: int
     operator: int
@@ -34,7 +31,6 @@ class Lie:
     bit: int = 0
     claimed: int | None = None
     only_stored: bool = False
-    logged: bool = False
 
 
 class BentExecutor:
@@ -97,9 +93,8 @@ def _tell(lie: Lie, running: RunningStep, *, is_store: bool) -> None:
     if lie.claimed is None:
         wrong[lie.element] = turned(wrong[lie.element], lie.bit)
     else:
-        wrong[lie.element] = _of_bits(lie.claimed, wrong.dtype)
-    if lie.logged and isinstance(running.rounding, Recorder):
-        _turn(running.rounding.entries[lie.operator], lie.element)
+        bits = bytearray(lie.claimed.to_bytes(wrong.itemsize, "little"))
+        wrong[lie.element] = torch.frombuffer(bits, dtype=wrong.dtype)[0]
     if is_store:
         running.states[-1] = wrong.reshape(right.shape)
     if not lie.only_stored:
@@ -112,15 +107,3 @@ def turned(value: torch.Tensor, bit: int) -> torch.Tensor:
         return ~value
     words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[value.dtype.itemsize]
     return (value.contiguous().view(words) ^ (1 << bit)).view(value.dtype)
-
-
-def _of_bits(bits: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor of one element with these bits."""
-    return torch.frombuffer(bytearray(bits.to_bytes(dtype.itemsize, "little")), dtype=dtype)[0]
-
-
-def _turn(entries: Entries, element: int) -> None:
-    """Swap up and down in the decision of an element."""
-    place = int(np.searchsorted(entries.indices, element))
-    assert entries.indices[place] == element and entries.decisions[place] != Decision.VALUE
-    entries.decisions[place] = Decision.UP + Decision.DOWN - entries.decisions[place]

@@ -340,8 +340,8 @@ def control_flow(error: BaseException) -> str:
     if takes and not _DECIDES.search(text):
         return (
             f"the step turns a tensor that it computes into numbers of Python{at}: remove this if it only prints or "
-            "logs (.item() in print or in an f-string may stay; every loss stands in the run's history.jsonl, which "
-            "`tiebreak plot` shows), or compute with the tensor itself"
+            "logs (.item() in print or in an f-string may stay; every loss stands in the run's history.jsonl), or "
+            "compute with the tensor itself"
         )
     hint = "decide by torch.where"
     if _IS_FINITE.search(text):

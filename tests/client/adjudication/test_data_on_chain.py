@@ -18,8 +18,7 @@ from roundlog.program import Program
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
-from tiebreak.contract.struct_bases import ANYONE
-from tiebreak.contract.structs import ChunkOpening
+from tiebreak.contract.structs import ANYONE, ChunkOpening
 from tiebreak.game.moves import Output, opening_arguments
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.segment_audits.stored_jobs import fetch_without_data, read_elsewhere

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,42 +107,6 @@ def test_a_checkpoint_that_was_mended_is_published_again(run: Run, world: World,
     assert found["agrees"] is True and found["unusable_states"] == []
 
 
-def test_a_run_under_way_is_followed_to_its_end(run: Run, world: World, tmp_path: Path) -> None:
-    job, directory = Job.read(world.job), tmp_path / "run"
-    directory.mkdir()
-    began = threading.Event()
-
-    def train() -> None:
-        began.wait(60)
-        Trainer(job, directory).run()
-
-    trainer = threading.Thread(target=train)
-    trainer.start()
-    threading.Timer(0.3, began.set).start()
-    shown = run(
-        "audit", world.job, "--run", tmp_path / "audit", "--claim", directory, "--workers", 1, "--follow", "--json"
-    )
-    trainer.join()
-    found = told(shown)
-    assert shown.exit_code == 0 and found["agrees"] is True and found["has_final_state"] is True
-    assert found["checkpoint_root"] == "0x" + world.root.hex()
-
-
-@pytest.mark.parametrize("harm", ["another job", "a bent root"])
-def test_following_a_damaged_record_or_another_jobs_run_accuses_nobody(
-    harm: str, run: Run, world: World, tmp_path: Path
-) -> None:
-    job, followed = world.job, tmp_path / "followed"
-    shutil.copytree(world.honest, followed)
-    if harm == "another job":
-        job = tmp_path / "job"
-        Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2, seed=9)).write(job)
-    else:
-        (followed / "roots").write_bytes((followed / "roots").read_bytes()[:-1] + b"?")
-    words = ("audit", job, "--run", tmp_path / "audit", "--claim", followed, "--workers", 2, "--follow")
-    refused(run(*words), str(followed / "roots"), "name the run of this job, or have it carried on")
-
-
 def audit(run: Run, world: World, tmp_path: Path, *words: object) -> Any:
     return run("audit", world.job, "--run", tmp_path / "audit", *words)
 
@@ -155,8 +118,6 @@ def test_command_lines_that_contradict_themselves_are_refused(run: Run, world: W
         ((*claim, "--repeat-share", 0.1), ("--repeat-share", "--workers")),
         ((*claim, "--workers", 2, "--share", 0), ("share of 0",)),
         ((*claim, "--workers", 2, "--log", world.honest / "log"), ("no log", "--workers")),
-        ((*claim, "--follow"), ("--workers",)),
-        ((*claim, "--workers", 2, "--follow", "--share", 0.5), ("--follow", "--share")),
         (("--workers", 2), ("--claim",)),
         (("--claim", "0x" + "55" * 32, "--workers", 2), ("a root alone",)),
         (("--claim", tmp_path / "nowhere", "--workers", 2), ("neither a run directory nor the content address",)),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import signal
 import stat
 import subprocess
@@ -97,32 +95,6 @@ def test_the_state_of_the_contract_is_shown(run: Run, chain: Chain) -> None:
     found = json.loads(run(*words, env=chain.environment()).stdout)
     assert found["contract"] == chain.game.address and found["jobs"] == chain.game.job_count()
     assert found["balance_wei"] == str(10_000 * 10**18) and found["credit_wei"] == "0"
-
-
-@pytest.mark.slow
-def test_the_state_is_watched_on_a_terminal_until_ctrl_c(chain: Chain) -> None:
-    """In a process of its own, behind a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "tiebreak.cli.app", "status", "--watch", "--account", REFEREE]
-    env = dict(os.environ) | chain.environment() | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
-    os.close(theirs)
-    try:
-        said = b""
-        while b"balance" not in said:
-            said += os.read(ours, 4096)
-        assert REFEREE.encode() in said and b"Traceback" not in said
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # the terminal's other end is closed
-            while more := os.read(ours, 4096):
-                said += more
-        assert process.wait(20) == 0
-        assert b"Traceback" not in said and b"Error" not in said
-        assert b"\x1b[?1049l" in said, "the screen that was there before is back"
-    finally:
-        process.kill()
-        os.close(ours)
 
 
 def test_a_chain_that_does_not_answer_is_named(run: Run, chain: Chain) -> None:

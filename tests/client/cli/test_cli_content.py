@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from tiebreak.cli import output
-from tiebreak.cli.notice_printer import NoticePrinter
+from tiebreak.cli.role_process import NoticePrinter
 from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
 from tiebreak.store import Transfer, open_store
 from tiebreak.transactions.keys import devnet_account

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiebreak.diagnosis import probe_process
+from tiebreak import machine_probe
 
 from tests.client.cli.cli_world import Chain, Run
 from tests.client.http_stand_in import Request, serving
@@ -37,7 +37,7 @@ def check_machine(device):
 
 roundlog.arithmetic.check_machine = check_machine
 support.has_kernels = lambda device: False
-from tiebreak.diagnosis.machine_probe import main
+from tiebreak.machine_probe import main
 main()
 """
 
@@ -45,13 +45,13 @@ main()
 def replay(monkeypatch: pytest.MonkeyPatch, *facts: object) -> None:
     """Have the process print these, and no more."""
     lines = "\n".join(map(json.dumps, facts))
-    monkeypatch.setattr(probe_process, "COMMAND", (sys.executable, "-c", f"print({lines!r})"))
+    monkeypatch.setattr(machine_probe, "COMMAND", (sys.executable, "-c", f"print({lines!r})"))
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the process of this machine would print, without loading PyTorch a second time."""
-    from tiebreak.diagnosis.machine_probe import device_facts, torch_facts
+    from tiebreak.machine_probe import device_facts, torch_facts
 
     replay(monkeypatch, torch_facts(), *device_facts())
 
@@ -87,7 +87,7 @@ def test_this_machine_is_as_it_should_be(run: Run, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_pretend_card_is_described_and_a_wrong_one_is_found_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_process, "COMMAND", (sys.executable, "-P", "-c", CARD))
+    monkeypatch.setattr(machine_probe, "COMMAND", (sys.executable, "-P", "-c", CARD))
     found = printed(run, code=3)
     right, wrong = found["devices"][1:]
     assert (right["name"], right["capability"], right["passes"]) == ("NVIDIA H100 80GB HBM3", "9.0", True)
@@ -115,12 +115,12 @@ def test_the_machine_is_described_where_pytorch_crashes_or_hangs(run: Run, monke
         ("raise ImportError('libcudart.so.12: cannot open shared object file')", "libcudart.so.12"),
         ("pass", "it has ended without an answer"),
     ):
-        monkeypatch.setattr(probe_process, "COMMAND", (sys.executable, "-c", code))
+        monkeypatch.setattr(machine_probe, "COMMAND", (sys.executable, "-c", code))
         found = printed(run, code=3)
         assert found["torch"] is None and found["machine"]["processor"]
         assert said in found["problems"][0]["sentence"] and "new environment" in found["problems"][0]["sentence"]
     monkeypatch.setattr(doctor, "SECONDS_OF_PYTORCH", 0.5)
-    monkeypatch.setattr(probe_process, "COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
+    monkeypatch.setattr(machine_probe, "COMMAND", (sys.executable, "-c", "import time; time.sleep(600)"))
     started = time.monotonic()
     result = run("doctor")
     assert result.exit_code == 3 and time.monotonic() - started < 20
@@ -130,8 +130,8 @@ def test_the_machine_is_described_where_pytorch_crashes_or_hangs(run: Run, monke
 def test_what_needs_no_pytorch_is_shown_before_it_is_loaded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command itself never loads it."""
     code = (
-        "import sys; from tiebreak.diagnosis import probe_process\n"
-        "probe_process.COMMAND = (sys.executable, '-c', 'pass')\n"
+        "import sys; from tiebreak import machine_probe\n"
+        "machine_probe.COMMAND = (sys.executable, '-c', 'pass')\n"
         "from tiebreak.cli.app import app\n"
         "sys.argv = ['tiebreak', 'doctor']\n"
         "try: app()\n"

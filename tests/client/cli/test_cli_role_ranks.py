@@ -150,18 +150,14 @@ def test_a_trainer_that_is_stopped_says_so_and_its_helper_names_it(
 def test_a_helper_that_cannot_compute_is_named_before_anything_is_done(
     chain: Chain, job: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a person is called once, by rank 0: a game may wait for it."""
     changed = [ALONE[0], "-c", f"{BROKEN}\nfrom tiebreak.cli.app import main\nmain()"]
-    words = [*role("trainer", job, tmp_path), "--notify", f"tee -a {tmp_path / 'alerts'}"]
-    processes = start(monkeypatch, chain, 1, words, [ALONE, changed])
+    processes = start(monkeypatch, chain, 1, role("trainer", job, tmp_path), [ALONE, changed])
     for code, out, err in ended(processes):
         assert (code, out) == (1, ""), err
         message = json.loads(err.splitlines()[-1])["error"]["message"]
         assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
         assert "cannot take part: this process flushes subnormal numbers to zero" in message
     assert not (tmp_path / "trainer").exists()
-    alert = (tmp_path / "alerts").read_text()
-    assert alert.count("role-ended") == 1 and f"rank 1 (process {processes[1].pid} on " in alert
 
 
 def test_what_takes_one_process_refuses_to_be_several(run: Run, tmp_path: Path) -> None:

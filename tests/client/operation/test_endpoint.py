@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.operation.alarms import Cause, GameState, Situation
-from tiebreak.operation.metrics import CONTENT_TYPE, Endpoint, Metrics
+from tiebreak.operation.metrics import Endpoint, Metrics
+from tiebreak.operation.monitor import Cause, GameState, Situation
 from tiebreak.roles.notices import Notice, What
 from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.transport import NodeAgreement
@@ -112,7 +112,7 @@ def test_metrics_are_what_the_role_told(metrics: Metrics) -> None:
 @pytest.fixture
 def endpoint(metrics: Metrics) -> Iterator[Endpoint]:
     paths = {"/health": lambda: (True, {"state": "waits"}), "/ready": lambda: (False, {"chain": "away"})}
-    made = Endpoint(0, lambda: (CONTENT_TYPE, metrics.text()), paths)
+    made = Endpoint(0, metrics.text, paths)
     yield made
     made.close()
 

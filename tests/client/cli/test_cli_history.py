@@ -1,13 +1,10 @@
-"""`tiebreak plot`, and the history that `train` and `audit` leave and speak of."""
+"""The history that `train` and `audit` leave and speak of."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import struct
-import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from roundlog.storage import save_tensors
@@ -15,10 +12,6 @@ from roundlog.training.job import Job
 from roundlog.training.run_files import HISTORY_FILE, read_history
 
 from tests.client.cli.cli_world import Run, Trained, refused
-
-DRAWN = pytest.mark.skipif(
-    __import__("importlib.util").util.find_spec("matplotlib") is None, reason="needs matplotlib: the extra `plot`"
-)
 
 
 @pytest.fixture
@@ -28,13 +21,6 @@ def rows(trained: Trained, tmp_path: Path) -> Path:
     path = tmp_path / "rows.safetensors"
     save_tensors(path, {name: field[:40].clone() for name, field in job.dataset.items()})
     return path
-
-
-def text_of(picture: Path) -> str:
-    """The text of an SVG's comments: matplotlib names every text there that it draws as shapes."""
-    parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
-    root = ElementTree.parse(picture, parser).getroot()
-    return "\n".join((one.text or "").strip() for one in root.iter() if one.tag is ElementTree.Comment)
 
 
 def test_a_training_with_validation_comes_to_the_same_root(
@@ -89,47 +75,3 @@ def test_a_history_that_cannot_be_written_is_spoken_of(run: Run, trained: Traine
     shown = run(*words)
     assert shown.exit_code == 0 and "INCOMPLETE" in shown.stdout and "the run itself is whole" in shown.stdout
     assert "0x" + trained.root.hex() in shown.stdout
-
-
-@DRAWN
-def test_runs_are_drawn_with_validation_and_a_column(run: Run, trained: Trained, rows: Path, tmp_path: Path) -> None:
-    odd = tmp_path / "_odd $x$ [red]"
-    assert run("train", trained.job, "--run", odd, "--validate", rows).exit_code == 0
-    picture = tmp_path / "loss.svg"
-    words = ("plot", trained.run, odd, "--out", picture, "--column", "0/lr", "--json")
-    found = json.loads(run(*words).stdout)
-    assert found["runs"] == {str(trained.run): 4, str(odd): 7}
-    said = text_of(picture)
-    for part in ("step", "loss", "0/lr", "_odd", "$x$", "validation"):
-        assert part in said, part
-    before = picture.read_bytes()
-    run(*words)
-    assert picture.read_bytes() == before, "the same histories make the same picture"
-    for name, more in (("loss.png", ()), ("log.png", ("--log-scale",))):
-        png = tmp_path / name
-        assert "Drew 4 steps of 1 run" in run("plot", trained.run, "--out", png, *more).stdout
-        data = png.read_bytes()
-        width, height = struct.unpack(">II", data[16:24])
-        assert data.startswith(b"\x89PNG") and (width, height) == (1200, 720)
-
-
-def test_what_cannot_be_drawn_is_refused_in_one_sentence(run: Run, trained: Trained, tmp_path: Path) -> None:
-    out = ("--out", tmp_path / "x.png")
-    refused(run("plot", trained.run, "--out", tmp_path / "x.pdf"), "neither a PNG nor an SVG", code=2)
-    refused(run("plot", trained.run, trained.run, *out), "named twice", code=2)
-    refused(run("plot", tmp_path / "no", *out), "there is no run directory")
-    refused(run("plot", trained.job, *out), "has no history", "name the directory of a run")
-    refused(run("plot", trained.run, *out, "--column", "lr"), "no history has a column 'lr'", "0/lr")
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / HISTORY_FILE).write_text("")
-    refused(run("plot", tmp_path / "r", *out), "has no step yet")
-    (tmp_path / "r" / HISTORY_FILE).write_text("[]\n")
-    refused(run("plot", tmp_path / "r", *out), HISTORY_FILE, "line 1")
-    assert not (tmp_path / "x.png").exists()
-
-
-def test_a_missing_matplotlib_is_named_with_the_command(
-    run: Run, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    refused(run("plot", trained.run, "--out", tmp_path / "x.png"), "pip install 'tiebreak[plot]'")
