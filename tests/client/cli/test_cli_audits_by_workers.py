@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,27 +107,6 @@ def test_a_checkpoint_that_was_mended_is_published_again(run: Run, world: World,
     assert found["agrees"] is True and found["unusable_states"] == []
 
 
-def test_a_run_under_way_is_followed_to_its_end(run: Run, world: World, tmp_path: Path) -> None:
-    job, directory = Job.read(world.job), tmp_path / "run"
-    directory.mkdir()
-    began = threading.Event()
-
-    def train() -> None:
-        began.wait(60)
-        Trainer(job, directory).run()
-
-    trainer = threading.Thread(target=train)
-    trainer.start()
-    threading.Timer(0.3, began.set).start()
-    shown = run(
-        "audit", world.job, "--run", tmp_path / "audit", "--claim", directory, "--workers", 1, "--follow", "--json"
-    )
-    trainer.join()
-    found = told(shown)
-    assert shown.exit_code == 0 and found["agrees"] is True and found["has_final_state"] is True
-    assert found["checkpoint_root"] == "0x" + world.root.hex()
-
-
 @pytest.mark.parametrize("harm", ["another job", "a bent root"])
 def test_following_a_damaged_record_or_another_jobs_run_accuses_nobody(
     harm: str, run: Run, world: World, tmp_path: Path
@@ -183,11 +161,6 @@ def test_claims_without_what_workers_need_are_refused(run: Run, world: World, tm
     refused(audit(run, world, tmp_path, "--claim", short, "--workers", 2), "has 1 of 6 checkpoints")
 
 
-def test_a_cluster_that_is_not_there_is_refused_in_a_sentence(
-    run: Run, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    shown = audit(run, world, tmp_path, "--claim", world.honest, "--cluster", "ray://127.0.0.1:1")
-    refused(shown, "Ray", "tiebreak[cluster]")
+def test_what_is_not_kept_cannot_be_published(run: Run, world: World, tmp_path: Path) -> None:
+    words = ("train", world.job, "--run", tmp_path / "run", "--publish-every", 3, "--keep-every", 2)
+    refused(run(*words), "--publish-every 3", "--keep-every 2", "multiple", code=2)

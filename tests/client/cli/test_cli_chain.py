@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import signal
 import stat
 import subprocess
@@ -99,32 +97,6 @@ def test_the_state_of_the_contract_is_shown(run: Run, chain: Chain) -> None:
     assert found["balance_wei"] == str(10_000 * 10**18) and found["credit_wei"] == "0"
 
 
-@pytest.mark.slow
-def test_the_state_is_watched_on_a_terminal_until_ctrl_c(chain: Chain) -> None:
-    """In a process of its own, behind a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "tiebreak.cli.app", "status", "--watch", "--account", REFEREE]
-    env = dict(os.environ) | chain.environment() | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
-    os.close(theirs)
-    try:
-        said = b""
-        while b"balance" not in said:
-            said += os.read(ours, 4096)
-        assert REFEREE.encode() in said and b"Traceback" not in said
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        with contextlib.suppress(OSError):  # the terminal's other end is closed
-            while more := os.read(ours, 4096):
-                said += more
-        assert process.wait(20) == 0
-        assert b"Traceback" not in said and b"Error" not in said
-        assert b"\x1b[?1049l" in said, "the screen that was there before is back"
-    finally:
-        process.kill()
-        os.close(ours)
-
-
 def test_a_chain_that_does_not_answer_is_named(run: Run, chain: Chain) -> None:
     away = chain.environment(0) | {"TIEBREAK_CHAIN": "http://127.0.0.1:1"}
     for words in (("status",), ("job", "list"), ("withdraw",)):
@@ -175,36 +147,6 @@ def test_a_missing_key_is_asked_for(run: Run, chain: Chain, trained: Trained, st
     posted = ("job", "create", trained.job, *REFEREE_ARGUMENTS, *store)
     for words in (("withdraw",), ("trainer", "run", "--job", 1), posted):
         refused(run(*words, env=chain.environment()), "no account is given", "TIEBREAK_PRIVATE_KEY")
-
-
-def test_a_malformed_key_is_refused_without_showing_it(run: Run, chain: Chain) -> None:
-    secret = "not-a-key-but-still-a-secret"
-    sentence = refused(
-        run("withdraw", env=chain.environment() | {"TIEBREAK_PRIVATE_KEY": secret}), "TIEBREAK_PRIVATE_KEY"
-    )
-    assert secret not in sentence
-
-
-@pytest.mark.slow
-def test_keystores_are_opened_by_password_from_a_prompt_or_the_environment(
-    run: Run, chain: Chain, tmp_path: Path
-) -> None:
-    path = tmp_path / "key.json"
-    create_keystore(path, "open sesame", devnet_account(6))
-    owes = f"owes nothing to {devnet_account(6).address}"
-    words, env = ("withdraw", "--keystore", path), chain.environment()
-    refused(run(*words, env=env | {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}), owes)
-    refused(run(*words, env=env | {"TIEBREAK_KEYSTORE_PASSWORD": "open barley"}), "password does not open", str(path))
-    asked = run(*words, env=env, stdin="open sesame\n")
-    assert asked.exit_code == 1 and owes in asked.stderr
-    assert "Password of" in asked.stderr and "open sesame" not in asked.output
-    path.chmod(path.stat().st_mode | stat.S_IRGRP)
-    env |= {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}
-    refused(run(*words, env=env), str(path), "chmod 600")
-    refused(run("withdraw", "--keystore", tmp_path / "none", env=env), str(tmp_path / "none"), "check the path")
-    path.chmod(0o600)
-    path.write_text("{}")
-    refused(run(*words, env=env), "is not a keystore")
 
 
 def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path) -> None:
@@ -278,9 +220,3 @@ def test_who_bonds_names_a_job_or_the_referees_they_trust(run: Run, chain: Chain
         "may name itself",
         code=2,
     )
-
-
-def test_a_taken_port_is_named(run: Run, chain: Chain) -> None:
-    port = chain.url.rsplit(":", 1)[1]
-    refused(run("devnet", "--kind", "embedded", "--port", port), f"port {port} is taken")
-    refused(run("devnet", "--kind", "gold"), "use auto, anvil or embedded")

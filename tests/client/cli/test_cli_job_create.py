@@ -91,15 +91,6 @@ def test_a_function_of_a_file_becomes_a_job(run: Run, file: Path, tmp_path: Path
     assert shown.exit_code == 0 and "0x" + job.spec.run_id.hex() in shown.stdout
 
 
-def test_the_rates_and_the_stages_of_a_job_are_told(run: Run, file: Path, tmp_path: Path) -> None:
-    result = run("job", "create", f"{file}:scheduled", "--out", tmp_path / "job")
-    said = " ".join(result.stdout.split())
-    assert "0.1 at first, 0.1 at most, 0.0001 at last; a scheduler steps once a step" in said
-    assert "4 a step, in the seed's own order" in said
-    plain = json.loads(run("job", "show", tmp_path / "job", "--json").stdout)
-    assert plain["learning_rates"]["0/lr"]["last"] == pytest.approx(1e-4)
-
-
 def test_a_task_is_checked_without_the_comparison(
     run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,11 +176,6 @@ def test_what_is_wrong_with_a_task_is_said_in_one_sentence(
     assert not (tmp_path / "job").exists()
 
 
-def test_a_job_is_never_written_over_something(run: Run, file: Path, tmp_path: Path) -> None:
-    refused(run("job", "create", f"{file}:line", "--out", tmp_path), f"{tmp_path} is not an empty directory")
-    refused(run("job", "create", f"{file}:line"), "name one with --out")
-
-
 def test_a_job_that_fits_no_allowed_memory_is_not_written(run: Run, file: Path, tmp_path: Path) -> None:
     """What counts is the least that any party needs, who may cut batches into single samples."""
     words = ("job", "create", f"{file}:line", "--set", "steps=6")
@@ -215,13 +201,6 @@ def test_terms_without_a_reward_and_a_reward_without_a_referee_are_refused(
     refused(run(*words, "--trainer-bond", "1ether"), "no --reward")
     refused(run(*words, "--reward", "1ether"), "--referee")
     assert not (tmp_path / "job").exists()
-
-
-@pytest.mark.parametrize("amount", ["1", "1.5wei"])
-def test_amounts_without_a_clear_meaning_are_a_matter_of_usage(run: Run, tmp_path: Path, amount: str) -> None:
-    result = run("job", "create", "digits", "--out", tmp_path / "job", f"--reward={amount}")
-    assert result.exit_code == 2
-    assert "is not an amount" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_policy_and_bits_are_part_of_the_job_and_its_audits(run: Run, file: Path, tmp_path: Path) -> None:

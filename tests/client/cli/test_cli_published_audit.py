@@ -130,18 +130,6 @@ def test_a_share_says_in_words_what_it_showed_and_how_surely(run: Run, published
     assert sum(stop - first for first, stop in audit.right) == 2
 
 
-def test_a_result_that_is_handed_on_can_be_audited_and_verified_again(
-    run: Run, published: Published, machine: Path
-) -> None:
-    first = told(run("audit", published.log, "--share", 0.3, "--store", published.store, "--json"))["result"]
-    again = told(run("audit", first, "--share", "all", "--store", published.store, "--json"))
-    assert again["agrees"] is True and again["claim_address"] == published.log and again["result"] != first
-    address = FolderStore(published.store).add_file(machine / first)
-    assert told(run("audit", address, "--store", published.store, "--json"))["agrees"] is True
-    assert run("job", "fetch", published.job, "--out", "job", "--store", published.store).exit_code == 0
-    assert run("verify", first, "--job", "job", "--dir", "work", "--json").exit_code == 0
-
-
 def test_a_result_whose_roots_are_not_those_of_its_log_is_refused(
     run: Run, published: Published, machine: Path, tmp_path: Path
 ) -> None:
@@ -226,33 +214,6 @@ def test_without_a_store_one_sentence_says_what_is_missing_and_none_is_made(
     refused(run(*words, "taken.json"), "never replaced")
     refused(run(*words, "absent/result.json"), "--result")
     assert left(machine) == ["here/taken.json"]
-
-
-def test_a_store_that_goes_away_in_between_ends_the_audit_and_leaves_nothing(
-    run: Run, published: Published, machine: Path
-) -> None:
-    give, given = giving_blocks(FolderStore(published.store)), 0
-
-    def answer(request: Request) -> None:
-        nonlocal given
-        given += 1
-        if given > 12:
-            request.send(404)
-        else:
-            give(request)
-
-    with serving(answer) as url:
-        shown = run("audit", published.log, "--share", 1, "--store", f"gateway+{url}")
-    assert shown.exit_code == 1 and "Error: " in shown.stderr and "Traceback" not in shown.output
-    assert given > 12 and left(machine) == []
-
-
-def test_more_temporary_files_than_are_allowed_end_the_audit(run: Run, published: Published, machine: Path) -> None:
-    words = ("audit", published.log, "--share", 1, "--store", published.store, "--max-size")
-    refused(run(*words, "0.001MB"), "1000")
-    # The job fits, and the blocks of its data do not.
-    refused(run(*words, "0.03MB"), "the temporary files take", "raise --max-size")
-    assert left(machine) == []
 
 
 def test_a_signal_ends_the_audit_and_leaves_nothing(published: Published, machine: Path) -> None:
