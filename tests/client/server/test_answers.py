@@ -178,18 +178,6 @@ def settle(served: Served) -> None:
         time.sleep(0.02)
 
 
-def test_a_client_that_goes_away_frees_its_row_and_has_no_receipt(served: Served, monkeypatch: Any) -> None:
-    answers, step = len(list((served.folder / "answers").iterdir())), served.service._batch._step
-    # However busy the machine is, no text ends before its client is known to be gone.
-    monkeypatch.setattr(served.service._batch, "_step", lambda: (time.sleep(0.1), step()))
-    for one in [begun(served, 80) for _ in range(2 * ROWS)]:
-        one.close()
-    settle(served)
-    assert len(list((served.folder / "answers").iterdir())) == answers
-    asked = text_of(served)
-    receipt_of(served, asked, asked.plain["id"])
-
-
 def test_more_than_may_wait_are_told_to_come_back(served: Served) -> None:
     clients = [begun(served, 80) for _ in range(ROWS + MAX_WAITING)]
     try:
