@@ -96,25 +96,6 @@ def test_a_replay_that_failed_says_why(
     assert f"The replay of the next level has failed: {trouble}" in text(client, f"/games/{game}")
 
 
-@pytest.mark.slow
-def test_accounts_are_told_by_role_with_what_they_have_at_stake(cast: Cast, site: Site, client: TestClient) -> None:
-    first, second = cast.post(), cast.post(AUDITED)
-    cast.commit(first, WRONG)
-    cast.dispute(first, WRONG, RIGHT)
-    cast.commit(second, RIGHT)
-    attest(cast.referee, second)
-    seen(site)
-    page = site.accounts(site.head_monitor.snapshot())["page"]
-    by_role = {role: one for one in page.accounts for role in one.roles}
-    assert by_role["trainer"].bonds == TERMS.trainer_bond and by_role["trainer"].roles["trainer"] == 2
-    assert by_role["challenger"].bonds == 0
-    assert by_role["challenger"].credit == cast.customer.credit_of(by_role["challenger"].address) > 0
-    assert by_role["auditor"].bonds == AUDITED.attestation_bond
-    assert by_role["customer"].escrowed == TERMS.reward + AUDITED.audit_fee, "the other reward is the customer's again"
-    assert page.burnt == cast.customer.burnt() > 0
-    assert text(client, "/accounts").count("ETH") > 5
-
-
 # Strangers.
 
 HOSTILE = [

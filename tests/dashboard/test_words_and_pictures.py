@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import struct
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
@@ -19,22 +18,18 @@ from tiebreak.contract.struct_bases import ANYONE, PostedSpec
 from tiebreak.contract.structs import (
     Bisection,
     ClaimView,
-    ElementView,
     GameView,
     JobView,
     LevelView,
     OperatorView,
-    Partial,
 )
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.game_history import GameHistory, verdict
-from tiebreak.dashboard.local_files import HEIGHT, POINTS, curve
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, draw_levels
 from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES, Names
 
 from tests.client.disputes import SPEC, TERMS
 
-ETHER = 10**18
 NONE = bytes(32)
 
 
@@ -81,20 +76,6 @@ def game(*levels: tuple[Level, int, int], height: int = 0, **changes: Any) -> Ga
     return replace(plain, **changes)
 
 
-@pytest.mark.parametrize(
-    ("wei", "shown"),
-    [
-        (0, "0 ETH"),
-        (9_999, "9,999 wei"),
-        (618_000_000, "0.618 gwei"),
-        (-3 * ETHER // 2, "-1.5 ETH"),
-        (1_234_567 * ETHER + 1, "1,234,567 ETH"),
-    ],
-)
-def test_amounts_have_five_digits_or_all_before_the_point(wei: int, shown: str) -> None:
-    assert showing.ether(wei) == shown
-
-
 @given(st.integers(0, 2**32 - 1))
 def test_an_fp32_number_is_told_exactly(bits: int) -> None:
     shown = showing.number(bits, 4)
@@ -104,14 +85,6 @@ def test_an_fp32_number_is_told_exactly(bits: int) -> None:
         assert struct.pack("<f", float(shown.value)) == struct.pack("<f", value)
     else:
         assert shown.value in ("NaN", "infinity", "-infinity")
-
-
-def test_other_elements_are_told_by_their_width() -> None:
-    assert showing.number(0x3F80, 2) == showing.Number("0x3f80", "1.0 in BF16, 1.875 in FP16")
-    assert showing.number(0x7FC0, 2).value == "NaN in BF16, NaN in FP16"
-    assert showing.number(2**64 - 1, 8) == showing.Number("0x" + "f" * 16, "-1")
-    assert (showing.number(1, 1).value, showing.number(2, 1).value) == ("true", "neither true nor false")
-    assert showing.number(2**70, 0).bits == "0x" + "0" * 16, "a width that is not known yet"
 
 
 @pytest.mark.parametrize("text", ["\x1b[2Jx", "a\nb", "\u202ex", "x" * 10**6, "\ud800"])
@@ -177,13 +150,6 @@ def test_a_path_leads_from_the_run_to_a_chunk() -> None:
     assert [bool(one.funnel) for one in shown] == [True, True, True, False]
 
 
-def test_a_slot_of_the_state_is_told_by_its_name_and_a_leaf_of_the_padding_drawn_at_the_end() -> None:
-    shown = draw_levels(game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 131)), JOB, NAMES)
-    assert (shown[-1].found, shown[-1].detail) == ("state slot 3", "weight 3")
-    (level,) = draw_levels(game((Level.CHECKPOINT, 12, 15)), JOB, NAMES)
-    assert level.boxes[2].x + level.boxes[2].width == WIDTH
-
-
 # Verdicts.
 
 LEVELS_DOWN = ((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9))
@@ -217,22 +183,6 @@ def test_an_element_that_the_contract_cannot_compute_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "wrong"), [(Outcome.CHALLENGER_WON, "trainer's"), (Outcome.TRAINER_WON, "challenger's")]
-)
-def test_a_segment_is_told_with_whose_sum_is_wrong(outcome: Outcome, wrong: str) -> None:
-    disputed = ElementView(known=True, element=2411, claimed=0x3F800000)
-    operator = OperatorView(descriptor_hash=NONE, width=4, elements=3000, chunks=12, segments=8)
-    levels = (*LEVELS_DOWN, (Level.PARTIAL, 8, 3))
-    over = game(*levels, outcome=outcome, reason=Reason.PROOF, disputed=disputed, operator=operator)
-    proof = events.SegmentProven(
-        **PLACE, game=1, segment=3, finding=Finding.VALUE, afterwards=Partial(words=(NONE, NONE, NONE))
-    )
-    subject, said = told(over, proof)
-    assert subject.endswith("element 2,411") and f"the {wrong} running result after it is wrong" in said
-    assert "0x3f800000 (1.0) for the whole sum" in said
-
-
-@pytest.mark.parametrize(
     ("outcome", "reason", "said"),
     [
         (Outcome.TRAINER_WON, Reason.TIMEOUT, "The trainer won: the challenger's clock ran out."),
@@ -248,15 +198,3 @@ def test_a_game_without_a_proof_is_told_by_its_end(outcome: Outcome, reason: Rea
 
 
 # The loss.
-
-
-@pytest.mark.parametrize("steps", [1, 240, 241, 100_000])
-def test_a_curve_has_few_points_within_its_picture(steps: int) -> None:
-    source = random.Random(1)
-    losses = [(step, source.random()) for step in range(steps)]
-    drawn = curve(losses, steps)
-    assert drawn is not None and curve([], 10) is None
-    points = [tuple(map(float, point.split(","))) for point in drawn.points.split()]
-    assert 1 <= len(points) <= POINTS and drawn.steps == steps
-    assert all(0 <= x <= 1000 and 0 <= y <= HEIGHT for x, y in points)
-    assert points == sorted(points, key=lambda point: point[0])

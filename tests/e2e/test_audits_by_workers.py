@@ -31,7 +31,7 @@ from tiebreak_demo.adversary.tampering import Lie, tampered, turned
 
 from tests.adversaries import spoiling, withholding
 from tests.client.crafted_blocks import everything
-from tests.e2e.world import TERMS, World, ended, linear_task
+from tests.e2e.world import TERMS, World, ended, small_job
 from tests.engine.segment_audits.audit_workers import Stand, honest, named
 
 STEPS, INTERVAL = 12, 2
@@ -44,7 +44,7 @@ MakeTrainer = Callable[[World], TrainerRole]
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     world = World(embedded_node(), tmp_path)
-    world.post(linear_task(STEPS, INTERVAL))
+    world.post(small_job(STEPS, INTERVAL))
     return world
 
 

@@ -211,19 +211,6 @@ def test_the_customer_takes_its_half_though_others_have_ended_the_claim_meanwhil
 
 
 @pytest.mark.slow
-def test_an_auditor_that_sleeps_through_its_window_says_what_it_has_lost(world: World) -> None:
-    world.post(terms=BLIND)
-    (auditor,) = auditors(world, "auditor")
-    trainer = sealed(world, auditor)
-    pass_audits(world)
-    world.run(trainer)
-    pass_openings(world)
-    last = ended(auditor)
-    assert last.stake == 0 and "attestations had to be sealed before it" in last.state
-    assert len(world.said("its sealed audit was not opened in time, so its bond is lost")) == 1
-
-
-@pytest.mark.slow
 def test_waiting_games_are_started_by_whoever_they_hold_up(world: World) -> None:
     world.post(terms=BLIND)
     claim = seal_by_hand(world)

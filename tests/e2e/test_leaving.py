@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from roundlog.training.job import Job
@@ -17,11 +16,10 @@ from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.rpc.chain_errors import ContractError
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
-from tests.e2e.world import Ticks, World, ended, linear_task
+from tests.e2e.world import Ticks, World, ended, small_job
 
 
 @pytest.fixture
@@ -111,7 +109,7 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
     assert world.said("trained to checkpoint root") and world.status is JobStatus.OPEN  # not deep enough for a bond
     take_back()
     world.node.confirmations = 0
-    other = world.post(linear_task(6, 2))
+    other = world.post(small_job(6, 2))
     world.node.confirmations = 2
     assert other == first
     mine(world, 3)
@@ -125,49 +123,8 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
     assert world.said("has given its number away")
 
 
-@pytest.mark.slow
-def test_a_job_that_a_lagging_node_does_not_show_is_not_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.post()
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    watch = trainer.context.queue.watch
-    newest, left = watch.job, [10]
-
-    def lags(job: int) -> Any:
-        if left[0]:
-            left[0] -= 1
-            raise ContractError("WrongJobStatus", {})
-        return newest(job)
-
-    monkeypatch.setattr(watch, "job", lags)
-    for _ in range(10):
-        assert not trainer.step().finished
-    world.run(trainer)
-    assert world.status is JobStatus.CLAIMED
-
-
-@pytest.mark.slow
-def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.post()
-    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    code = world.node.code
-    monkeypatch.setattr(world.node, "code", lambda *arguments, **options: b"")
-    stop = threading.Timer(1.0, lambda: monkeypatch.setattr(world.node, "code", code))
-    stop.start()
-    end = threading.Timer(60.0, auditor.stop.set)
-    end.start()
-    while not world.contract.job(world.job).game_count and not auditor.stop.is_set():
-        try:
-            assert not auditor.step().finished
-        except Exception as error:
-            assert "shows no code at" in str(error)
-        time.sleep(0.05)
-    end.cancel()
-    assert world.contract.job(world.job).game_count == 1
-
-
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
-    world.post(linear_task(3000, 1000))
+    world.post(small_job(3000, 1000))
     context = replace(world.context("trainer"), background_jobs=BackgroundJobs())
     trainer = TrainerRole(context, world.job)
     while not [notice for notice in world.notices if notice.what is What.STEP]:

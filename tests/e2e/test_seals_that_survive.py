@@ -11,13 +11,11 @@ import pytest
 from tiebreak.contract.enums import AuditStatus, JobStatus, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.sealing import Sealing
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore, StoreError
 from tiebreak.transactions.sender import Sender
 from tiebreak_demo.adversary.dishonest_queues import silenced
@@ -283,28 +281,3 @@ def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypat
     pass_audits(world)
     world.run(trainer, again)
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
-
-
-@pytest.mark.slow
-def test_seals_that_a_reorganisation_has_removed_are_made_again(tmp_path: Path) -> None:
-    if find_anvil() is None:
-        pytest.skip("anvil is not installed: run npm ci")
-    with start_devnet(kind="anvil") as devnet:
-        world = World(connect(devnet.url), tmp_path)
-        world.post(terms=BLIND)
-        snapshot = world.node._transport.request("evm_snapshot", [])
-        trainer = TrainerRole(context(world, "trainer"), world.job)
-        auditor = AuditorRole(context(world, "auditor"), world.job)
-        sealed(world, auditor, trainer=trainer)
-        world.node._transport.request("evm_revert", [snapshot])
-        assert world.status is JobStatus.OPEN
-        for _ in range(40):
-            world.node._transport.request("evm_mine", [])
-            trainer.step()
-            auditor.step()
-            if posted(world).audits.count:
-                break
-        assert posted(world).audits.count == 1
-        pass_audits(world)
-        world.run(trainer, auditor)
-        assert statuses(world) == {"auditor": AuditStatus.ATTESTED}

@@ -60,7 +60,7 @@ def test_a_trainer_that_lies_by_one_ulp_of_a_product_loses_at_that_element(
     assert (node.op, node.type.dtype, descriptor.family) == ("tensor_core_matmul", DType.BF16, Family.CHAIN)
     assert abs(fraud.claimed - fraud.right) == 1, "neighbours in BF16"
 
-    world.post_made(job)
+    world.post(job)
     trainer = fraudulent_trainer(world.context("trainer"), world.job, fraud)
     world.run(world.customer(), trainer, AuditorRole(world.context("auditor"), world.job), world.referee())
     game = world.game()
