@@ -67,9 +67,11 @@ class CountingSender(Sender):
         return sent
 
 
-def small_job(steps: int = 15, interval: int = 3, rate: Callable[[int], float] = lambda step: 1.0) -> Job:
-    """The kept logistic regression with another length. rate: factor of its learning rate, by the step."""
-    kept = kept_job("logistic_sgd")
+def small_job(
+    steps: int = 15, interval: int = 3, rate: Callable[[int], float] = lambda step: 1.0, kept_as: str = "logistic_sgd"
+) -> Job:
+    """A kept job with another length. rate: factor of its learning rate, by the step."""
+    kept = kept_job(kept_as)
     schedule = torch.tensor([[float(kept.schedule[0, 0]) * rate(step)] for step in range(steps)])
     spec = replace(kept.spec, steps=steps, interval=interval, schedule_root=tensor_root(schedule))
     return replace(kept, spec=spec, schedule=schedule)
