@@ -138,6 +138,7 @@ def test_a_right_claim_is_attested_after_all_of_it_was_audited(world: World) -> 
     assert list(room.rglob(f"{SHARED}/facts.jsonl")) and not list(room.rglob("alone")), "no second audit was made"
 
 
+@pytest.mark.slow
 def test_after_a_share_nothing_is_attested(world: World) -> None:
     trainer, role = honest_trainer(world, every=1), auditor(world, share=0.3)
     world.run(trainer, role)

@@ -115,6 +115,7 @@ def lazy(world: World, trainer: TrainerRole) -> AuditorRole:
     return lazy_auditor(world.context("second"), world.job, whispered=run)
 
 
+@pytest.mark.slow
 def test_a_lazy_auditor_is_paid_for_a_right_claim(world: World) -> None:
     """Nobody can tell a leaked root from work as long as it is right."""
     world.post(terms=BLIND)

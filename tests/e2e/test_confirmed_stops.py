@@ -59,6 +59,7 @@ def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_hone
     assert world.contract.job(world.job).game_count == 0
 
 
+@pytest.mark.slow
 def test_a_stop_is_confirmed_by_the_element_itself_after_a_restart_too(tmp_path: Path) -> None:
     job = diverging_job()
     trees = audited(job, tmp_path)

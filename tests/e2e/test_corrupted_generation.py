@@ -180,7 +180,7 @@ def receipt_of(sold: Sold, corruption: Corruption) -> GenerationReceipt:
     )
 
 
-@pytest.mark.slow_but("another seed")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_repetition_finds_the_first_token_that_the_model_does_not_choose(name: str, sold: Sold) -> None:
     """Where all tokens are the model's, their probabilities are not."""

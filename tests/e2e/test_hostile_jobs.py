@@ -162,7 +162,7 @@ def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
     assert not told and not list(context.room(world.job, other).iterdir())
 
 
-@pytest.mark.slow_but("clock")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "objection"),
     [

@@ -250,6 +250,7 @@ def test_a_referee_killed_while_it_works_decides_all_the_same(doubtful: None, wo
     assert world.game().outcome is Outcome.CHALLENGER_WON
 
 
+@pytest.mark.slow
 def test_a_customer_killed_while_posting_pays_one_reward(world: World) -> None:
     small_job().write(world.root / "files")
     context = world.context("customer")

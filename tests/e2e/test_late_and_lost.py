@@ -46,6 +46,7 @@ def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(wor
     assert [world.game(i).search.height for i in (1, 2)] == [3, 3]
 
 
+@pytest.mark.slow
 def test_a_customer_that_hears_of_its_own_move_a_look_later_goes_on(
     quick_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
     assert world.said("has given its number away")
 
 
+@pytest.mark.slow
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
     world.post(small_job(3000, 1000))
     context = replace(world.context("trainer"), background_jobs=BackgroundJobs())

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.random_market import HONEST, RandomMarket
 
 
-@pytest.mark.slow_but("114")
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [114, 8, 130])
 def test_nobody_honest_loses_in_a_random_market(seed: int, tmp_path: Path) -> None:
     """Three seeds of `random_market`, which takes any."""

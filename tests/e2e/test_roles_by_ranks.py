@@ -205,6 +205,7 @@ class Busy:
         return run(alone)
 
 
+@pytest.mark.slow_but("True-20.0-5-False")
 @pytest.mark.parametrize(
     ("helped", "seconds", "keep_every", "enough"),
     [(False, 1e6, 1, True), (True, 1e6, 1, False), (True, 20.0, 1, True), (True, 20.0, 5, False)],

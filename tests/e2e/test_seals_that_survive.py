@@ -50,6 +50,7 @@ def reborn(world: World, name: str) -> AuditorRole:
     return AuditorRole(world.context(name), world.job)
 
 
+@pytest.mark.slow
 def test_the_salt_is_on_disk_for_the_owners_eyes_before_the_seal_is_sent(world: World) -> None:
     world.post(terms=BLIND)
     sealed(world)
@@ -72,6 +73,7 @@ def sealing_of(role: AuditorRole, kind: str) -> Sealing:
     return Sealing(role.chain, role.long_work, kind)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None:
     world.post(terms=BLIND)
     sealing = sealing_of(AuditorRole(world.context("auditor"), world.job), "audit")

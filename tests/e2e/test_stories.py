@@ -74,7 +74,7 @@ def poisoned_batch(world: World, step: int) -> None:
     assert world.contract_balance() == 0
 
 
-@pytest.mark.slow_but("anvil")
+@pytest.mark.slow
 def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)

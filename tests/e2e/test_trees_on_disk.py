@@ -40,7 +40,7 @@ class FullDisk:
             raise OSError(28, "No space left on device")
 
 
-@pytest.mark.slow_cases("-1", "5")
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [-1, 0, 5])
 def test_a_full_disk_costs_executions_and_changes_nothing(
     audited: tuple[Job, Path, list[bytes]], room: int, monkeypatch: pytest.MonkeyPatch
