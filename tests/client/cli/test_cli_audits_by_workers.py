@@ -21,8 +21,9 @@ from roundlog.training.trainer import Trainer
 from tiebreak.store import FolderStore
 
 from tests.client.cli.cli_world import Run, refused
+from tests.e2e.world import small_job
+from tests.engine.kept_jobs import KEPT_JOBS
 from tests.engine.segment_audits.audit_workers import honest
-from tests.engine.tasks import linear_task
 
 INTERVALS = 6
 
@@ -41,7 +42,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("workers")
-    job = Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2))
+    job = small_job(steps=2 * INTERVALS, interval=2)
     job.write(room / "job")
     root = Trainer(job, room / "honest").run().checkpoint_root
     shutil.copytree(room / "honest", room / "liar")
@@ -114,8 +115,7 @@ def test_following_a_damaged_record_or_another_jobs_run_accuses_nobody(
     job, followed = world.job, tmp_path / "followed"
     shutil.copytree(world.honest, followed)
     if harm == "another job":
-        job = tmp_path / "job"
-        Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2, seed=9)).write(job)
+        job = KEPT_JOBS / "convolution"
     else:
         (followed / "roots").write_bytes((followed / "roots").read_bytes()[:-1] + b"?")
     words = ("audit", job, "--run", tmp_path / "audit", "--claim", followed, "--workers", 2, "--follow")

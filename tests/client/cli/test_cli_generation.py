@@ -53,30 +53,30 @@ class Text:
         return found
 
 
+def text_of(room: Path, dtype: str) -> Text:
+    model = write_model(room / "tiny", DTYPES[dtype], cancels=dtype == "bf16")
+    words = ["generate", "--model", model, "--prompt", PROMPT, "--max-new-tokens", NEW, *DRAWN]
+    words += ["--receipt", room / "text.json", "--sign"]
+    shown = CliRunner().invoke(app, [str(word) for word in words], env=KEY)
+    assert shown.exit_code == 0, shown.output
+    return Text(model, room / "text.json", shown.stdout, shown.stderr)
+
+
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Text]:
-    found = {}
-    for name, dtype in DTYPES.items():
-        room = tmp_path_factory.mktemp(name)
-        model = write_model(room / "tiny", dtype, cancels=name == "bf16")
-        words = ["generate", "--model", model, "--prompt", PROMPT, "--max-new-tokens", NEW, *DRAWN]
-        words += ["--receipt", room / "text.json", "--sign"]
-        shown = CliRunner().invoke(app, [str(word) for word in words], env=KEY)
-        assert shown.exit_code == 0, shown.output
-        found[name] = Text(model, room / "text.json", shown.stdout, shown.stderr)
-    return found
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Text:
+    return text_of(tmp_path_factory.mktemp("text"), "fp32")
 
 
 @pytest.fixture
-def text(texts: dict[str, Text], tmp_path: Path) -> Text:
+def text(whole: Text, tmp_path: Path) -> Text:
     """The text in FP32, with a copy of its receipt."""
-    whole = texts["fp32"]
     return Text(whole.model, Path(shutil.copy(whole.receipt, tmp_path / "text.json")), whole.stdout, whole.stderr)
 
 
+@pytest.mark.slow_but("fp32")
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_text_is_streamed_and_its_receipt_is_right(run: Run, texts: dict[str, Text], dtype: str) -> None:
-    text = texts[dtype]
+def test_a_text_is_streamed_and_its_receipt_is_right(run: Run, whole: Text, tmp_path: Path, dtype: str) -> None:
+    text = whole if dtype == "fp32" else text_of(tmp_path, dtype)
     plain, tokenizer = text.plain, byte_tokenizer()
     assert text.stdout == tokenizer.decode(plain["tokens"], skip_special_tokens=True) + "\n"
     assert plain["prompt_tokens"] == tokenizer(f"<user>{PROMPT}<assistant>")["input_ids"]
@@ -160,6 +160,7 @@ def test_offline_a_receipt_agrees_with_itself_and_nothing_is_repeated(run: Run, 
         refused(run("verify", text.receipt, *root, *more), "name that with --job, and no more", code=2)
 
 
+@pytest.mark.slow
 def test_statements_of_in_toto_are_receipts_too(run: Run, text: Text, trained: Trained, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     words = ("receipt", trained.run, "--job", trained.job, "--out", path, "--sign", "--format", "in-toto")
@@ -236,6 +237,7 @@ def test_a_text_does_not_control_a_terminal() -> None:
     assert "\x1b" not in out.getvalue() and "\r" not in out.getvalue() and out.getvalue().endswith("b\n\n")
 
 
+@pytest.mark.slow
 def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     words = ("verify", text.receipt, "--model", text.model, "--show-prompt", "--show-text")
     said = [f"| {line}" for line in with_unseen(text.stdout.removesuffix("\n")).split("\n")]
@@ -274,6 +276,7 @@ def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     assert json.loads(run(*words, "--json").stdout)["text"] is None
 
 
+@pytest.mark.slow
 def test_a_prompt_of_other_tokens_than_those_of_its_text_is_told(run: Run, text: Text, tmp_path: Path) -> None:
     """Letters in place of merged tokens, and tokens that have no text: the text is right, and no answer to what it
     seems to be."""
@@ -304,6 +307,7 @@ def test_a_prompt_of_other_tokens_than_those_of_its_text_is_told(run: Run, text:
     assert "than this text gives, from token 4 on. Who" in lines[-1]
 
 
+@pytest.mark.slow
 def test_a_choice_that_is_not_the_likeliest_is_told(run: Run, text: Text, tmp_path: Path) -> None:
     path = tmp_path / "made.json"
     words = ("generate", "--model", text.model, "--prompt", "say yes", "--max-new-tokens", 4, "--receipt", path)
@@ -321,6 +325,7 @@ def test_a_choice_that_is_not_the_likeliest_is_told(run: Run, text: Text, tmp_pa
     assert "the likeliest ones" in shown and "a token that ends texts" in shown and "cut" not in shown
 
 
+@pytest.mark.slow
 def test_verify_says_how_long_it_takes_and_has_an_end(run: Run, text: Text, monkeypatch: pytest.MonkeyPatch) -> None:
     words, kind = ("verify", text.receipt, "--model", text.model), roundlog.generation.generator.Generator
     shown = run(*words, "--by-token").stderr

@@ -19,7 +19,6 @@ import pytest
 import torch
 from roundlog import segment_audits
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE
-from roundlog.training.job import Job
 from roundlog.training.receipt import Receipt, parse_audit_record, read_receipt
 from tiebreak.cli.app import app
 from tiebreak.store import FolderStore
@@ -27,8 +26,8 @@ from typer.testing import CliRunner
 
 from tests.client.cli.cli_world import Run, refused
 from tests.client.http_stand_in import Request, giving_blocks, serving
+from tests.e2e.world import small_job
 from tests.engine.segment_audits.audit_workers import honest
-from tests.engine.tasks import linear_task
 
 INTERVALS = 6
 
@@ -58,7 +57,7 @@ class Published:
 def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("elsewhere")
-    Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2)).write(room / "job")
+    small_job(steps=2 * INTERVALS, interval=2).write(room / "job")
     store = room / "store"
 
     def words(*more: object) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from roundlog.training.options import RunOptions
 from tiebreak.cli.ranks import RankGroup
 
 from tests.client.cli.cli_world import Run, Trained, refused
+from tests.engine.kept_jobs import KEPT_JOBS
 from tests.engine.ranks.rank_processes import free_port, seconds_to_stop
 
 ALONE = [sys.executable, "-P", "-m", "tiebreak"]
@@ -159,9 +160,8 @@ def test_a_role_runs_on_the_device_of_its_place_alone_and_with_helpers(monkeypat
 
 @pytest.mark.slow
 def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
-    Job.from_task(lambda: digits(steps=5, interval=1)).write(tmp_path / "other")
-    run = tmp_path / "trained"
-    for code, _, err in ended(by_hand([train(trained.job, run), train(tmp_path / "other", run)])):
+    run, other = tmp_path / "trained", KEPT_JOBS / "logistic_sgd"
+    for code, _, err in ended(by_hand([train(trained.job, run), train(other, run)])):
         assert code == 1
         assert ") has another job (" in err and "give every rank the same job" in err
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from roundlog.commitments import MerkleTree
-from roundlog.examples.digits import digits
-from roundlog.training.job import Job
 from tiebreak.transactions.keys import devnet_account
 
 from tests.client.cli.cli_world import Run, Trained, refused
+from tests.engine.kept_jobs import KEPT_JOBS
 
 KEY = {"TIEBREAK_PRIVATE_KEY": bytes(devnet_account(3).key).hex()}
 SIGNER = devnet_account(3).address
@@ -87,8 +86,7 @@ def test_one_changed_root_is_found_at_its_interval(
 
 @pytest.mark.slow
 def test_the_receipt_of_another_job_is_not_judged(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    Job.from_task(lambda: digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
+    other = KEPT_JOBS / "logistic_sgd"
     refused(
         run("verify", receipt, "--job", other, "--dir", tmp_path / "work"),
         str(receipt),

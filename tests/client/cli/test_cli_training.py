@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from roundlog.examples.digits import digits
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.training.job import Job
 from roundlog.training.run import root_sum
 from roundlog.training.trainer import log_header, log_path
 
 from tests.client.cli.cli_world import Run, Trained, refused
+from tests.engine.kept_jobs import KEPT_JOBS
 
 
 def test_train_prints_the_checkpoint_root(run: Run, trained: Trained, tmp_path: Path) -> None:
@@ -131,9 +131,8 @@ def test_paths_that_are_not_there_are_named(run: Run, trained: Trained, tmp_path
 
 
 def test_the_run_of_another_job_is_not_touched(run: Run, trained: Trained, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    Job.from_task(lambda: digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
     before = {path: path.read_bytes() for path in trained.run.rglob("*") if path.is_file()}
+    other = KEPT_JOBS / "logistic_sgd"
     refused(run("train", other, "--run", trained.run), str(trained.run), "another job", "choose an empty directory")
     assert before == {path: path.read_bytes() for path in trained.run.rglob("*") if path.is_file()}
 
@@ -144,7 +143,7 @@ def test_a_log_can_be_inspected_with_the_names_of_the_job(run: Run, trained: Tra
     files = json.loads(result.stdout)
     assert [one["first_step"] for one in files] == [0, 2]
     operators = [operator for one in files for step in one["steps"] for operator in step["operators"]]
-    assert any("conv2d, digits.py:" in operator["described"] for operator in operators)
+    assert any("matmul, job_sources.py:" in operator["described"] for operator in operators)
     assert sum(one["bytes"] for one in files) == sum(path.stat().st_size for path in (trained.run / "log").iterdir())
     shown = run("log", "inspect", trained.run / "log").stdout
     assert "00000001.rlog" in shown and files[0]["root"] in shown
