@@ -21,6 +21,8 @@ from tiebreak_demo.adversary.tampering import BentExecutor, SwitchingExecutor
 from tests.e2e.test_endless_claims import diverging_job
 from tests.e2e.world import World, ended
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(quick_world: World) -> World:
@@ -48,7 +50,6 @@ def audited(job: Job, room: Path, options: RunOptions = DEFAULT_OPTIONS) -> Disp
     return DisputeTrees(job, room, result.state_roots, options)
 
 
-@pytest.mark.slow
 def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_honest_trainer(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job))
@@ -59,7 +60,6 @@ def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_hone
     assert world.contract.job(world.job).game_count == 0
 
 
-@pytest.mark.slow
 def test_a_stop_is_confirmed_by_the_element_itself_after_a_restart_too(tmp_path: Path) -> None:
     job = diverging_job()
     trees = audited(job, tmp_path)

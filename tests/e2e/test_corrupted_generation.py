@@ -41,6 +41,8 @@ from tests.e2e.corrupted_generation import (
 )
 from tests.e2e.world import TERMS, World
 
+pytestmark = pytest.mark.slow
+
 PROMPT, NEW = [1, 2, 3, 7, 5], 14
 
 
@@ -95,7 +97,6 @@ def _bits(number: torch.Tensor) -> int:
     return int.from_bytes(number.reshape(1).view(torch.uint8).numpy().tobytes(), "little")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_corrupt_provider_loses_where_its_corruption_begins(name: str, told: Told, quick_world: World) -> None:
     world, corruption = quick_world, CORRUPTIONS[name]
@@ -127,7 +128,6 @@ def require_named_operator(job: Job, corruption: Corruption, place: Place) -> No
     assert state_read(job.program, place.operator) == corruption.state
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_the_receipt_of_a_corrupt_run_is_wrong_at_the_interval_of_its_first_other_state(
     name: str, told: Told, tmp_path: Path
@@ -180,7 +180,6 @@ def receipt_of(sold: Sold, corruption: Corruption) -> GenerationReceipt:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_a_repetition_finds_the_first_token_that_the_model_does_not_choose(name: str, sold: Sold) -> None:
     """Where all tokens are the model's, their probabilities are not."""

@@ -21,6 +21,8 @@ from tests.client.crafted_blocks import Blocks, repeated
 from tests.client.disputes import made
 from tests.e2e.world import TERMS, World, ended, small_job
 
+pytestmark = pytest.mark.slow
+
 SIZE = 3 << 30
 """Bytes of a file that would be fetched for nothing."""
 
@@ -58,7 +60,6 @@ def follower(context: RoleContext) -> JobFollower:
     return JobFollower(context, "trainer", make)
 
 
-@pytest.mark.slow
 def test_three_postings_of_one_leaf_repeated_leave_nothing_on_a_trainer_s_disk(world: World, blocks: Blocks) -> None:
     small_job().write(world.root / "files")
     files = files_of(blocks, world.root / "files")
@@ -76,7 +77,6 @@ def test_three_postings_of_one_leaf_repeated_leave_nothing_on_a_trainer_s_disk(w
     assert len(world.said("'torch.py' besides what it is fetched for")) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["00000000.rlog", CHECKPOINTS_FILE, "sitecustomize.py"])
 def test_a_claim_whose_log_is_one_leaf_repeated_costs_an_auditor_no_disk(
     world: World, blocks: Blocks, name: str

@@ -19,13 +19,14 @@ from tiebreak_demo.adversary.parties import lying_auditor
 
 from tests.e2e.world import World, small_job, with_terms
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(quick_world: World) -> World:
     return quick_world
 
 
-@pytest.mark.slow
 def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World) -> None:
     jobs = [world.post(small_job(steps, 2)) for steps in (2, 6)]
     trainers, auditors = world.context("trainer"), world.context("auditor")
@@ -42,7 +43,6 @@ def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World
     assert trainer.step().state == "follows 0 jobs"
 
 
-@pytest.mark.slow
 def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -> None:
     disputed = world.post()
     world.run(TrainerRole(world.context("trainer"), disputed))
@@ -81,7 +81,6 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
     assert context.background_jobs.close(10)
 
 
-@pytest.mark.slow
 def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> None:
     broken, sound = world.post(small_job(2, 1)), world.post(small_job(4, 2))
 

@@ -28,6 +28,8 @@ from tests.client.disputes import made
 from tests.e2e.world import TERMS, World, ended, small_job
 from tests.engine.kept_jobs import kept_job
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(quick_world: World) -> World:
@@ -49,7 +51,6 @@ def refusal(world: World, **limits: int) -> str:
     return progress.state
 
 
-@pytest.mark.slow
 def test_a_job_whose_files_are_another_one_s_is_refused(world: World) -> None:
     kept_job("convolution").write(world.root / "files")
     post_with_cid(world, world.store.add_directory(world.root / "files"))
@@ -63,7 +64,6 @@ def test_a_job_whose_files_are_not_a_job_is_refused(world: World) -> None:
     assert "is not a content identifier" in refusal(world)
 
 
-@pytest.mark.slow
 def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: World) -> None:
     job = small_job()
     job.write(world.root / "files")
@@ -73,13 +73,11 @@ def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: Worl
     assert "dataset" in refusal(world)
 
 
-@pytest.mark.slow
 def test_a_spec_that_this_version_cannot_follow_is_refused(world: World) -> None:
     post_with_cid(world, "whatever", rounding_bits=24)
     assert "the spec's rounding_bits are 24, to which the contract does not round" in refusal(world)
 
 
-@pytest.mark.slow
 def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None:
     """Its code is the right one, but it asks other contracts."""
     job = small_job()
@@ -104,7 +102,6 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
         post_job(replace(world.context("customer"), contract=game), world.root / "files", TERMS, sender.address)
 
 
-@pytest.mark.slow
 def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
     monkeypatch.setattr(fetched_content, "MOST_PROOF_BYTES", 2_000)
@@ -113,7 +110,6 @@ def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, m
         world.post()
 
 
-@pytest.mark.slow
 def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(world: World) -> None:
     world.post()
     assert "15 steps, more than the 14 allowed" in refusal(world, steps=14)
@@ -122,7 +118,6 @@ def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(wo
     assert "memory" in refusal(world, memory_bytes=1000)
 
 
-@pytest.mark.slow
 def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -> None:
     world.post()
     context, posted = world.context("trainer"), world.contract.job(world.job)
@@ -146,7 +141,6 @@ def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -
     assert fetch_job(context, posted, room).spec == posted.spec.training
 
 
-@pytest.mark.slow
 def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +156,6 @@ def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
     assert not told and not list(context.room(world.job, other).iterdir())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "objection"),
     [
@@ -195,7 +188,6 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
     )
 
 
-@pytest.mark.slow
 def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post(small_job(2, 1))
 

@@ -23,13 +23,14 @@ from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 from tests.e2e.world import TERMS, World, acts, ended
 from tests.engine.kept_jobs import kept_job
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(quick_world: World) -> World:
     return quick_world
 
 
-@pytest.mark.slow
 def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(world: World) -> None:
     world.post()
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -46,7 +47,6 @@ def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(wor
     assert [world.game(i).search.height for i in (1, 2)] == [3, 3]
 
 
-@pytest.mark.slow
 def test_a_customer_that_hears_of_its_own_move_a_look_later_goes_on(
     quick_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

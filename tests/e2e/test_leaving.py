@@ -21,6 +21,8 @@ from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
 from tests.e2e.world import Ticks, World, ended, small_job
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(quick_world: World) -> World:
@@ -52,7 +54,6 @@ def mine(world: World, blocks: int) -> None:
         world.node._transport.request("evm_mine", [])
 
 
-@pytest.mark.slow
 def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +77,6 @@ def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back
     assert world.gains()["second"] >= 0 and world.contract_balance() == 0
 
 
-@pytest.mark.slow
 def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
@@ -97,7 +97,6 @@ def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
     assert world.game().outcome is Outcome.TRAINER_WON
 
 
-@pytest.mark.slow
 def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> None:
     """A reorganisation gives the number to another job, when the first one has been trained already."""
     take_back = chains_state(world)
@@ -123,7 +122,6 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
     assert world.said("has given its number away")
 
 
-@pytest.mark.slow
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
     world.post(small_job(3000, 1000))
     context = replace(world.context("trainer"), background_jobs=BackgroundJobs())
@@ -140,7 +138,6 @@ def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> No
     assert not running.is_alive() and time.monotonic() - started < 2.0
 
 
-@pytest.mark.slow
 def test_work_begins_only_when_the_account_could_pay_for_a_dispute(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,8 @@ from tiebreak.transactions.keys import devnet_account
 from tests.e2e.world import NAMES, TERMS, World, ended, small_job
 from tests.engine.ranks.rank_processes import free_port
 
+pytestmark = pytest.mark.slow
+
 TIEBREAK = [sys.executable, "-P", "-m", "tiebreak"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 BY_TWO = [*TORCHRUN, "--no-python", "--", *TIEBREAK]
@@ -121,7 +123,6 @@ def market(tmp_path: Path) -> Iterator[Market]:
             one.process.wait()
 
 
-@pytest.mark.slow
 def test_an_auditor_of_two_ranks_attests_to_a_trainer_of_two_and_wins_against_a_liar(market: Market) -> None:
     """No rank is lost, and one pair of ranks audits both jobs."""
     honest, wrong = market.post(), market.post()
@@ -175,7 +176,6 @@ main()
 """A role whose rank 1 is stuck at a step, for as long as there is a file; its seconds are in place of minutes."""
 
 
-@pytest.mark.slow
 def test_a_role_calls_a_person_about_a_helper_that_is_stuck_and_goes_on_once_it_does(market: Market) -> None:
     job, stuck = market.post(), market.world.root / "stuck"
     stuck.touch()
@@ -205,7 +205,6 @@ class Busy:
         return run(alone)
 
 
-@pytest.mark.slow_but("True-20.0-5-False")
 @pytest.mark.parametrize(
     ("helped", "seconds", "keep_every", "enough"),
     [(False, 1e6, 1, True), (True, 1e6, 1, False), (True, 20.0, 1, True), (True, 20.0, 5, False)],
@@ -228,7 +227,6 @@ def test_clocks_are_judged_by_what_rank_0_does_alone(
     assert (world.status is JobStatus.CLAIMED) is enough
 
 
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
 def test_a_game_is_won_by_another_number_of_ranks_than_began_it(market: Market, before: int, after: int) -> None:

@@ -55,7 +55,7 @@ def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(
     assert state_root(model.values()) == world.contract.job(world.job).claim.final_state_root
 
 
-@pytest.mark.slow_but("anvil")
+@pytest.mark.slow
 def test_a_poisoned_batch_is_found_at_exactly_its_step(world: World) -> None:
     poisoned_batch(world, 7)
 
