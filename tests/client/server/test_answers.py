@@ -126,6 +126,7 @@ def test_a_text_whose_end_changes_what_was_sent_ends_with_an_error(
     assert text_of(served, stream=True).events
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_text_again_and_is_drawn_and_told_without_one(served: Served) -> None:
     first, second = text_of(served), text_of(served)
     receipts = [receipt_of(served, one, one.plain["id"]) for one in (first, second)]
@@ -136,6 +137,7 @@ def test_a_seed_gives_the_text_again_and_is_drawn_and_told_without_one(served: S
     assert greedy[0] == greedy[1]
 
 
+@pytest.mark.slow
 def test_eight_clients_at_once_get_what_each_gets_alone(served: Served) -> None:
     alone = [text_of(served, seed=seed, max_tokens=6 + seed, prompt="ab" * (1 + seed)) for seed in range(8)]
     found: list[Exchange | None] = [None] * 8
