@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.contract.enums import Outcome, Side
-from tiebreak.operation.alarms import Cause
+from tiebreak.operation.alarms import OUTAGE_SECONDS, Cause
 from tiebreak.operation.messenger import Messenger
 from tiebreak.operation.metrics import Metrics
 from tiebreak.operation.monitor import RoleMonitor, RotatingLog
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Look, Notice, Progress, What
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
+from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak_demo.adversary.parties import lying_auditor
 
 from tests.e2e.world import TERMS, World
@@ -123,3 +125,55 @@ def test_a_person_is_called_once_when_half_a_clock_is_gone(quick_node: ChainNode
         "clock-half-gone",
         "resolved",
     ]
+
+
+def test_funds_store_and_chain_are_looked_after(quick_node: ChainNode, tmp_path: Path) -> None:
+    world = World(quick_node, tmp_path)
+    watched = Watched(world, "trainer")
+    monitor = watched.monitor
+    look = Look(progress=Progress(state="waits"))
+    monitor.look(look)
+    watched.pass_by(1.0)
+    assert watched.causes == [] and watched.metric("balance_ether") > watched.metric("needed_ether") > 0
+    assert monitor.ready() == (True, {"role": "trainer", "chain": "", "store": ""})
+
+    # All but a little of the account's ether goes away.
+    sender, second = world.senders["trainer"], world.senders["second"].address
+    left = world.balance("trainer")
+    sender.send(second, b"", value=left - 10**15)
+    monitor.probe()
+    watched.pass_by(1.0)
+    watched.pass_by(1.0)
+    assert watched.causes == [(Cause.FUNDS_LOW, False, None)]
+    world.senders["second"].send(sender.address, b"", value=10**18)
+    monitor.probe()
+    watched.pass_by(1.0)
+    assert watched.causes[1:] == [(Cause.FUNDS_LOW, True, None)]
+
+    # The chain is away for a minute, then the store.
+    monitor.look(Look(progress=look.progress, outage=ChainUnavailable("no answer \x1b[2J.")))
+    watched.pass_by(1.0)
+    watched.pass_by(OUTAGE_SECONDS)
+    assert watched.causes[2:] == [(Cause.CHAIN_UNREACHABLE, False, None)]
+    assert "\x1b" not in str(watched.messenger.sent[-1]["text"])
+    assert monitor.ready()[0] is False and monitor.health()[0] is True
+    monitor.look(look)
+    watched.pass_by(1.0)
+    watched.pass_by(OUTAGE_SECONDS)
+    assert watched.causes[3:] == [(Cause.CHAIN_UNREACHABLE, True, None)]
+
+    monitor.unreachable(StoreUnavailable("the store is away."))
+    watched.pass_by(1.0)
+    watched.pass_by(OUTAGE_SECONDS)
+    assert watched.causes[4:] == [(Cause.STORE_UNREACHABLE, False, None)]
+    monitor.probe()  # the folder is there
+    watched.pass_by(1.0)
+    watched.pass_by(OUTAGE_SECONDS)
+    assert watched.causes[5:] == [(Cause.STORE_UNREACHABLE, True, None)]
+
+    # And a loop that has stopped is what a supervisor is to restart it for.
+    watched.pass_by(400)
+    assert monitor.health()[0] is False
+    assert watched.causes[6:] == [(Cause.ROLE_STUCK, False, None)]
+    monitor.ended("this machine does not compute as it has to.")
+    assert watched.messenger.sent[-1]["cause"] == "role-ended"
