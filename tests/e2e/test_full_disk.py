@@ -17,10 +17,13 @@ from tiebreak.operation.monitor import RoleMonitor
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notice, What
-from tiebreak.transactions.journal import Reserve
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.transactions.journal import Entry, Journal, Reserve
 from tiebreak.transactions.keys import devnet_account
-from tiebreak_demo.adversary.parties import poisoning_trainer
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
+from tests.e2e.market import OPEN, posted
 from tests.e2e.world import NAMES, CountingSender, World
 
 MIB = 1 << 20
@@ -113,3 +116,41 @@ def watched(context: RoleContext) -> list[Cause]:
     monitor.attach(context)
     monitor.probe()
     return [alert.cause for alert in monitor.tick()]
+
+
+@pytest.mark.slow
+def test_a_restarted_auditor_appeals_on_a_disk_that_was_filled_meanwhile(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Needs no mount: records find no room until some of the reserve was given up for each."""
+    given: list[int] = []
+    put = Journal._put
+
+    def full(self: Journal, entry: Entry) -> None:
+        left = (tmp_path / "role" / "reserve").stat().st_size
+        if given and left >= given[-1]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        given.append(left)
+        put(self, entry)
+
+    world.post(terms=OPEN)
+    trainer = TrainerRole(silenced(world.context("trainer")), world.job)
+    (tmp_path / "role").mkdir()
+    context = on(tmp_path / "role", world)
+    world.run(trainer, AuditorRole(context, world.job))
+    puppet = lying_auditor(world.context("second"), world.job, first_wrong_step=4)
+    world.run(trainer, puppet)
+    world.pass_time(max(world.game(1).deadlines))
+    world.run(puppet)
+    assert world.status is JobStatus.APPEALABLE
+    context.sender.close()
+    given.append((tmp_path / "role" / "reserve").stat().st_size)
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "_put", full)
+        patched.setattr(Reserve, "_fill", lambda self, path: None)
+        again = on(tmp_path / "role", world)
+        for _ in range(10):
+            AuditorRole(again, world.job).step()
+    assert posted(world).game_count == 2 and world.game(2).is_appeal
+    assert len(given) >= 2 and again.sender.reserve.missing >= 16 << 10
+    again.sender.close()
