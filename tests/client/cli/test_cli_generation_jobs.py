@@ -52,6 +52,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     return Generated(model, room / "job", room / "run", made)
 
 
+@pytest.mark.slow
 def test_the_texts_of_a_run_are_those_that_an_audit_comes_to(generated: Generated, run: Run, tmp_path: Path) -> None:
     audited = run("audit", generated.job, "--run", tmp_path / "audit", "--claim", generated.run, "--json")
     assert audited.exit_code == 0, audited.output

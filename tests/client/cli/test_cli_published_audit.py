@@ -215,6 +215,7 @@ def test_without_a_store_one_sentence_says_what_is_missing_and_none_is_made(
     assert left(machine) == ["here/taken.json"]
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_audit_and_leaves_nothing(published: Published, machine: Path) -> None:
     give = giving_blocks(FolderStore(published.store))
     asked: list[str] = []
