@@ -19,7 +19,7 @@ from roundlog.commitments import state_root, tensor_root
 from roundlog.data import data_tree, held
 from roundlog.descriptors import Descriptor, Family, describe, program_root
 from roundlog.dispute import RunningResults, StepTrace
-from roundlog.execution import StepExecutor
+from roundlog.execution import RunningStep, StepExecutor
 from roundlog.number_format import FLOAT32
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Node, Program, TensorType, first_store
@@ -32,7 +32,7 @@ from tiebreak.contract.structs import GameView
 from tiebreak.game.moves import InTurn, Move, Place, ProveSegment, ProveStore, Trace, Tree
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak_demo.adversary.engines import execution_of, lying_trees
-from tiebreak_demo.adversary.tampering import Lie, tampered
+from tiebreak_demo.adversary.tampering import BentExecutor, Lie, tampered
 
 from tests.adversaries import hiding
 from tests.client.disputes import Cast, Party
@@ -109,10 +109,10 @@ def play(
     return state, [one for move in party.made for one in (move.moves if isinstance(move, InTurn) else (move,))]
 
 
-def dispute(cast: Cast, job: Job, room: Path, lie: Lie, liar: Side) -> tuple[GameView, list[Move]] | None:
-    """The whole game against somebody who lies so; None if the lie makes no difference."""
+def dispute(cast: Cast, job: Job, room: Path, executor: StepExecutor, liar: Side) -> tuple[GameView, list[Move]] | None:
+    """The whole game against somebody who computes so; None if it makes no difference."""
     honest = trees_of(job, room / "honest")
-    lying = lying_trees(trees_of(job, room / "liar", tampered(job.program, FLOAT32, [lie])), liar)
+    lying = lying_trees(trees_of(job, room / "liar", executor), liar)
     return play(cast, lying, honest, liar) if honest.claim.root != lying.claim.root else None
 
 
@@ -139,7 +139,8 @@ def test_whoever_lies_about_one_number_loses(cast: Cast, liar: Side, tmp_path: P
     seen: Counter[str] = Counter()
     for seed in range(22):
         job = random_job(seed)
-        found = dispute(cast, job, tmp_path / str(seed), lie_of(job, Random(seed)), liar)
+        executor = tampered(job.program, FLOAT32, [lie_of(job, Random(seed))])
+        found = dispute(cast, job, tmp_path / str(seed), executor, liar)
         if found is not None:
             state, moves = found
             seen.update({type(move).__name__ for move in moves} | {state.reason.name, state.current.level.name})
@@ -274,7 +275,13 @@ def test_a_lie_about_a_sum_with_infinities_loses(
 ) -> None:
     job = job_of_a_sum([special.get(place, 1.0) for place in range(20)], right)
     assert is_long_sum(job, 1)
-    found = dispute(cast, job, tmp_path, Lie(step=0, operator=1, claimed=lie), liar)
+
+    def compute(running: RunningStep, index: int) -> None:
+        running.compute(index)
+        if index == 1:
+            running.values[index] = torch.tensor([[lie]], dtype=torch.int32).view(torch.float32)
+
+    found = dispute(cast, job, tmp_path, BentExecutor(job.program, FLOAT32, compute=compute), liar)
     assert found is not None
     state, moves = found
     assert state.reason is Reason.PROOF and isinstance(moves[-1], ProveSegment)
