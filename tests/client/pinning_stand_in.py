@@ -1,5 +1,4 @@
-"""Servers of a test: a pinning service, which keeps the rules of the specification and fails as told, and a Kubo
-daemon."""
+"""A pinning service of a test, which keeps the rules of the specification and fails as told."""
 
 from __future__ import annotations
 
@@ -10,10 +9,8 @@ import threading
 import urllib.parse
 from typing import Any
 
-from tiebreak.store.dagpb import DAG_PB, RAW, Cid
-from tiebreak.store.store_errors import StoreError
+from tiebreak.store.dagpb import Cid
 
-from tests.client.crafted_blocks import Blocks
 from tests.client.http_stand_in import Request
 
 TOKEN = "a-secret.token~of+40/characters=1234567890"
@@ -90,51 +87,4 @@ class Service:
 
     @staticmethod
     def _send(request: Request, status: int, content: object) -> None:
-        request.send(status, json.dumps(content).encode(), Content_Type="application/json")
-
-
-class KuboDaemon:
-    """The part of Kubo's RPC that the client uses, over a folder of blocks. `called`: the peers that it was told to
-    call, the first time in vain. `sent`: the blocks that it was sent; its connection breaks at number `breaks_at`."""
-
-    def __init__(self, folder: Blocks) -> None:
-        self.folder = folder
-        self.pins: set[str] = set()
-        self.called: list[str] = []
-        self.sent: list[str] = []
-        self.breaks_at = 0
-
-    def __call__(self, request: Request) -> None:
-        url = urllib.parse.urlsplit(request.path)
-        asked = dict(urllib.parse.parse_qsl(url.query))
-        cid, command = asked.get("arg", ""), url.path.removeprefix("/api/v0/")
-        if command == "block/put":
-            block = request.body.split(b"\r\n\r\n", 1)[1].rsplit(b"\r\n--", 1)[0]
-            put = Cid.of(block, RAW if asked["cid-codec"] == "raw" else DAG_PB)
-            self.sent.append(str(put))
-            if len(self.sent) == self.breaks_at:
-                return request.connection.shutdown(socket.SHUT_RDWR)
-            self.folder.put(block, put.codec)
-            return self._send(request, {"Key": str(put)})
-        if command == "swarm/connect":
-            self.called.append(cid)
-            return self._send(request, {"Message": "no route"}, 500 if len(self.called) == 1 else 200)
-        if command == "id":
-            return self._send(request, {"ID": "12D3KooW", "Addresses": ["/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW"]})
-        try:
-            block = self.folder.block(Cid.parse(cid))
-        except StoreError:
-            return self._send(request, {"Message": f"block was not found locally (offline): {cid}"}, 500)
-        if command == "block/get":
-            return request.send(200, block)
-        if command == "pin/rm" and cid not in self.pins:
-            return self._send(request, {"Message": "not pinned or pinned indirectly"}, 500)
-        if command == "pin/add":
-            self.pins.add(cid)
-        elif command == "pin/rm":
-            self.pins.remove(cid)
-        return self._send(request, {"Key": cid, "Pins": [cid]})
-
-    @staticmethod
-    def _send(request: Request, content: object, status: int = 200) -> None:
         request.send(status, json.dumps(content).encode(), Content_Type="application/json")

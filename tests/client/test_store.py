@@ -17,7 +17,6 @@ from tiebreak.store import FolderStore, kubo_address, open_store
 from tiebreak.store.dagpb import RAW, Cid
 from tiebreak.store.store_errors import (
     ContentMissing,
-    ContentTooLarge,
     CorruptBlock,
     DestinationExists,
     InvalidCid,
@@ -78,16 +77,6 @@ def test_a_directory_has_the_cid_that_another_implementation_gives_it(store: Blo
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"{}" if size is None else content(size))
     assert store.add_directory(tmp_path / "tree") == VECTORS["directory"]["cid"]
-
-
-def test_a_directory_that_kubo_would_cut_into_shards_is_refused(store: Blocks, tmp_path: Path) -> None:
-    for i in range(1037):  # 1036 entries of 217 + 36 bytes stay below 256 KiB; one more does not
-        (path := tmp_path / "wide" / f"{i:0217}").parent.mkdir(exist_ok=True)
-        path.touch()
-    with pytest.raises(ContentTooLarge, match="subdirectories"):
-        store.add_directory(tmp_path / "wide")
-    path.unlink()
-    store.add_directory(tmp_path / "wide")
 
 
 @pytest.mark.parametrize(

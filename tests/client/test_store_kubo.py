@@ -1,32 +1,33 @@
-"""The content store against a daemon that answers like Kubo, and against servers that are not what they seem.
-
-Identifiers are held against another implementation's in `test_store.py`."""
+"""The content store against a real Kubo, and against servers that are not what they seem."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import random
+import shutil
 import socket
 import threading
 import time
+import urllib.parse
 from pathlib import Path
 
 import pytest
+import requests
 from tiebreak.store import FolderStore
-from tiebreak.store.dag_builder import CHUNK
-from tiebreak.store.dagpb import RAW, Cid
+from tiebreak.store.dag_builder import CHUNK, LINKS
+from tiebreak.store.dagpb import DAG_PB, RAW, Cid
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.store_errors import (
     ContentMissing,
+    ContentTooLarge,
     CorruptBlock,
     StoreError,
     StoreUnavailable,
 )
 
-from tests.client.crafted_blocks import Blocks
+from tests.client.crafted_blocks import everything
 from tests.client.http_stand_in import Request, endless_body, serving
-from tests.client.pinning_stand_in import KuboDaemon
 
 ABSENT = str(Cid.of(b"absent", RAW))
 
@@ -36,22 +37,112 @@ def kubo(kubo_url: str) -> KuboStore:
     return KuboStore(kubo_url, timeout=30.0)
 
 
-def test_pins_are_kept_by_kubo(tmp_path: Path) -> None:
-    daemon = KuboDaemon(Blocks(tmp_path))
-    with serving(daemon) as url:
-        kubo = KuboStore(url)
-        cid = kubo.add_bytes(b"pinned content")
-        assert kubo.has(cid) and daemon.pins == {cid}
-        kubo.unpin(cid)
-        kubo.unpin(cid)
-        assert daemon.pins == set()
-        kubo.pin(cid)
-        kubo.pin(cid)
-        assert daemon.pins == {cid} and not kubo.has(ABSENT)
-        with pytest.raises(ContentMissing, match="pins it"):
-            kubo.pin(ABSENT)
-        with pytest.raises(ContentMissing, match=ABSENT):
-            kubo.read(ABSENT, max_bytes=10)
+@pytest.fixture
+def folder(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
+
+
+def exported(url: str, cid: str, path: Path) -> Path:
+    """Content as Kubo's own reader gives it."""
+    answer = requests.post(f"{url}/api/v0/get", params={"arg": cid, "output": str(path)}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return path
+
+
+@pytest.mark.parametrize("size", [0, CHUNK, 3 * CHUNK + 17])
+def test_kubo_reads_what_was_added(
+    kubo: KuboStore, kubo_url: str, folder: FolderStore, tmp_path: Path, size: int
+) -> None:
+    data = random.Random(size).randbytes(size)
+    cid = kubo.add_bytes(data)
+    assert cid.startswith("baf") and folder.add_bytes(data) == cid
+    assert exported(kubo_url, cid, tmp_path / "from kubo").read_bytes() == data
+    assert kubo.read(cid, max_bytes=size) == data
+    assert folder.read(cid, max_bytes=size) == data
+
+
+@pytest.mark.parametrize("size", [12, CHUNK + 1])
+def test_what_kubo_adds_with_older_identifiers_is_read(kubo: KuboStore, kubo_url: str, size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    how = {"chunker": "size-262144", "raw-leaves": "false", "cid-version": "0", "hash": "sha2-256"}
+    answer = requests.post(f"{kubo_url}/api/v0/add", params=how, files={"file": ("x", data)}, timeout=60)
+    cid = answer.json()["Hash"]
+    assert cid.startswith("Qm") and kubo.read(cid, max_bytes=size) == data
+
+
+@pytest.mark.slow
+def test_a_file_that_overflows_one_node_is_read_by_kubo(
+    kubo: KuboStore, kubo_url: str, folder: FolderStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(random.Random(1).randbytes(CHUNK) * LINKS + b"the end")
+    cid = kubo.add_file(path)
+    assert folder.add_file(path) == cid
+    assert exported(kubo_url, cid, tmp_path / "from kubo").read_bytes() == path.read_bytes()
+    kubo.get_file(cid, tmp_path / "back", max_bytes=path.stat().st_size)
+    assert (tmp_path / "back").read_bytes() == path.read_bytes()
+
+
+def make_tree(path: Path) -> Path:
+    (path / "sub" / "deeper").mkdir(parents=True)
+    (path / "empty").mkdir()
+    (path / "a.json").write_text("{}")
+    (path / "B").write_bytes(b"")
+    (path / "größe — 大").write_bytes(b"unicode name")
+    (path / "sub" / "big").write_bytes(random.Random(2).randbytes(CHUNK + 5))
+    (path / "sub" / "deeper" / "x").write_bytes(b"hello world\n")
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes | None]:
+    return {str(entry.relative_to(path)): entry.read_bytes() if entry.is_file() else None for entry in path.rglob("*")}
+
+
+def test_a_directory_tree_is_read_by_kubo_and_its_files_come_back_whole(
+    kubo: KuboStore, kubo_url: str, folder: FolderStore, tmp_path: Path
+) -> None:
+    tree = make_tree(tmp_path / "tree")
+    cid = kubo.add_directory(tree)
+    assert folder.add_directory(tree) == cid
+    assert contents(exported(kubo_url, cid, tmp_path / "by kubo")) == contents(tree)
+    shutil.rmtree(tree / "sub")
+    (tree / "empty").rmdir()
+    cid = kubo.add_directory(tree)
+    kubo.get_directory(cid, tmp_path / "from kubo", everything, max_bytes=10**6)
+    folder.add_directory(tree)
+    folder.get_directory(cid, tmp_path / "from folder", everything, max_bytes=10**6)
+    assert contents(tmp_path / "from kubo") == contents(tmp_path / "from folder") == contents(tree)
+
+
+@pytest.mark.slow
+def test_a_directory_just_below_the_sharding_threshold_is_one_block_and_one_above_is_refused(
+    kubo: KuboStore, kubo_url: str, folder: FolderStore, tmp_path: Path
+) -> None:
+    tree = tmp_path / "wide"
+    tree.mkdir()
+    for i in range(1036):  # 1036 entries of 217 + 36 bytes stay below 256 KiB; one more does not
+        (tree / f"{i:0217}").write_bytes(b"")
+    cid = kubo.add_directory(tree)
+    assert folder.add_directory(tree) == cid
+    assert len(list(exported(kubo_url, cid, tmp_path / "by kubo").iterdir())) == 1036
+    (tree / f"{1036:0217}").write_bytes(b"")
+    for store in (kubo, folder):
+        with pytest.raises(ContentTooLarge, match="subdirectories"):
+            store.add_directory(tree)
+
+
+def test_pins_are_kept_by_kubo(kubo: KuboStore) -> None:
+    cid = kubo.add_bytes(b"pinned content")
+    assert kubo.has(cid)
+    kubo.unpin(cid)
+    kubo.unpin(cid)
+    kubo.pin(cid)
+    kubo.pin(cid)
+    assert not kubo.has(ABSENT)
+    with pytest.raises(ContentMissing, match="pins it"):
+        kubo.pin(ABSENT)
+    with pytest.raises(ContentMissing, match=ABSENT):
+        kubo.read(ABSENT, max_bytes=10)
 
 
 def test_no_daemon_is_one_clear_error(tmp_path: Path) -> None:
@@ -71,8 +162,8 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         KuboStore(address)
 
 
-def test_bytes_that_do_not_have_the_wanted_hash_are_asked_for_again(tmp_path: Path) -> None:
-    cid, calls = FolderStore(tmp_path).add_bytes(b"content"), []
+def test_bytes_that_do_not_have_the_wanted_hash_are_asked_for_again(folder: FolderStore) -> None:
+    cid, calls = folder.add_bytes(b"content"), []
 
     def wrong_once(request: Request) -> None:
         calls.append(1)
@@ -167,19 +258,36 @@ def test_a_connection_that_breaks_is_tried_again() -> None:
     assert len(calls) == 5
 
 
-def test_an_addition_that_was_cut_off_sends_only_the_rest(tmp_path: Path) -> None:
-    daemon = KuboDaemon(Blocks(tmp_path))
-    daemon.breaks_at = 15
+def test_an_addition_that_was_cut_off_sends_only_the_rest() -> None:
+    stored: set[str] = set()
+    sent: list[str] = []
+
+    def keeps(request: Request) -> None:
+        command, _, query = request.path.removeprefix("/api/v0/").partition("?")
+        cid = dict(urllib.parse.parse_qsl(query)).get("arg", "")
+        if command == "block/stat":
+            missing = b'{"Message": "block was not found locally"}'
+            request.send(200, json.dumps({"Key": cid}).encode()) if cid in stored else request.send(500, missing)
+        elif command == "block/put":
+            block = request.body.split(b"\r\n\r\n", 1)[1].rsplit(b"\r\n--", 1)[0]
+            cid = str(Cid.of(block, RAW if "cid-codec=raw" in query else DAG_PB))
+            sent.append(cid)
+            if len(sent) == 15:
+                return request.connection.shutdown(socket.SHUT_RDWR)
+            stored.add(cid)
+            request.send(200, json.dumps({"Key": cid}).encode())
+        else:
+            request.send(200, json.dumps({"Pins": [cid]}).encode())
+
     data = random.Random(5).randbytes(30 * CHUNK)
-    with serving(daemon) as url:
+    with serving(keeps) as url:
         with pytest.raises(StoreUnavailable):
             KuboStore(url, attempts=1).add_bytes(data)
-        before, daemon.sent, daemon.breaks_at = daemon.sent, [], 0
-        stored = {cid for cid in before if daemon.folder.has(cid)}
-        assert 5 < len(stored) < 28
+        before, first = set(stored), len(sent)
+        assert 5 < len(before) < 28
         cid = KuboStore(url, attempts=1).add_bytes(data)
-        assert not stored & set(daemon.sent) and len(stored | set(daemon.sent)) == 31
-        assert KuboStore(url).read(cid, max_bytes=len(data)) == data
+        assert not before & set(sent[first:])
+    assert cid in stored and len(stored) == 31
 
 
 def test_an_addition_ends_at_once_when_told_to_stop() -> None:

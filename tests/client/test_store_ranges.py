@@ -19,7 +19,6 @@ from tiebreak.store.store_errors import ContentMissing, CorruptBlock, MalformedC
 
 from tests.client.crafted_blocks import Blocks, everything
 from tests.client.http_stand_in import Request, giving_blocks, serving
-from tests.client.pinning_stand_in import KuboDaemon
 
 DATA = random.Random(5).randbytes(3 * CHUNK + 1000)
 FIRST, SIZE = CHUNK - 100, 300
@@ -69,15 +68,14 @@ def test_a_gateway_sends_the_leaves_of_a_part_or_no_more_than_is_asked_for(tmp_p
         assert sent == [16 if ranges else CHUNK], "the node above is known"
 
 
-def test_a_part_of_a_file_in_kubo_comes_without_the_rest(tmp_path: Path) -> None:
-    with serving(KuboDaemon(Blocks(tmp_path))) as url:
-        store = KuboStore(url)
-        cid = store.add_bytes(DATA)
-        assert store.part(cid, FIRST, SIZE, is_right=is_part) == PART
-        with pytest.raises(MalformedContent, match=r"has no [0-9]+ bytes"):
-            store.part(cid, len(DATA), 9, is_right=bool)
-        with pytest.raises(ContentMissing):
-            store.part(str(Cid.of(b"no such block", RAW)), 0, 1, is_right=bool)
+def test_a_part_of_a_file_in_kubo_comes_without_the_rest(kubo_url: str) -> None:
+    store = KuboStore(kubo_url)
+    cid = store.add_bytes(DATA)
+    assert store.part(cid, FIRST, SIZE, is_right=is_part) == PART
+    with pytest.raises(MalformedContent, match=r"has no [0-9]+ bytes"):
+        store.part(cid, len(DATA), 9, is_right=bool)
+    with pytest.raises(ContentMissing):
+        store.part(str(Cid.of(b"no such block", RAW)), 0, 1, is_right=bool)
 
 
 def sending(body: bytes, status: int = 206, **headers: str) -> Callable[[Request], None]:

