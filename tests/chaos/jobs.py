@@ -6,47 +6,27 @@ import json
 import tempfile
 from pathlib import Path
 
-import torch
-from roundlog.capture import Task
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
-from torch import nn
 
-KINDS = 3
+from tests.e2e.world import small_job, wide_task
+
+KINDS = ("logistic_sgd", "convolution", "rows that fit no transaction")
 STEPS, INTERVAL = 12, 3
 
 
-def small_job(kind: int) -> Job:
-    """0: a linear classifier with momentum; 1: a convolution with batch norm; 2: a classifier of rows that fit no
-    transaction."""
-    torch.manual_seed(5 + kind)
-    if kind == 0:
-        model: nn.Module = nn.Linear(4, 3)
-        inputs = torch.randn(11, 4)
-    elif kind == 2:
-        model = nn.Linear(17_000, 3)
-        inputs = torch.randn(11, 17_000)
-    else:
-        model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
-        inputs = torch.randn(11, 1, 4, 4)
-    task = Task(
-        model=model,
-        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=1e-5 if kind == 2 else 0.1, momentum=0.9),
-        dataset={"x": inputs, "y": torch.randint(0, 3, (11,))},
-        batch_size=4,
-        steps=STEPS,
-        interval=INTERVAL,
-        seed=9,
-    )
-    return Job.from_task(lambda: task)
+def job_of(kind: int) -> Job:
+    """A job of one of the kinds."""
+    if kind == 2:
+        return Job.from_task(lambda: wide_task(STEPS, INTERVAL))
+    return small_job(STEPS, INTERVAL, kept_as=KINDS[kind])
 
 
 def write_jobs(directory: Path) -> None:
     """Writes all kinds below `directory`, as `job-0` and so on, and the checkpoint roots of honest runs."""
     roots = []
-    for kind in range(KINDS):
-        job = small_job(kind)
+    for kind in range(len(KINDS)):
+        job = job_of(kind)
         job.write(directory / f"job-{kind}")
         with tempfile.TemporaryDirectory() as name:
             roots.append(Trainer(job, Path(name) / "run").run().checkpoint_root.hex())

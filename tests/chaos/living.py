@@ -27,14 +27,14 @@ from tiebreak.transactions import sender as _sender  # noqa: F401
 from tiebreak_demo.adversary import parties as _dishonest  # noqa: F401
 
 from tests.chaos.disks import obey
-from tests.chaos.jobs import small_job
+from tests.chaos.jobs import job_of
 
 
 def _warm_up() -> None:
     """Loads the compiled loops."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        job = small_job(0)
+        job = job_of(0)
         Trainer(job, Path(name) / "run").run()
         Auditor(job, Path(name) / "audit", log_dir=Path(name) / "run" / "log").run()
 

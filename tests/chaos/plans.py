@@ -139,7 +139,7 @@ def plan(seed: int, *, appeals: bool = False) -> Plan:
         events.append(Event(draw.uniform(0.3, storm), trouble, draw.choice(targets), size, draw.random() < 0.5))
     made = Plan(
         seed=seed,
-        job=draw.randrange(KINDS),
+        job=draw.randrange(len(KINDS)),
         confirmations=confirmations,
         trainer=trainer,
         wrong_step=wrong_step,

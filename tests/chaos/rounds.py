@@ -48,11 +48,11 @@ class Result:
     """A line for each game, and for each audit with a bond."""
 
 
-def play(plan: Plan, directory: Path, jobs: Path, right_roots: list[bytes], *, pause: float, mounts: bool) -> Result:
+def play(plan: Plan, directory: Path, jobs: Path, right_roots: list[bytes], *, pause: float) -> Result:
     """Plays one round in `directory`, which is empty."""
     started = time.monotonic()
     result = Result(plan.seed)
-    with Stage(plan, directory, jobs, pause=pause, mounts=mounts) as stage:
+    with Stage(plan, directory, jobs, pause=pause) as stage:
         one = Round(stage, result)
         if (job := one.post()) is not None:
             one.carry_out(job)

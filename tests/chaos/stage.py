@@ -50,8 +50,8 @@ _AUDITS = {
 class Stage:
     """Leaving the `with` block ends everything."""
 
-    def __init__(self, plan: Plan, directory: Path, jobs: Path, *, pause: float, mounts: bool) -> None:
-        self.plan, self.directory, self._mounts = plan, directory, mounts
+    def __init__(self, plan: Plan, directory: Path, jobs: Path, *, pause: float) -> None:
+        self.plan, self.directory = plan, directory
         self._stores = directory / "stores"
         self._stores.mkdir()
         self.gateway = DrippingGateway(self._stores, plan.seed) if plan.gateway else None
@@ -85,7 +85,7 @@ class Stage:
             "TIEBREAK_CONTRACT": self.contract.address,
             "TIEBREAK_STORE": self._content(name),
         }
-        disk = Disk(self.directory / name, mounted=self._mounts)
+        disk = Disk(self.directory / name)
         if words[0] == "read-elsewhere":
             words = [*words, str(disk.directory)]
             environment["TIEBREAK_CONFIRMATIONS"] = str(self.plan.confirmations)
@@ -144,7 +144,7 @@ class Stage:
             referee_allowance=7200,
             concurrent_games=16,
         )
-        other = self._jobs / f"job-{(self.plan.job + 1) % KINDS}"
+        other = self._jobs / f"job-{(self.plan.job + 1) % len(KINDS)}"
         post_job(context, other, terms, self.accounts["referee"].address)
 
     def add_all(self, job: int) -> None:
@@ -200,7 +200,6 @@ class Stage:
         for party in self.parties.values():
             party.kill(0.0)
             party.end_helper()
-            party.disk.close()
         self.faulty.close()
         if self.gateway is not None:
             self.gateway.close()

@@ -245,7 +245,7 @@ def test_a_seal_that_a_reorganisation_has_dropped_is_waited_for(tmp_path: Path) 
     auditor, contract = devnet_account(1), devnet_account(9).address
     about, root, salt = (31337, contract, 1, auditor.address), bytes([1]) * 32, bytes([2]) * 32
     shown = SimpleNamespace(auditor=auditor.address, seal=audit_seal(*about, checkpoint_root=bytes(32), salt=salt))
-    disk = Disk(tmp_path / "role", mounted=False)
+    disk = Disk(tmp_path / "role")
     kept = disk.directory / "job" / "sealed-audit.json"
     kept.parent.mkdir(parents=True)
     kept.write_text(json.dumps({"checkpoint_root": root.hex(), "salt": salt.hex()}))
@@ -284,7 +284,7 @@ def test_a_reorganisation_drops_transactions_or_puts_them_back(chain: Chain) -> 
 
 
 def test_a_disk_is_full_or_read_only_until_it_is_healed(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "role", mounted=False)
+    disk = Disk(tmp_path / "role")
     script = (
         "import sys; from pathlib import Path; from tests.chaos.disks import obey; room = Path(sys.argv[1]);"
         "obey(room, Path(sys.argv[2]));\n"
@@ -311,7 +311,7 @@ def test_a_rank_that_goes_on_alone_is_a_violation_if_the_ranks_have_met(has_met:
     """A rank 0 that is stopped while it waits for the others has nobody to tell, and they wait for it."""
     output = tmp_path / "out"
     output.write_text('{"role": "trainer", "text": "said in a life before"}\n')
-    disk = Disk(tmp_path / "role", mounted=False)
+    disk = Disk(tmp_path / "role")
     party = Party("trainer", devnet_account(0), True, [], {}, disk, output)
     party._said_before = len(party.said())
     output.write_text(party.said() + ('{"role": "trainer", "what": "heartbeat"}\n' if has_met else '{"error": {}}\n'))

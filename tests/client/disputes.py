@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
 from tiebreak.contract.contract_calls import ContractCall
-from tiebreak.contract.contract_watch import find_rows
+from tiebreak.contract.contract_watch import find_chunk, find_rows
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Appealed, Challenged, JobPosted, Withdrawn
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.structs import PostedSpec, Terms
-from tiebreak.game.moves import Leaves, Move, Need, NeedRow, Place, Trace, Tree, next_root_of
+from tiebreak.contract.structs import GameView, PostedSpec, Terms
+from tiebreak.game.moves import (
+    ClaimTimeout,
+    Decision,
+    Leaves,
+    Move,
+    Need,
+    NeedChunk,
+    NeedRow,
+    Place,
+    Trace,
+    Tree,
+    next_root_of,
+)
 from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.answers import TransactionReceipt
+from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
@@ -113,31 +128,55 @@ def made(contract: VerificationGame, call: ContractCall) -> tuple[Any, Transacti
     raise AssertionError(f"{call.function} has no result")
 
 
+class HasTrees(Protocol):
+    """Whatever has a tree for every place of a dispute."""
+
+    def tree(self, place: Place) -> Tree: ...
+
+
 @dataclass
 class Party:
-    """Plays one side of a game from its own run, knowing nothing of the other's."""
+    """Plays one side of a game from its own trees, knowing nothing of the other's. twist: makes what is sent of a move
+    that is due, or nothing. `made`: the moves that it has made; `asked`: the places whose trees it needed."""
 
     contract: VerificationGame
-    run: Run
+    run: HasTrees
     side: Side
+    twist: Callable[[GameView, Move], Move | None] | None = None
 
     def __post_init__(self) -> None:
         self.known = Known()
+        self.made: list[Move] = []
+        self.asked: list[Place] = []
 
-    def move(self, game: int) -> TransactionReceipt | None:
-        """Makes the move that is due from this side, if one is."""
-        self.known.rows = None
+    def decide(self, game: int, now: int | None = None) -> Decision:
+        """The decision of this side, at an instant or in the next block."""
+        state = self.contract.game(game)
+        now = self.contract.node.now() if now is None else now
+        self.known.rows = self.known.chunk = None
         while True:
-            state = self.contract.game(game)
-            decision = next_move(state, self.side, self.known, self.contract.node.now())
+            decision = next_move(state, self.side, self.known, now)
             if isinstance(decision, Need):
+                self.asked.append(decision.place)
                 self.known.trees[decision.place] = self.run.tree(decision.place)
             elif isinstance(decision, NeedRow):
                 self.known.rows = find_rows(self.contract, game, state)
-            elif isinstance(decision, Move):
-                return self.contract.send(call_of(self.contract, game, decision))
+            elif isinstance(decision, NeedChunk):
+                self.known.chunk = find_chunk(self.contract, game, state)
+                assert self.known.chunk is not None
             else:
-                return None
+                return decision
+
+    def move(self, game: int) -> TransactionReceipt | None:
+        """Makes the move that is due from this side, if one is."""
+        decision: object = self.decide(game)
+        if isinstance(decision, Move) and self.twist is not None:
+            decision = self.twist(self.contract.game(game), decision)
+        if not isinstance(decision, Move):
+            return None
+        receipt = self.contract.send(call_of(self.contract, game, decision))
+        self.made.append(decision)
+        return receipt
 
 
 @dataclass
@@ -193,6 +232,49 @@ class Cast:
             ),
         )
         return game
+
+    def start(self, training: TrainingSpec, claimed: Leaves, believed: Leaves) -> int:
+        """Posts a job, claims one tree's root, and challenges it by the other one's; returns the game's number."""
+        posted = PostedSpec(training, devnet_account(3).address, self.customer.adjudicator())
+        job, _ = made(self.customer, self.customer.post_job(posted, TERMS, JOB_CID))
+        self.trainer.send(
+            self.trainer.commit(
+                job,
+                spec_hash=posted.hash,
+                claimed=claimed.as_next_root(),
+                final_state_root=claimed.payloads[-1],
+                log_cid=JOB_CID,
+                model_cid=JOB_CID,
+                bond=TERMS.trainer_bond,
+            )
+        )
+        return self.challenge(job, believed.root)
+
+    def sides(self, trainer: HasTrees, challenger: HasTrees) -> dict[Side, Party]:
+        """The parties of a game, with their trees."""
+        return {
+            Side.TRAINER: Party(self.trainer, trainer, Side.TRAINER),
+            Side.CHALLENGER: Party(self.auditor, challenger, Side.CHALLENGER),
+        }
+
+    def play(self, game: int, honest: Party, other: Party) -> GameView:
+        """Plays a game to its end, or to the referee. Both move whenever they can, and every move of the honest one has
+        to be accepted. Whoever falls silent loses its time."""
+        node = self.customer.node
+        for _ in range(300):
+            state = self.customer.game(game)
+            if state.phase in (Phase.OVER, Phase.REFEREE):
+                return state
+            if honest.move(game) is not None:
+                continue
+            with suppress(ContractError):
+                if other.move(game) is not None:
+                    continue
+            # Nobody moves: the other one lets its time run out.
+            node.advance_time(max(1, max(state.deadlines) + 1 - node.head().timestamp))
+            assert isinstance(decision := honest.decide(game), ClaimTimeout), decision
+            honest.move(game)
+        raise AssertionError("the game does not end")
 
     def dispute(self, job: int, claimed: Run, believed: Run, *, until: Phase = Phase.OVER) -> int:
         """Plays a game from the challenge to its end, or to another phase."""

@@ -52,6 +52,7 @@ def test_a_keystore_that_we_wrote_opens_again_and_is_for_its_owner_only(tmp_path
     assert read_keystore(path, "secret").address == account.address
 
 
+@pytest.mark.slow
 def test_a_keystore_that_a_full_disk_has_cut_off_does_not_stand_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,27 +92,6 @@ def test_a_served_chain_is_shared_by_processes_and_is_gone_when_it_is_closed() -
         HttpTransport(devnet.url, attempts=1).request("eth_chainId", [])
 
 
-def test_many_threads_can_use_one_served_chain() -> None:
-    with start_devnet(kind="embedded") as devnet:
-        failures: list[BaseException] = []
-
-        def work(index: int) -> None:
-            try:
-                sender = Sender(connect(devnet.url), devnet_account(index))
-                for _ in range(5):
-                    sender.send(ADDRESS, b"", value=1)
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=work, args=(index,)) for index in range(1, 5)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failures == []
-        assert connect(devnet.url).balance(ADDRESS) == BALANCE + 20
-
-
 def test_the_server_refuses_what_a_web_page_could_send_and_what_is_too_large() -> None:
     good = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "eth_chainId", "params": []})
     json_type = {"Content-Type": "application/json"}
@@ -159,16 +138,6 @@ def test_a_client_that_is_killed_leaves_no_traces_on_the_terminal(capfd: pytest.
         serving.join(10)
         assert not serving.is_alive()
     assert capfd.readouterr().err == ""
-
-
-def test_a_slow_client_keeps_nobody_else_waiting() -> None:
-    with start_devnet(kind="embedded") as devnet:
-        port = int(devnet.url.rsplit(":", 1)[1])
-        with socket.create_connection(("127.0.0.1", port)) as slow:
-            slow.sendall(b"POST / HTTP/1.1\r\nContent-Length: 100\r\n\r\nhalf")
-            started = time.monotonic()
-            assert connect(devnet.url).chain_id > 0
-            assert time.monotonic() - started < 5
 
 
 def test_the_embedded_chain_refuses_a_transaction_that_breaks_the_rules() -> None:

@@ -24,7 +24,7 @@ from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
-from tests.client.disputes import ETHER, INTERVAL, JOB_CID, SPEC, TERMS, Cast, Party, Run, made, root
+from tests.client.disputes import ETHER, INTERVAL, JOB_CID, TERMS, Cast, Party, Run, made, root
 
 
 @pytest.mark.slow_but("anvil*")
@@ -85,43 +85,6 @@ def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: ChainN
     assert (over.job, over.outcome, over.reason) == (job, Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
-def test_an_undisputed_claim_becomes_final_when_its_window_has_closed(node: ChainNode) -> None:
-    cast = Cast.on(node)
-    job = cast.post()
-    run = Run.of()
-    cast.commit(job, run)
-    cast.attest(job, run.checkpoints.root)
-    assert cast.auditor.has_attested(job, devnet_account(2).address)
-    assert not cast.auditor.has_attested(job, devnet_account(1).address)
-
-    seen = cast.customer.job(job)
-    assert seen.status is JobStatus.CLAIMED
-    assert seen.spec.training == SPEC
-    assert seen.spec.referee == devnet_account(3).address
-    assert seen.spec == cast.spec() and seen.spec_hash == cast.spec().hash
-    assert seen.terms == TERMS
-    assert seen.job_cid == seen.claim.log_cid == seen.claim.model_cid == JOB_CID
-    assert seen.claim.checkpoint_root == run.checkpoints.root
-    assert seen.claim.challenge_deadline == seen.claim.committed_at + TERMS.challenge_window
-    assert (seen.live_games, seen.game_count, seen.attestations) == (0, 0, 1)
-
-    with pytest.raises(ContractError) as caught:
-        cast.trainer.send(cast.trainer.finalize(job))
-    assert caught.value.name == "TooEarly"
-    assert caught.value.values["deadline"] == seen.claim.challenge_deadline
-    node.advance_time(TERMS.challenge_window + 1)
-    cast.trainer.send(cast.trainer.finalize(job))
-    assert cast.customer.job(job).status is JobStatus.FINAL
-    assert made(cast.trainer, cast.trainer.withdraw())[0] == TERMS.reward + TERMS.trainer_bond
-    assert [type(event).__name__ for event in cast.customer.events(job=job)] == [
-        "JobPosted",
-        "Committed",
-        "RowShown",
-        "Attested",
-        "ClaimFinal",
-    ]
-
-
 @pytest.fixture
 def cast() -> Cast:
     return Cast.on(embedded_node())
@@ -157,28 +120,6 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
         cast.customer.send(cast.customer.post_job(cast.spec(state_count=0), TERMS, JOB_CID))
     assert (caught.value.name, caught.value.values["field"]) == ("FieldOutOfRange", "stateCount")
     assert cast.auditor.node.balance(devnet_account(2).address) == before
-
-
-def test_another_job_or_another_claim_than_believed_gets_no_bond(cast: Cast) -> None:
-    job = cast.post()
-    cast.commit(job, Run.of())
-    claimed = Run.of().checkpoints.root
-    believed = {
-        "claimed_root": Run.of().checkpoints.root,
-        "checkpoint_root": root("other"),
-        "bond": TERMS.challenger_bond,
-    }
-    with pytest.raises(ContractError) as caught:
-        cast.auditor.send(cast.auditor.challenge(job, spec_hash=root("spec"), **believed))
-    assert (caught.value.name, caught.value.values["expected"]) == ("WrongSpec", cast.spec().hash)
-    with pytest.raises(ContractError) as caught:
-        cast.auditor.send(
-            cast.auditor.challenge(job, spec_hash=cast.spec().hash, **{**believed, "claimed_root": root("another")})
-        )
-    assert caught.value.name == "AnotherRootWasCommitted"
-    with pytest.raises(ContractError) as caught:
-        cast.auditor.send(cast.auditor.attest(job, spec_hash=root("spec"), checkpoint_root=claimed))
-    assert caught.value.name == "WrongSpec"
 
 
 def test_writing_without_an_account_is_one_clear_error(cast: Cast) -> None:

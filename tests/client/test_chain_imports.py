@@ -21,6 +21,7 @@ def test_without_the_evm_the_embedded_chain_is_refused_with_its_remedy() -> None
     assert "needs eth_tester, which is not installed: pip install 'tiebreak[demo]'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow_but("transactions.keys")
 @pytest.mark.parametrize("module", ["transactions.keys", "devnet.embedded", "rpc.web3_providers"])
 def test_deeply_nested_json_cannot_crash_the_process(module: str) -> None:
     script = f"""

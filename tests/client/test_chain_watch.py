@@ -6,19 +6,18 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from eth_abi.abi import encode
 from tiebreak.contract.contract_calls import ContractCall
-from tiebreak.contract.contract_watch import PAGE, ContractWatch
+from tiebreak.contract.contract_watch import ContractWatch
 from tiebreak.contract.enums import JobStatus
-from tiebreak.contract.events import Committed, JobPosted, RowShown
+from tiebreak.contract.events import Committed, RowShown
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError, NoCode, NotConfirmed, RpcRefused
-from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
+from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
 
-from tests.client.canned_node import ADDRESS, Canned
-from tests.client.disputes import TERMS, Cast, Run
+from tests.client.canned_node import ADDRESS
+from tests.client.disputes import Cast, Run
 
 
 class Line(Transport):
@@ -91,47 +90,6 @@ def test_an_idle_block_costs_two_requests_and_one_with_events_three() -> None:
     assert isinstance(event, Committed) and isinstance(row, RowShown) and event.job == row.job == scene.jobs[1]
     assert [watch.job(job).status for job in scene.jobs] == [JobStatus.OPEN, JobStatus.CLAIMED, JobStatus.OPEN]
     assert line.count() == 3
-
-
-def test_five_hundred_jobs_cost_what_one_does() -> None:
-    """One job under five hundred numbers: a real contract with as many jobs takes minutes to fill."""
-    scene = Scene(jobs=1)
-    shown = scene.contract._abi
-    data = bytes.fromhex(str(scene.chain.request("eth_call", [_get_job(scene, scene.jobs[0]), "latest"]))[2:])
-    asked: Counter[str] = Counter()
-    head = 5
-
-    def view(call: dict[str, str], block: str) -> str:
-        asked["eth_call"] += 1
-        calls = shown.encode_call("batch", [])  # the selector
-        assert call["data"].startswith("0x" + calls[:4].hex())
-        wanted = int(call["data"][2 + 8 + 64 : 2 + 8 + 128], 16)
-        return "0x" + encode(["(bool,bytes)[]"], [[(True, data)] * wanted]).hex()
-
-    def newest(tag: str, full: bool) -> object:
-        asked["eth_getBlockByNumber"] += 1
-        return {"number": hex(head), "hash": f"0x{head:064x}", "timestamp": hex(12 * head), "baseFeePerGas": "0x7"}
-
-    def logs(wanted: object) -> list[object]:
-        asked["eth_getLogs"] += 1
-        return []
-
-    node = ChainNode(Canned(eth_call=view, eth_getBlockByNumber=newest, eth_getLogs=logs))
-    watch = ContractWatch(VerificationGame(node, ADDRESS))
-    for job in range(1, 501):
-        watch.follow(job)
-    watch.look()
-    assert asked["eth_call"] == 500 // PAGE
-    asked.clear()
-    for _ in range(20):
-        head += 1
-        assert watch.look() is not None
-        assert all(watch.job(job).status is JobStatus.OPEN for job in range(1, 501))
-    assert sum(asked.values()) == 2 * 20
-
-
-def _get_job(scene: Scene, job: int) -> dict[str, str]:
-    return {"to": scene.contract.address, "data": "0x" + scene.contract.encode(ContractCall.of("getJob", job)).hex()}
 
 
 def test_a_reorganisation_takes_events_back_and_tells_so() -> None:
@@ -228,17 +186,3 @@ def test_no_code_at_an_address_is_not_a_wrong_contract() -> None:
     scene = Scene(jobs=1)
     with pytest.raises(NoCode, match="wait until the node has caught up"):
         VerificationGame.at(ChainNode(scene.line), ADDRESS)
-
-
-@pytest.mark.slow
-def test_what_is_remembered_does_not_grow() -> None:
-    scene = Scene(jobs=2)
-    scene.watch.look()
-    for _ in range(3):
-        scene.mine(MAX_REORGANISATION)
-        scene.watch.look()
-    assert len(scene.watch._events) == 0
-    assert len(scene.watch._hashes) <= 3
-    scene.watch.unfollow(scene.jobs[0])
-    assert scene.watch._followed == {scene.jobs[1]}
-    assert TERMS.reward and JobPosted

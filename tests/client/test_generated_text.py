@@ -66,6 +66,7 @@ def test_half_a_character_behind_a_byte_takes_nothing_back() -> None:
     assert text_behind(tokenizer, [1], tokens) == whole
 
 
+@pytest.mark.slow_but("with_fallback")
 @pytest.mark.parametrize("make", [with_fallback, of_bytes])
 def test_parts_come_to_the_whole_text(make: Any) -> None:
     tokenizer, draw, early = make(), random.Random(4), 0

@@ -17,7 +17,7 @@ from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.rpc import quorum
-from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, ContractError, NodesDisagree, RpcRefused, WrongChain
+from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, NodesDisagree, RpcRefused, WrongChain
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import CALM_SECONDS, FORK_SECONDS, TURN_SECONDS, QuorumTransport, connect_all, quorum_of
 from tiebreak.rpc.transport import UNDERTAKINGS, HttpTransport, Transport
@@ -207,32 +207,6 @@ def test_a_watch_reads_everything_again_through_the_next_node(world: World) -> N
     assert seen == {JobStatus.OPEN, JobStatus.CLAIMED}
 
 
-@pytest.mark.slow
-def test_what_differs_about_the_tip_may_be_a_fork_until_it_lasts(world: World) -> None:
-    """A fork of a block or two is nothing to call a person for; a lie about the tip lasts, and is found out."""
-    liar, clock = world.liar(), Clock()
-    chain = quorum_of([liar, HostileNode(world.chain, "honest")], confirmations=5, clock=clock)
-    watch = ContractWatch(VerificationGame(chain, world.cast.customer.address))
-    watch.follow(world.job)
-    watch.look()
-    honest = watch.job(world.job)
-    liar.lies["eth_call"] = as_of_now(world)
-    job = world.cast.post()
-    watch.follow(job)
-    seen = set()
-    for _ in range(int(FORK_SECONDS + 4 * TURN_SECONDS) // 10):
-        try:
-            watch.look()
-            seen.add(watch.job(job).status)
-        except ContractError:
-            assert watch.job(world.job) == honest
-        if clock.now < FORK_SECONDS:
-            chain.agreement.require("challenge")
-        clock.now += 10.0
-    assert chain.agreement.undecided
-    assert seen == {JobStatus.OPEN}, "the honest node had its turns"
-
-
 def test_a_balance_or_code_that_one_node_makes_up_is_outvoted_or_told(world: World) -> None:
     """An account that seems to be empty pays no bond, and one that does not appeal loses the bond that it has paid."""
     empty: Lie = lambda params, true: "0x0"  # noqa: E731
@@ -291,17 +265,6 @@ def test_one_lying_node_among_several_ends_no_payment(world: World, honest: int,
     assert sent.receipt == true or (sent.receipt is not None and was_undecided)
     assert was_undecided == (honest == 1)
     assert node.balance(STRANGER.address) == before + 7
-
-
-def test_a_receipt_is_shown_once_the_block_is_agreed_on(world: World) -> None:
-    late = HostileNode(world.chain, "the late node")
-    late.lag = 1
-    chain = quorum_of([late, HostileNode(world.chain, "the other")])
-    receipt = Sender(ChainNode(world.chain), devnet_account(6)).send(PARTY.address, b"", value=1)
-    assert chain.receipt(receipt.transaction) is None
-    assert not chain.agreement.contradiction
-    late.lag = 0
-    assert chain.receipt(receipt.transaction) == receipt
 
 
 @pytest.mark.parametrize("honest", [1, 2])

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import rlp
 from eth_account import Account
-from tiebreak.contract.enums import Outcome
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.launcher import RpcServer, find_anvil, start_devnet
 from tiebreak.rpc.chain_errors import (
@@ -22,13 +21,11 @@ from tiebreak.rpc.chain_errors import (
     Stopped,
     WrongSignature,
 )
-from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.remote_signer import RemoteSigner, connect_signer
 from tiebreak.transactions.sender import Sender
-
-from tests.client.disputes import Cast, Run, made
 
 OWNER, STRANGER = devnet_account(1), devnet_account(2)
 ASKED: dict[str, Any] = {
@@ -306,19 +303,3 @@ def test_anvil_signs_a_payment_and_a_contract() -> None:
         assert node.balance(STRANGER.address) == before + 5
         created = sender.send(None, bytes.fromhex("600160005360016000f3"))
         assert created.contract is not None and node.code(created.contract) == b"\x01"
-
-
-@pytest.mark.slow
-def test_a_whole_dispute_is_signed_by_anvil() -> None:
-    """The auditor's moves, with the proofs that they carry."""
-    if find_anvil() is None:
-        pytest.skip("anvil is not installed: run npm ci")
-    with start_devnet(kind="anvil") as devnet:
-        cast = Cast.on(connect(devnet.url))
-        key = connect_signer(devnet.url, devnet_account(2).address)
-        cast.auditor = cast.customer.by(Sender(cast.customer.node, key))
-        job = cast.post()
-        cast.commit(job, Run.of(33))
-        game = cast.dispute(job, Run.of(33), Run.of())
-        assert cast.customer.game(game).outcome is Outcome.CHALLENGER_WON
-        assert made(cast.auditor, cast.auditor.withdraw())[0] > 0

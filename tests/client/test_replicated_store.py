@@ -122,23 +122,6 @@ def test_a_slow_store_gets_its_share_of_the_time_only_once(tmp_path: Path) -> No
         over.set()
 
 
-def test_a_store_that_was_set_aside_is_still_the_last_resort(tmp_path: Path) -> None:
-    folder, calls = FolderStore(tmp_path / "a"), []
-    cid = folder.add_bytes(b"x")
-
-    def late(request: Request) -> None:
-        calls.append(1)
-        request.send(*((503,) if len(calls) == 1 else (200, b"x")))
-
-    with serving(late) as url:
-        both = ReplicatedStore([GatewayStore(url, attempts=1), folder], warn=pytest.fail)
-        assert both.read(cid, max_bytes=10) == b"x" and len(calls) == 1
-        assert both.read(cid, max_bytes=10) == b"x" and len(calls) == 1
-        folder.unpin(cid)
-        folder.collect_garbage()
-        assert both.read(cid, max_bytes=10) == b"x" and len(calls) == 2
-
-
 def test_one_store_that_takes_the_content_is_enough_and_the_other_is_told(tmp_path: Path) -> None:
     folder, warnings = FolderStore(tmp_path / "a"), list[str]()
     both = ReplicatedStore([KuboStore(GONE, attempts=1), folder], warn=warnings.append)
@@ -192,19 +175,6 @@ def test_a_file_that_cannot_be_published_is_nobodys_failure(stores: Stores, tmp_
     with pytest.raises(UnsupportedFile):
         stores.both.add_file(tmp_path / "link")
     assert stores.warnings == []
-
-
-def test_a_pin_copies_what_a_store_lacks(stores: Stores) -> None:
-    cid = stores.a.add_bytes(DATA)
-    stores.a.unpin(cid)
-    stores.both.pin(cid)
-    assert stores.a.pins() == stores.b.pins() == [cid]
-    assert stores.b.read(cid, max_bytes=len(DATA)) == DATA
-    block_files(stores.a)[0].write_bytes(b"damaged")
-    stores.both.pin(cid)
-    assert stores.a.read(cid, max_bytes=len(DATA)) == DATA
-    with pytest.raises(ContentMissing, match="no store has pinned"):
-        stores.both.pin(str(Cid.of(b"absent", RAW)))
 
 
 def test_a_node_that_is_linked_as_raw_bytes_first_does_not_hide_what_is_below_it(stores: Stores) -> None:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tiebreak.rpc.chain_errors import ChainUnavailable, JournalError, JournalInUse, Stopped, TransactionPending
+from tiebreak.rpc.chain_errors import ChainUnavailable, JournalError, Stopped, TransactionPending
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions import journal
 from tiebreak.transactions.sender import Sender
@@ -72,17 +72,6 @@ def test_no_more_is_offered_than_the_cap_and_the_rest_waits() -> None:
     assert chain.effects() == [b"too dear".hex()]
 
 
-def test_two_processes_in_one_directory_end_with_a_clear_error(tmp_path: Path) -> None:
-    chain = SimulatedChain()
-    first = sender_on(chain, tmp_path)
-    first.send(TO, b"first")
-    with pytest.raises(JournalInUse, match=r"stop it, or give each its own directory \(--dir\)\.$"):
-        sender_on(chain, tmp_path).send(TO, b"second")
-    first.close()
-    sender_on(chain, tmp_path).send(TO, b"second")
-    assert len(chain.effects()) == 2
-
-
 def test_a_power_cut_after_the_first_payment_takes_no_directory_of_the_journal_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,18 +130,6 @@ def test_a_damaged_entry_is_set_aside_and_stops_nobody(tmp_path: Path) -> None:
         again.close()
         assert not entry.exists() and entry.with_suffix(".damaged").read_bytes() == damage
     assert chain.effects() == [b"one".hex()]
-
-
-def test_a_named_purpose_is_carried_out_once_for_all_lives(tmp_path: Path) -> None:
-    chain = SimulatedChain()
-    first = sender_on(chain, tmp_path).send(TO, b"bond", value=1, purpose="challenge job 7")
-    assert first.succeeded
-    chain.sleep(3000)
-    for path in tmp_path.glob("journal/lock"):
-        path.unlink()  # the other one is still open in this process
-    later = sender_on(chain, tmp_path)
-    assert later.send(TO, b"bond again", value=1, purpose="challenge job 7").transaction == first.transaction
-    assert chain.effects() == [b"bond".hex()]
 
 
 def test_a_wait_ends_at_once_when_the_process_is_stopped() -> None:

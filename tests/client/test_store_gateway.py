@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import random
 import socket
-import threading
 import time
 from pathlib import Path
 
@@ -113,17 +112,6 @@ def test_a_gateway_cannot_make_us_wait_longer_than_we_have(header: str) -> None:
         assert time.monotonic() - started < 1.0
 
 
-def test_a_fetch_through_a_gateway_ends_at_once_when_told_to_stop() -> None:
-    stop, over = threading.Event(), threading.Event()
-    with serving(lambda request: (over.wait(5), None)[1]) as url:
-        threading.Timer(0.1, stop.set).start()
-        started = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="stopped"):
-            GatewayStore(url, stop=stop).read(X, max_bytes=10)
-        assert time.monotonic() - started < 1.0
-        over.set()
-
-
 @pytest.mark.parametrize("status", [400, 403])
 def test_a_server_that_serves_no_blocks_is_one_clear_error(status: int) -> None:
     with (
@@ -134,39 +122,11 @@ def test_a_server_that_serves_no_blocks_is_one_clear_error(status: int) -> None:
     assert "\x1b" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "address", ["ftp://x", "http://", "http://a:b@x", "https://x?y", "https://x#y", "http://x:99999", "http://x y"]
-)
-def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(StoreUnavailable, match=r"gateway\+https://"):
-        GatewayStore(address)
-
-
 def test_nothing_is_added_to_a_gateway(tmp_path: Path) -> None:
     store = GatewayStore("http://127.0.0.1:1")
     for action in (lambda: store.add_bytes(b"x"), lambda: store.pin(X), lambda: store.unpin(X)):
         with pytest.raises(StoreUnavailable, match="can only be read from"):
             action()
-
-
-def test_an_error_is_that_of_the_first_block_that_fails(tmp_path: Path) -> None:
-    folder = FolderStore(tmp_path)
-    data = random.Random(6).randbytes(20 * 262_144)
-    cid = folder.add_bytes(data)
-    third = Cid.of(data[2 * 262_144 : 3 * 262_144], RAW)
-
-    def fail(request: Request) -> None:
-        asked = Cid.parse(request.path.split("?")[0].removeprefix("/ipfs/"))
-        if asked == third:
-            time.sleep(0.1)
-            request.send(410)
-        elif asked.codec == RAW and data.find(folder.block(asked)) > 5 * 262_144:
-            request.send(404)
-        else:
-            giving_blocks(folder)(request)
-
-    with serving(fail) as url, pytest.raises(ContentMissing, match=f"{third}.*410"):
-        GatewayStore(url).read(cid, max_bytes=len(data))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 import urllib.parse
 from collections.abc import Sequence
@@ -103,28 +102,6 @@ def test_a_failure_is_told_and_its_request_removed() -> None:
     with serving(service) as url, pytest.raises(StoreError, match=r"could not pin .* \(no \[2J peers\)") as caught:
         client(url).pin(X)
     assert "\x1b" not in str(caught.value) and service.pins == {}
-
-
-def test_a_service_that_takes_its_time_is_left_alone_and_goes_on() -> None:
-    service = Service("queued")
-    with serving(service) as url:
-        started = time.monotonic()
-        with pytest.raises(StoreUnavailable, match=r"has not pinned .* yet \(it is queued\)"):
-            client(url, patience=0.2).pin(X)
-        assert time.monotonic() - started < 1.0
-        service.states = ("pinned",)
-        client(url).pin(X)
-    assert service.posted == 1
-
-
-def test_a_wait_ends_at_once_when_told_to_stop() -> None:
-    stop = threading.Event()
-    with serving(Service("queued")) as url:
-        threading.Timer(0.1, stop.set).start()
-        started = time.monotonic()
-        with pytest.raises(StoreUnavailable, match="stopped"):
-            client(url, pace=30.0, stop=stop).pin(X)
-        assert time.monotonic() - started < 1.0
 
 
 def test_a_token_that_is_refused_is_one_clear_error() -> None:

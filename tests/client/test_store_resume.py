@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiebreak.store import FolderStore, Transfer
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dagpb import FILE, RAW, Cid, Link, UnixFsNode
 from tiebreak.store.staging import set_back
@@ -135,20 +134,6 @@ def test_a_place_that_others_work_on_or_could_have_made_is_not_used(store: Count
     assert not (tmp_path / "out").exists() and (elsewhere / "content").exists()
 
 
-def test_only_transfers_that_take_long_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Transfer] = []
-    store = FolderStore(tmp_path / "store", on_transfer=told.append)
-    store.add_bytes(b"short")
-    assert told == []
-    monkeypatch.setattr("tiebreak.store.transfers.EVERY", 0.0)
-    cid = store.add_bytes(DATA)
-    assert told[-1] == Transfer("adding", "bytes", told[-1].done, told[-1].done) and told[-1].done >= len(DATA)
-    told.clear()
-    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
-    assert told[-1] == Transfer("fetching", cid, len(DATA), len(DATA))
-    assert [one.done for one in told] == sorted(one.done for one in told) and len(told) > 10
-
-
 def test_a_part_that_was_published_already_is_not_written_through(store: Counting, tmp_path: Path) -> None:
     cid = store.add_bytes(DATA)
     left = interrupt(store, cid, tmp_path / "out")
@@ -177,20 +162,3 @@ def test_of_a_damaged_directory_only_the_wrong_parts_are_fetched_again(store: Co
     assert store.read_blocks == 1 + 2 + 1, "a directory, two nodes of files, and one leaf"
     assert all((out / name).read_bytes() == (tree / name).read_bytes() for name in ("a", "sub-b"))
     assert left_over(tmp_path) == []
-
-
-def test_of_a_damaged_directory_that_cannot_be_moved_all_is_fetched_again(store: Counting, tmp_path: Path) -> None:
-    tree, out = tmp_path / "tree", tmp_path / "out"
-    tree.mkdir()
-    (tree / "a").write_bytes(DATA)
-    cid = store.add_directory(tree)
-    store.cut(6)
-    with pytest.raises(StoreUnavailable):
-        store.get_directory(cid, out, everything, max_bytes=10**8)
-    store.cut(None)
-    for damaged in (lambda: out.mkdir(), lambda: out.symlink_to(tree), lambda: out.write_bytes(b"?")):
-        damaged()
-        set_back(out, cid)
-        assert not out.exists() and not out.is_symlink() and (tree / "a").exists()
-    store.get_directory(cid, out, everything, max_bytes=10**8)
-    assert (out / "a").read_bytes() == DATA and left_over(tmp_path) == []

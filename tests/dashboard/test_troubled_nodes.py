@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 from tiebreak.contract.game import VerificationGame
 from tiebreak.dashboard import chain_reader
-from tiebreak.dashboard.chain_reader import Busy, HeadMonitor, Readings
+from tiebreak.dashboard.chain_reader import HeadMonitor, Readings
 from tiebreak.dashboard.site import Site
 from tiebreak.dashboard.web import make_app
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -130,6 +130,7 @@ def test_a_node_that_shows_another_spec_than_its_hash_is_called_a_liar(site: Sit
             for call, found in zip(calls, views(calls, **options), strict=True)
         ]
 
+    site.readings.patience = 30.0  # a busy machine is slow
     site.contract.views = lying  # type: ignore[method-assign]
     for path in ("/jobs", "/jobs/1"):
         answer = client.get(path)
@@ -199,31 +200,4 @@ def test_many_who_ask_at_once_cost_one_reading() -> None:
     assert found == [1] * 30
     assert readings.get("page", (1, b"a"), read).value == 1, "the same block"
     assert readings.get("page", (1, b"b"), read).value == 2, "another block at the same height"
-    readings.close()
-
-
-def test_a_slow_reading_gives_way_to_an_older_one_and_serves_the_next() -> None:
-    readings, gate = Readings(patience=0.05), threading.Event()
-
-    def slow() -> str:
-        gate.wait(5)
-        return "new"
-
-    with pytest.raises(Busy, match="The node has not answered in time"):
-        readings.get("page", (1, b"a"), slow)
-    gate.set()
-    time.sleep(0.1)
-    assert readings.get("page", (1, b"a"), slow).value == "new"
-    gate.clear()
-    older = readings.get("page", (2, b"b"), slow)
-    assert older.value == "new" and "this is what it said at block 1" in older.trouble
-    gate.set()
-    readings.close()
-
-
-def test_readings_that_nobody_wants_any_more_are_forgotten() -> None:
-    readings = Readings()
-    for number in range(100):
-        readings.get(number, (1, b""), lambda number=number: number)
-    assert len(readings._cache) <= 64
     readings.close()

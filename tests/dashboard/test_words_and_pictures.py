@@ -18,12 +18,10 @@ from tiebreak.contract.structs import (
     ANYONE,
     Bisection,
     ClaimView,
-    ElementView,
     GameView,
     JobView,
     LevelView,
     OperatorView,
-    Partial,
     PostedSpec,
 )
 from tiebreak.dashboard import showing
@@ -33,7 +31,6 @@ from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, ST
 
 from tests.client.disputes import SPEC, TERMS
 
-ETHER = 10**18
 NONE = bytes(32)
 
 
@@ -80,20 +77,6 @@ def game(*levels: tuple[Level, int, int], height: int = 0, **changes: Any) -> Ga
     return replace(plain, **changes)
 
 
-@pytest.mark.parametrize(
-    ("wei", "shown"),
-    [
-        (0, "0 ETH"),
-        (9_999, "9,999 wei"),
-        (618_000_000, "0.618 gwei"),
-        (-3 * ETHER // 2, "-1.5 ETH"),
-        (1_234_567 * ETHER + 1, "1,234,567 ETH"),
-    ],
-)
-def test_amounts_have_five_digits_or_all_before_the_point(wei: int, shown: str) -> None:
-    assert showing.ether(wei) == shown
-
-
 @given(st.integers(0, 2**32 - 1))
 def test_an_fp32_number_is_told_exactly(bits: int) -> None:
     shown = showing.number(bits, 4)
@@ -103,14 +86,6 @@ def test_an_fp32_number_is_told_exactly(bits: int) -> None:
         assert struct.pack("<f", float(shown.value)) == struct.pack("<f", value)
     else:
         assert shown.value in ("NaN", "infinity", "-infinity")
-
-
-def test_other_elements_are_told_by_their_width() -> None:
-    assert showing.number(0x3F80, 2) == showing.Number("0x3f80", "1.0 in BF16, 1.875 in FP16")
-    assert showing.number(0x7FC0, 2).value == "NaN in BF16, NaN in FP16"
-    assert showing.number(2**64 - 1, 8) == showing.Number("0x" + "f" * 16, "-1")
-    assert (showing.number(1, 1).value, showing.number(2, 1).value) == ("true", "neither true nor false")
-    assert showing.number(2**70, 0).bits == "0x" + "0" * 16, "a width that is not known yet"
 
 
 @pytest.mark.parametrize("text", ["\x1b[2Jx", "a\nb", "\u202ex", "x" * 10**6, "\ud800"])
@@ -176,13 +151,6 @@ def test_a_path_leads_from_the_run_to_a_chunk() -> None:
     assert [bool(one.funnel) for one in shown] == [True, True, True, False]
 
 
-def test_a_slot_of_the_state_is_told_by_its_name_and_a_leaf_of_the_padding_drawn_at_the_end() -> None:
-    shown = draw_levels(game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 131)), JOB, NAMES)
-    assert (shown[-1].found, shown[-1].detail) == ("state slot 3", "weight 3")
-    (level,) = draw_levels(game((Level.CHECKPOINT, 12, 15)), JOB, NAMES)
-    assert level.boxes[2].x + level.boxes[2].width == WIDTH
-
-
 # Verdicts.
 
 LEVELS_DOWN = ((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9))
@@ -213,22 +181,6 @@ def test_an_element_that_the_contract_cannot_compute_is_told() -> None:
     asked = events.ElementProven(**PLACE, game=1, element=7, claimed=0x40000000, finding=Finding.UNDECIDED, bits=0)
     answer = events.Adjudicated(**PLACE, game=1, bits=0x40000000)
     assert told(over, asked, answer)[1].endswith("The referee says 0x40000000 (2.0).")
-
-
-@pytest.mark.parametrize(
-    ("outcome", "wrong"), [(Outcome.CHALLENGER_WON, "trainer's"), (Outcome.TRAINER_WON, "challenger's")]
-)
-def test_a_segment_is_told_with_whose_sum_is_wrong(outcome: Outcome, wrong: str) -> None:
-    disputed = ElementView(known=True, element=2411, claimed=0x3F800000)
-    operator = OperatorView(descriptor_hash=NONE, width=4, elements=3000, chunks=12, segments=8)
-    levels = (*LEVELS_DOWN, (Level.PARTIAL, 8, 3))
-    over = game(*levels, outcome=outcome, reason=Reason.PROOF, disputed=disputed, operator=operator)
-    proof = events.SegmentProven(
-        **PLACE, game=1, segment=3, finding=Finding.VALUE, afterwards=Partial(words=(NONE, NONE, NONE))
-    )
-    subject, said = told(over, proof)
-    assert subject.endswith("element 2,411") and f"the {wrong} running result after it is wrong" in said
-    assert "0x3f800000 (1.0) for the whole sum" in said
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,10 @@ from tiebreak_demo.adversary.tampering import Lie, tampered, turned
 
 from tests.adversaries import spoiling, withholding
 from tests.client.crafted_blocks import everything
-from tests.e2e.world import TERMS, World, ended, linear_task
+from tests.e2e.world import TERMS, World, ended, small_job
 from tests.engine.segment_audits.audit_workers import Stand, honest, named
+
+pytestmark = pytest.mark.slow
 
 STEPS, INTERVAL = 12, 2
 WRONG = 5
@@ -44,7 +46,7 @@ MakeTrainer = Callable[[World], TrainerRole]
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     world = World(embedded_node(), tmp_path)
-    world.post(linear_task(STEPS, INTERVAL))
+    world.post(small_job(STEPS, INTERVAL))
     return world
 
 
@@ -106,7 +108,6 @@ def disputed(world: World) -> int:
     return interval * INTERVAL + step
 
 
-@pytest.mark.slow
 def test_a_trainer_publishes_what_it_was_told_to_and_is_paid(world: World) -> None:
     trainer, customer = honest_trainer(world), world.customer()
     world.run(trainer, customer)
@@ -129,7 +130,6 @@ def test_a_trainer_publishes_what_it_was_told_to_and_is_paid(world: World) -> No
     assert world.status is JobStatus.FINAL and world.contract_balance() == 0
 
 
-@pytest.mark.slow
 def test_a_right_claim_is_attested_after_all_of_it_was_audited(world: World) -> None:
     trainer, role = honest_trainer(world), auditor(world)
     world.run(trainer, role)
@@ -145,7 +145,6 @@ def test_after_a_share_nothing_is_attested(world: World) -> None:
     assert world.contract.job(world.job).attestations == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("liar", [poisoning, restoring])
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_wrong_interval_wins_a_game_whatever_is_claimed_behind_it(
@@ -162,7 +161,6 @@ def test_a_wrong_interval_wins_a_game_whatever_is_claimed_behind_it(
     assert world.contract_balance() == 0
 
 
-@pytest.mark.slow
 def test_the_interval_that_leaves_a_wrong_state_wins_a_game_too(world: World) -> None:
     """The claim is right from there on, so a whole audit would find nothing wrong in that interval."""
     trainer = restoring(world)
@@ -185,7 +183,6 @@ def challenged(world: World, liar: MakeTrainer) -> tuple[TrainerRole, AuditorRol
     return trainer, role
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_killed_challenger_plays_on_also_without_its_directory(world: World, lost: bool) -> None:
     trainer, _ = challenged(world, restoring)
@@ -213,7 +210,6 @@ def torn(log: Path) -> None:
     (log / CHECKPOINTS_FILE).write_bytes(b"{" * 1000)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [unlisted, mislisted, torn])
 def test_without_a_list_of_the_claimed_roots_the_claim_is_audited_as_a_whole(
     world: World, spoil: Callable[[Path], None]
@@ -226,7 +222,6 @@ def test_without_a_list_of_the_claimed_roots_the_claim_is_audited_as_a_whole(
     assert len(world.said("audits as a whole, in this process: ")) == 1
 
 
-@pytest.mark.slow
 def test_states_that_are_listed_and_not_served_cost_time_and_no_verdict(world: World) -> None:
     trainer = TrainerRole(
         replace(world.context("trainer"), store=withholding(world.store, log=False)), world.job, publish_every=1
@@ -238,7 +233,6 @@ def test_states_that_are_listed_and_not_served_cost_time_and_no_verdict(world: W
     assert all(str(notice.text).isprintable() for notice in world.notices)
 
 
-@pytest.mark.slow
 def test_the_root_of_a_challenge_that_was_made_without_workers_is_found_again_by_one_with_them(world: World) -> None:
     """Its directory is lost. The challenge's root is that of a whole audit, which no single wrong interval gives."""
     trainer, alone = poisoning(world), AuditorRole(world.context("auditor"), world.job)

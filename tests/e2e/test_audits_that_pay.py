@@ -169,17 +169,6 @@ def test_a_model_that_its_trainer_lets_drip_comes_from_an_auditor(world: World) 
 
 
 @pytest.mark.slow
-def test_a_log_that_drips_does_not_keep_the_threads_of_an_auditor(world: World) -> None:
-    world.post(terms=OPEN)
-    world.run(TrainerRole(world.context("trainer"), world.job))
-    dripping = Dripping(world.store, posted(world).claim.log_cid)
-    auditor = AuditorRole(replace(context(world, "auditor"), store=dripping), world.job)  # type: ignore[arg-type]
-    for _ in range(30):
-        assert not auditor.step().finished
-    assert len(dripping.asked) > 2 and posted(world).attestations == 0
-
-
-@pytest.mark.slow
 def test_an_address_with_other_bytes_than_the_model_gets_no_attestation(world: World) -> None:
     world.post(terms=OPEN)
     junk = world.store.add_bytes(b"not a model")

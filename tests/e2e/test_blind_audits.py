@@ -28,6 +28,8 @@ from tests.e2e.market import (
 )
 from tests.e2e.world import World, ended
 
+pytestmark = pytest.mark.slow
+
 BOND = BLIND.attestation_bond
 
 
@@ -36,7 +38,6 @@ def world(tmp_path: Path) -> World:
     return World(embedded_node(), tmp_path)
 
 
-@pytest.mark.slow
 def test_auditors_that_sealed_the_claimed_root_share_the_fee(world: World) -> None:
     world.post(terms=replace(BLIND, attestations_needed=2))
     both, customer = auditors(world, "auditor", "second"), world.customer()
@@ -56,7 +57,6 @@ def test_auditors_that_sealed_the_claimed_root_share_the_fee(world: World) -> No
     assert world.gains() == gains and world.contract_balance() == 0
 
 
-@pytest.mark.slow
 def test_nothing_of_a_sealed_claim_can_be_read_before_it_is_opened(world: World) -> None:
     world.post(terms=BLIND)
     before = set((world.store._root / "blocks").glob("*/*/*"))
@@ -71,7 +71,6 @@ def test_nothing_of_a_sealed_claim_can_be_read_before_it_is_opened(world: World)
     assert world.store.has(posted(world).claim.log_cid) and world.store.has(posted(world).claim.model_cid)
 
 
-@pytest.mark.slow
 def test_a_sealed_audit_with_another_root_is_a_challenge_and_wins(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,), customer = auditors(world, "auditor"), world.customer()
@@ -93,7 +92,6 @@ def test_a_sealed_audit_with_another_root_is_a_challenge_and_wins(world: World) 
     assert world.contract_balance() == 0
 
 
-@pytest.mark.slow
 def test_an_audit_that_is_not_finished_in_time_is_not_sealed_and_challenges_later(world: World) -> None:
     world.post(terms=BLIND)
     wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -129,7 +127,6 @@ def test_a_lazy_auditor_is_paid_for_a_right_claim(world: World) -> None:
     assert world.gains()["second"] == FEE
 
 
-@pytest.mark.slow
 def test_a_lazy_auditor_loses_its_bond_with_a_wrong_claim_and_the_honest_one_has_its_share(world: World) -> None:
     world.post(terms=replace(BLIND, attestations_needed=2))
     (auditor,), customer = auditors(world, "auditor"), world.customer()
@@ -159,7 +156,6 @@ def test_a_lazy_auditor_loses_its_bond_with_a_wrong_claim_and_the_honest_one_has
 # Parties that do not open.
 
 
-@pytest.mark.slow
 def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back(world: World) -> None:
     world.post(terms=BLIND)
     seal_by_hand(world)
@@ -174,7 +170,6 @@ def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back
     assert world.gains()["customer"] == BLIND.trainer_bond - BLIND.trainer_bond // 2
 
 
-@pytest.mark.slow
 def test_the_customer_takes_its_half_of_an_audit_that_is_not_opened(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,), customer = auditors(world, "auditor"), world.customer()
@@ -193,7 +188,6 @@ def test_the_customer_takes_its_half_of_an_audit_that_is_not_opened(world: World
     assert world.gains()["customer"] == BOND - BOND // 2 - BLIND.reward - FEE
 
 
-@pytest.mark.slow
 def test_the_customer_takes_its_half_though_others_have_ended_the_claim_meanwhile(world: World) -> None:
     world.post(terms=BLIND)
     (auditor,) = auditors(world, "auditor")
@@ -210,20 +204,6 @@ def test_the_customer_takes_its_half_though_others_have_ended_the_claim_meanwhil
     assert world.gains()["customer"] == BOND - BOND // 2 - BLIND.reward - FEE
 
 
-@pytest.mark.slow
-def test_an_auditor_that_sleeps_through_its_window_says_what_it_has_lost(world: World) -> None:
-    world.post(terms=BLIND)
-    (auditor,) = auditors(world, "auditor")
-    trainer = sealed(world, auditor)
-    pass_audits(world)
-    world.run(trainer)
-    pass_openings(world)
-    last = ended(auditor)
-    assert last.stake == 0 and "attestations had to be sealed before it" in last.state
-    assert len(world.said("its sealed audit was not opened in time, so its bond is lost")) == 1
-
-
-@pytest.mark.slow
 def test_waiting_games_are_started_by_whoever_they_hold_up(world: World) -> None:
     world.post(terms=BLIND)
     claim = seal_by_hand(world)

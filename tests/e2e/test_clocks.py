@@ -12,13 +12,13 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor
 
-from tests.e2e.world import World, linear_task, with_terms
+from tests.e2e.world import World, small_job, with_terms
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_trainer_left_alone_claims_the_timeout_and_its_reward_by_itself(world: World) -> None:
-    world.post(linear_task(2, 1), with_terms(clock_allowance=3_598, challenge_window=3_600))
+    world.post(small_job(2, 1), with_terms(clock_allowance=3_598, challenge_window=3_600))
     hasty = Policy(least_clock=1)
     trainer = TrainerRole(replace(world.context("trainer"), policy=hasty), world.job)
     auditor = silenced(replace(world.context("auditor"), policy=hasty))

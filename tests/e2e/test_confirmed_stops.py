@@ -18,8 +18,10 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.engines import execution_of, lying
 from tiebreak_demo.adversary.tampering import BentExecutor, SwitchingExecutor
 
-from tests.e2e.test_endless_claims import diverging_task
+from tests.e2e.test_endless_claims import diverging_job
 from tests.e2e.world import World, ended
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -48,7 +50,6 @@ def audited(job: Job, room: Path, options: RunOptions = DEFAULT_OPTIONS) -> Disp
     return DisputeTrees(job, room, result.state_roots, options)
 
 
-@pytest.mark.slow
 def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_honest_trainer(world: World) -> None:
     world.post()
     world.run(TrainerRole(world.context("trainer"), world.job))
@@ -60,7 +61,7 @@ def test_an_auditor_whose_kernel_stops_wrongly_does_not_lose_its_bond_to_an_hone
 
 
 def test_a_stop_is_confirmed_by_the_element_itself_after_a_restart_too(tmp_path: Path) -> None:
-    job = Job.from_task(diverging_task)
+    job = diverging_job()
     trees = audited(job, tmp_path)
     assert confirm_stop(trees) is None
     recalled = Engine().recall(job, tmp_path)
@@ -68,7 +69,7 @@ def test_a_stop_is_confirmed_by_the_element_itself_after_a_restart_too(tmp_path:
 
 
 def test_a_stop_that_does_not_come_again_is_none(tmp_path: Path) -> None:
-    job = Job.from_task(diverging_task)
+    job = diverging_job()
     audited(job, tmp_path, RunOptions(execution=execution_of(timid)))
     trees = Engine().recall(job, tmp_path)
     assert trees is not None

@@ -21,6 +21,8 @@ from tiebreak_demo.adversary.tampering import Lie
 from tests.e2e.market import OPEN, audit
 from tests.e2e.world import Ticks, World
 
+pytestmark = pytest.mark.slow
+
 DATA, INITIAL = "data.safetensors", "initial.safetensors"
 LIE = Lie(step=1, operator=5)
 

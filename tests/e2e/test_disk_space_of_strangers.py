@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE
-from roundlog.training.job import DATA, JOB_FILES, Job
+from roundlog.training.job import DATA, JOB_FILES
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.structs import JobView
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.context import RoleContext, RoleLimits, size_of
+from tiebreak.roles.context import RoleContext, size_of
 from tiebreak.roles.job_role import JobFollower
-from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.dagpb import Cid
 
 from tests.client.crafted_blocks import Blocks, repeated
 from tests.client.disputes import made
-from tests.e2e.world import TERMS, World, ended, linear_task
+from tests.e2e.world import TERMS, World, ended, small_job
+
+pytestmark = pytest.mark.slow
 
 SIZE = 3 << 30
 """Bytes of a file that would be fetched for nothing."""
@@ -44,7 +45,7 @@ def files_of(blocks: Blocks, directory: Path) -> dict[str, Cid]:
 
 def post(world: World, files: dict[str, Cid], blocks: Blocks) -> int:
     """A posting of these files under the spec of the linear task."""
-    job = Job.from_task(linear_task)
+    job = small_job()
     contract = world.contract.by(world.senders["customer"])
     world.job, _ = made(
         contract, contract.post_job(world.spec(job.spec), TERMS, str(blocks.directory(*sorted(files.items()))))
@@ -59,9 +60,8 @@ def follower(context: RoleContext) -> JobFollower:
     return JobFollower(context, "trainer", make)
 
 
-@pytest.mark.slow
 def test_three_postings_of_one_leaf_repeated_leave_nothing_on_a_trainer_s_disk(world: World, blocks: Blocks) -> None:
-    Job.from_task(linear_task).write(world.root / "files")
+    small_job().write(world.root / "files")
     files = files_of(blocks, world.root / "files")
     for name in (DATA, "torch.py", "program.json"):
         post(world, files | {name: repeated(blocks, SIZE)[0]}, blocks)
@@ -77,7 +77,6 @@ def test_three_postings_of_one_leaf_repeated_leave_nothing_on_a_trainer_s_disk(w
     assert len(world.said("'torch.py' besides what it is fetched for")) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["00000000.rlog", CHECKPOINTS_FILE, "sitecustomize.py"])
 def test_a_claim_whose_log_is_one_leaf_repeated_costs_an_auditor_no_disk(
     world: World, blocks: Blocks, name: str
@@ -106,7 +105,7 @@ def test_a_claim_whose_log_is_one_leaf_repeated_costs_an_auditor_no_disk(
 
 def test_files_that_are_wrong_are_removed_before_the_role_leaves(world: World) -> None:
     """A role looks several times, and deep enough, before it leaves."""
-    Job.from_task(linear_task).write(world.root / "files")
+    small_job().write(world.root / "files")
     damaged = world.root / "files" / DATA
     damaged.write_bytes(damaged.read_bytes()[:-4] + b"\0\0\xc0\x7f")
     post(world, files_of(Blocks(world.root / "store"), world.root / "files"), Blocks(world.root / "store"))
@@ -116,55 +115,3 @@ def test_files_that_are_wrong_are_removed_before_the_role_leaves(world: World) -
     assert not progress.finished and size_of(context.directory) == 0
     assert ended(role).finished
     assert not [path for path in context.directory.iterdir() if path.name.startswith("job-")]
-
-
-@pytest.mark.slow
-def test_what_a_killed_fetch_has_left_of_a_refused_job_is_removed(
-    world: World, blocks: Blocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Job.from_task(linear_task).write(world.root / "files")
-    post(world, files_of(blocks, world.root / "files"), blocks)
-    read, left = blocks.block, [5]
-
-    def killed(*arguments: Any) -> bytes:
-        left[0] -= 1
-        if left[0] < 0:
-            raise KeyboardInterrupt
-        return read(*arguments)
-
-    context = world.context("trainer")
-    with monkeypatch.context() as patched:
-        patched.setattr(blocks, "block", killed)
-        with pytest.raises(KeyboardInterrupt):
-            TrainerRole(context, world.job).step()
-    assert size_of(context.directory) > 0
-    small = replace(context, limits=RoleLimits(memory_bytes=1000))
-    assert "memory" in ended(TrainerRole(small, world.job)).state
-    assert size_of(context.directory) == 0
-
-
-@pytest.mark.slow
-def test_a_run_survives_a_refusal_that_is_only_for_now(world: World) -> None:
-    """Memory may be short after a restart, and before it commits a trainer has no bond that would show what it has
-    done."""
-    world.post()
-    context = world.context("trainer")
-    steps: list[int] = []
-
-    def killed(notice: Notice) -> None:
-        if notice.what is What.STEP:
-            steps.append(notice.done)
-            if notice.done == 10:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        TrainerRole(replace(context, notify=killed), world.job).step()
-    room = context.room(world.job, world.contract.job(world.job))
-    run = {path: path.read_bytes() for path in (room / "run").rglob("*") if path.is_file()}
-    assert run
-    small = replace(context, limits=RoleLimits(memory_bytes=1000))
-    assert "memory" in ended(TrainerRole(small, world.job)).state
-    assert {path: path.read_bytes() for path in room.rglob("*") if path.is_file()} == {**run, room / "left": b""}
-    world.run(TrainerRole(context, world.job))
-    assert world.status is JobStatus.CLAIMED and not (room / "left").exists()
-    assert next(notice.done for notice in world.notices if notice.what is What.STEP) == 10, "it carries on"

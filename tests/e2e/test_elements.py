@@ -25,7 +25,7 @@ from tiebreak_demo.adversary.tampering import Lie
 from torch import nn
 
 from tests.adversaries import hiding_trainer
-from tests.e2e.world import World, linear_task
+from tests.e2e.world import World, small_job
 
 STEP = 3
 
@@ -78,17 +78,8 @@ KINDS: dict[str, tuple[Callable[[Program], int], Level, dict[str, object]]] = {
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_number_is_found_and_whoever_lies_about_it_loses(quick_world: World, kind: str, liar: Side) -> None:
-    wrong_number(quick_world, kind, liar)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "liar"), [("a sum", Side.TRAINER), ("a sum", Side.CHALLENGER)])
-def test_on_every_chain(world: World, kind: str, liar: Side) -> None:
-    wrong_number(world, kind, liar)
-
-
-def wrong_number(world: World, kind: str, liar: Side) -> None:
-    world.post(wide_sum_task())
+    world = quick_world
+    world.post(Job.from_task(wide_sum_task))
     program = Job.read(world.root / "files").program
     operator, level, where = KINDS[kind]
     lie = Lie(step=STEP, operator=operator(program), **where)  # type: ignore[arg-type]
@@ -126,7 +117,7 @@ def honest_roles(liar: Side) -> tuple[str, ...]:
 def test_another_program_is_found_at_its_first_other_operator(quick_world: World) -> None:
     """The trainer's momentum is 0.8 instead of 0.9, and it claims that it has executed the posted program."""
     world = quick_world
-    world.post(linear_task(3, 3))
+    world.post(small_job(3, 3))
     posted = Job.read(world.root / "files").program
     q = next(q for q, node in enumerate(posted.nodes) if node.attributes.get("bits") == (0x3F666666,))
     nodes = list(posted.nodes)
@@ -148,7 +139,7 @@ def test_parties_that_are_born_again_after_every_move_play_the_same_game(quick_w
     task = wide_sum_task()
     if kind == "a run without an end":
         task = replace(task, schedule=lambda step: 1.0 if step < STEP - 1 else 3e39)
-    world.post(task)
+    world.post(Job.from_task(lambda: task))
     program = Job.read(world.root / "files").program
     lies = []
     if kind != "a run without an end":

@@ -22,7 +22,7 @@ from torch import nn
 
 from tests.adversaries import hiding_trainer
 from tests.e2e.market import OPEN
-from tests.e2e.world import TERMS, World, ended, linear_task
+from tests.e2e.world import TERMS, World, ended, small_job
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def world(quick_world: World) -> World:
     return quick_world
 
 
-def diverging_task() -> Task:
+def diverging_job() -> Job:
     """Step 7 makes its weights so large that step 8 stops, at the end of an interval."""
-    return replace(linear_task(), schedule=lambda step: 1.0 if step < 7 else 3e39)
+    return small_job(rate=lambda step: 1.0 if step < 7 else 1e39)
 
 
 def test_a_claim_about_a_run_that_has_no_end_is_rejected_at_the_number_where_it_ends(world: World) -> None:
-    world.post(diverging_task())
+    world.post(diverging_job())
     honest = ended(TrainerRole(world.context("second"), world.job))
     assert honest.finished and "cannot be trained: step 8: operator" in honest.state
     trainer, auditor = (
@@ -72,16 +72,23 @@ def wide_task() -> Task:
     """Batches that take most of a step's memory."""
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3))
-    rows = {"x": torch.randn(300, 4), "y": torch.randint(0, 3, (300,))}
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    return replace(linear_task(3, 1), model=model, optimizer=sgd, dataset=rows, batch_size=256)
+    return Task(
+        model=model,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(300, 4), "y": torch.randint(0, 3, (300,))},
+        batch_size=256,
+        steps=3,
+        interval=1,
+        seed=9,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("honest", [False, True])
 def test_who_cannot_hold_a_disputed_step_puts_no_bond_on_it(world: World, honest: bool) -> None:
     """Neither on a challenge nor on an attestation, which may have to be defended in an appeal."""
-    world.post(wide_task(), terms=OPEN if honest else TERMS)
+    world.post(Job.from_task(wide_task), terms=OPEN if honest else TERMS)
     job = Job.read(world.root / "files")
     trainer = TrainerRole(world.context("trainer"), world.job)
     world.run(trainer if honest else poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
@@ -98,7 +105,7 @@ def test_who_cannot_hold_a_disputed_step_puts_no_bond_on_it(world: World, honest
 
 @pytest.mark.slow
 def test_a_step_that_is_too_large_as_a_whole_is_disputed_in_micro_batches(world: World) -> None:
-    world.post(wide_task(), terms=TERMS)
+    world.post(Job.from_task(wide_task), terms=TERMS)
     job = Job.read(world.root / "files")
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1)
     world.run(trainer)

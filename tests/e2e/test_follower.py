@@ -17,7 +17,9 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
 from tiebreak_demo.adversary.parties import lying_auditor
 
-from tests.e2e.world import World, linear_task, with_terms
+from tests.e2e.world import World, small_job, with_terms
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -25,14 +27,13 @@ def world(quick_world: World) -> World:
     return quick_world
 
 
-@pytest.mark.slow
 def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World) -> None:
-    jobs = [world.post(linear_task(steps, 2)) for steps in (2, 6)]
+    jobs = [world.post(small_job(steps, 2)) for steps in (2, 6)]
     trainers, auditors = world.context("trainer"), world.context("auditor")
     trainer = JobFollower(trainers, "trainer", lambda job, posted: TrainerRole(trainers, job))
     auditor = JobFollower(auditors, "auditor", lambda job, posted: AuditorRole(auditors, job))
     world.run(trainer, auditor)
-    jobs.append(world.post(linear_task(4, 2)))
+    jobs.append(world.post(small_job(4, 2)))
     world.run(trainer, auditor)
     assert [world.contract.job(job).attestations for job in jobs] == [1, 1, 1]
     world.pass_challenge_window()
@@ -42,12 +43,11 @@ def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World
     assert trainer.step().state == "follows 0 jobs"
 
 
-@pytest.mark.slow
 def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -> None:
     disputed = world.post()
     world.run(TrainerRole(world.context("trainer"), disputed))
     liar = lying_auditor(world.context("auditor"), disputed, first_wrong_step=7)
-    long = world.post(linear_task(40, 4), with_terms(reward=2 * 10**15, trainer_bond=10**15, challenger_bond=10**15))
+    long = world.post(small_job(40, 4), with_terms(reward=2 * 10**15, trainer_bond=10**15, challenger_bond=10**15))
     world.run(liar)
     held, goes_on = threading.Event(), threading.Event()
 
@@ -81,9 +81,8 @@ def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -
     assert context.background_jobs.close(10)
 
 
-@pytest.mark.slow
 def test_a_job_that_breaks_its_role_does_not_stop_the_others(world: World) -> None:
-    broken, sound = world.post(linear_task(2, 1)), world.post(linear_task(4, 2))
+    broken, sound = world.post(small_job(2, 1)), world.post(small_job(4, 2))
 
     def breaking(job: EngineJob) -> StepExecutor:
         raise RuntimeError("an operator nobody has thought of")

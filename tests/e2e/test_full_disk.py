@@ -74,7 +74,7 @@ def on(disk: Path, world: World, notify: Callable[[Notice], None] | None = None)
     return context if notify is None else replace(context, notify=notify)
 
 
-@pytest.mark.slow_but("without one")
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])
 def test_on_a_full_disk_of_1_mib_a_wrong_claim_is_challenged_and_rejected(
     world: World, disk: SmallDisk, kept: bool, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from roundlog.data import fields_of, write_fields
-from roundlog.training.job import Job, JobError
+from roundlog.training.job import JobError
 from tiebreak.contract.code import ADJUDICATORS_PARTS, ContractCode
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
@@ -25,7 +25,10 @@ from tiebreak.store import FolderStore
 from tiebreak_demo.adversary.parties import poisoning_trainer
 
 from tests.client.disputes import made
-from tests.e2e.world import TERMS, World, conv_task, ended, linear_task
+from tests.e2e.world import TERMS, World, ended, small_job
+from tests.engine.kept_jobs import kept_job
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def world(quick_world: World) -> World:
 
 
 def post_with_cid(world: World, cid: str, **spec: object) -> int:
-    job = Job.from_task(linear_task)
+    job = small_job()
     posted = world.spec(replace(job.spec, **spec))  # type: ignore[arg-type]
     contract = world.contract.by(world.senders["customer"])
     world.job, _ = made(contract, contract.post_job(posted, TERMS, cid))
@@ -48,9 +51,8 @@ def refusal(world: World, **limits: int) -> str:
     return progress.state
 
 
-@pytest.mark.slow
 def test_a_job_whose_files_are_another_one_s_is_refused(world: World) -> None:
-    Job.from_task(conv_task).write(world.root / "files")
+    kept_job("convolution").write(world.root / "files")
     post_with_cid(world, world.store.add_directory(world.root / "files"))
     assert "another job than the posted one" in refusal(world)
 
@@ -62,9 +64,8 @@ def test_a_job_whose_files_are_not_a_job_is_refused(world: World) -> None:
     assert "is not a content identifier" in refusal(world)
 
 
-@pytest.mark.slow
 def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: World) -> None:
-    job = Job.from_task(linear_task)
+    job = small_job()
     job.write(world.root / "files")
     other = fields_of({"x": job.dataset["x"][:] + 1, "y": job.dataset["y"][:]})
     write_fields(world.root / "files" / "data.safetensors", other)
@@ -72,16 +73,14 @@ def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: Worl
     assert "dataset" in refusal(world)
 
 
-@pytest.mark.slow
 def test_a_spec_that_this_version_cannot_follow_is_refused(world: World) -> None:
     post_with_cid(world, "whatever", rounding_bits=24)
     assert "the spec's rounding_bits are 24, to which the contract does not round" in refusal(world)
 
 
-@pytest.mark.slow
 def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None:
     """Its code is the right one, but it asks other contracts."""
-    job = Job.from_task(linear_task)
+    job = small_job()
     job.write(world.root / "files")
     cid = world.store.add_directory(world.root / "files")
     sender = world.senders["customer"]
@@ -103,7 +102,6 @@ def test_a_job_that_names_another_adjudicator_gets_no_bond(world: World) -> None
         post_job(replace(world.context("customer"), contract=game), world.root / "files", TERMS, sender.address)
 
 
-@pytest.mark.slow
 def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.post()
     monkeypatch.setattr(fetched_content, "MOST_PROOF_BYTES", 2_000)
@@ -112,7 +110,6 @@ def test_a_job_of_which_a_proof_fits_no_transaction_gets_no_bond(world: World, m
         world.post()
 
 
-@pytest.mark.slow
 def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(world: World) -> None:
     world.post()
     assert "15 steps, more than the 14 allowed" in refusal(world, steps=14)
@@ -121,7 +118,6 @@ def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(wo
     assert "memory" in refusal(world, memory_bytes=1000)
 
 
-@pytest.mark.slow
 def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -> None:
     world.post()
     context, posted = world.context("trainer"), world.contract.job(world.job)
@@ -145,19 +141,6 @@ def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -
     assert fetch_job(context, posted, room).spec == posted.spec.training
 
 
-@pytest.mark.slow
-def test_files_that_are_too_large_for_this_machine_are_not_fetched_again(world: World) -> None:
-    world.post()
-    context, posted = world.context("trainer"), world.contract.job(world.job)
-    fetch_job(context, posted, context.room(world.job, posted))
-    small = replace(context, limits=replace(context.limits, memory_bytes=1000), store=None)  # type: ignore[arg-type]
-    told: list[str] = []
-    with pytest.raises(Refused, match="bytes of memory"):
-        fetch_job(small, posted, context.room(world.job, posted), warn=told.append)
-    assert not told
-
-
-@pytest.mark.slow
 def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +156,6 @@ def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
     assert not told and not list(context.room(world.job, other).iterdir())
 
 
-@pytest.mark.slow_but("clock")
 @pytest.mark.parametrize(
     ("policy", "objection"),
     [
@@ -206,9 +188,8 @@ def test_no_bond_is_put_on_a_trap(world: World, policy: Policy, objection: str) 
     )
 
 
-@pytest.mark.slow
 def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.post(linear_task(2, 1))
+    world.post(small_job(2, 1))
 
     def measured(role: JobRole) -> Progress:
         with monkeypatch.context() as patch:

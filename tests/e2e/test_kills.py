@@ -12,7 +12,6 @@ from threading import Timer
 from typing import NoReturn
 
 import pytest
-from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.contract.structs import JobView
 from tiebreak.devnet.launcher import start_devnet
@@ -30,7 +29,7 @@ from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
 
 from tests.e2e.market import BLIND
-from tests.e2e.world import NAMES, TERMS, World, function_of, linear_task
+from tests.e2e.world import NAMES, TERMS, World, function_of, small_job
 
 FORK = multiprocessing.get_context("fork")
 
@@ -251,8 +250,9 @@ def test_a_referee_killed_while_it_works_decides_all_the_same(doubtful: None, wo
     assert world.game().outcome is Outcome.CHALLENGER_WON
 
 
+@pytest.mark.slow
 def test_a_customer_killed_while_posting_pays_one_reward(world: World) -> None:
-    Job.from_task(linear_task).write(world.root / "files")
+    small_job().write(world.root / "files")
     context = world.context("customer")
     referee = world.senders["referee"].address
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from tiebreak.contract.contract_calls import ContractCall
-from tiebreak.contract.enums import JobStatus, Phase, Side
+from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.customer_role import CustomerRole
-from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainUnavailable
@@ -21,7 +20,10 @@ from tiebreak.transactions.signer import Sent
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
-from tests.e2e.world import TERMS, World, acts, conv_task, ended
+from tests.e2e.world import TERMS, World, acts, ended
+from tests.engine.kept_jobs import kept_job
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -29,7 +31,6 @@ def world(quick_world: World) -> World:
     return quick_world
 
 
-@pytest.mark.slow
 def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(world: World) -> None:
     world.post()
     trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
@@ -46,27 +47,11 @@ def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(wor
     assert [world.game(i).search.height for i in (1, 2)] == [3, 3]
 
 
-@pytest.mark.slow
-def test_a_late_auditor_helps_up_to_the_point_where_only_the_party_itself_may_move(world: World) -> None:
-    world.post(terms=replace(TERMS, challenge_window=3_600, clock_allowance=10_000))
-    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    silent = AuditorRole(silenced(world.context("second")), world.job)
-    world.run(trainer, silent)
-    late = AuditorRole(world.context("auditor"), world.job)
-    world.pass_challenge_window()
-    world.run(late, trainer)
-    assert world.game().search.height == 3  # the first half of its time is the silent party's own
-    world.pass_time(world.game().deadlines[Side.CHALLENGER] - 2_000)
-    world.run(late, trainer)
-    assert world.game().search.height == 1 or world.game().phase is Phase.OPENING
-    assert world.game().challenger == world.senders["second"].address
-
-
 def test_a_customer_that_hears_of_its_own_move_a_look_later_goes_on(
     quick_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = quick_world
-    world.post(conv_task())
+    world.post(kept_job("convolution"))
     customer = world.customer()
     world.run(customer, TrainerRole(world.context("trainer"), world.job))
     world.pass_challenge_window()
@@ -105,23 +90,3 @@ def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:
     assert contract.failures == 0
     assert len(world.said("the node is away")) == 1  # told once, as long as it is the same
     assert world.status is JobStatus.EXPIRED
-
-
-@pytest.mark.slow
-def test_a_role_that_is_stopped_in_the_middle_of_training_stops_there_and_resumes(world: World) -> None:
-    world.post()
-    steps: list[int] = []
-
-    def stop_at_seven(notice) -> None:  # type: ignore[no-untyped-def]
-        if notice.what is What.STEP:
-            steps.append(notice.done)
-            if steps == list(range(1, 8)):
-                trainer.stop.set()
-
-    trainer = TrainerRole(replace(world.context("trainer"), notify=stop_at_seven), world.job)
-    assert trainer.run(poll=0.01).state == "interrupted"
-    assert steps == list(range(1, 8))
-    trainer.stop.clear()
-    trainer.step()
-    assert steps[7:] == list(range(7, 16))  # from the last checkpoint
-    assert world.status is JobStatus.CLAIMED

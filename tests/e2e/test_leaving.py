@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from roundlog.training.job import Job
@@ -17,11 +16,12 @@ from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.rpc.chain_errors import ContractError
 from tiebreak_demo.adversary.dishonest_queues import silenced
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
-from tests.e2e.world import Ticks, World, ended, linear_task
+from tests.e2e.world import Ticks, World, ended, small_job
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -54,7 +54,6 @@ def mine(world: World, blocks: int) -> None:
         world.node._transport.request("evm_mine", [])
 
 
-@pytest.mark.slow
 def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +77,6 @@ def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back
     assert world.gains()["second"] >= 0 and world.contract_balance() == 0
 
 
-@pytest.mark.slow
 def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
@@ -99,7 +97,6 @@ def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
     assert world.game().outcome is Outcome.TRAINER_WON
 
 
-@pytest.mark.slow
 def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> None:
     """A reorganisation gives the number to another job, when the first one has been trained already."""
     take_back = chains_state(world)
@@ -111,7 +108,7 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
     assert world.said("trained to checkpoint root") and world.status is JobStatus.OPEN  # not deep enough for a bond
     take_back()
     world.node.confirmations = 0
-    other = world.post(linear_task(6, 2))
+    other = world.post(small_job(6, 2))
     world.node.confirmations = 2
     assert other == first
     mine(world, 3)
@@ -125,49 +122,8 @@ def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> 
     assert world.said("has given its number away")
 
 
-@pytest.mark.slow
-def test_a_job_that_a_lagging_node_does_not_show_is_not_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.post()
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    watch = trainer.context.queue.watch
-    newest, left = watch.job, [10]
-
-    def lags(job: int) -> Any:
-        if left[0]:
-            left[0] -= 1
-            raise ContractError("WrongJobStatus", {})
-        return newest(job)
-
-    monkeypatch.setattr(watch, "job", lags)
-    for _ in range(10):
-        assert not trainer.step().finished
-    world.run(trainer)
-    assert world.status is JobStatus.CLAIMED
-
-
-@pytest.mark.slow
-def test_a_missing_adjudicator_is_looked_for_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.post()
-    world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7))
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    code = world.node.code
-    monkeypatch.setattr(world.node, "code", lambda *arguments, **options: b"")
-    stop = threading.Timer(1.0, lambda: monkeypatch.setattr(world.node, "code", code))
-    stop.start()
-    end = threading.Timer(60.0, auditor.stop.set)
-    end.start()
-    while not world.contract.job(world.job).game_count and not auditor.stop.is_set():
-        try:
-            assert not auditor.step().finished
-        except Exception as error:
-            assert "shows no code at" in str(error)
-        time.sleep(0.05)
-    end.cancel()
-    assert world.contract.job(world.job).game_count == 1
-
-
 def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
-    world.post(linear_task(3000, 1000))
+    world.post(small_job(3000, 1000))
     context = replace(world.context("trainer"), background_jobs=BackgroundJobs())
     trainer = TrainerRole(context, world.job)
     while not [notice for notice in world.notices if notice.what is What.STEP]:
@@ -182,7 +138,6 @@ def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> No
     assert not running.is_alive() and time.monotonic() - started < 2.0
 
 
-@pytest.mark.slow
 def test_work_begins_only_when_the_account_could_pay_for_a_dispute(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,17 +47,6 @@ def test_a_trainer_waits_for_its_day_and_says_until_when(quick_world: World) -> 
     assert world.contract.job(second).status is JobStatus.CLAIMED
 
 
-def test_a_limit_of_a_job_lets_its_game_be_played_to_the_end(quick_world: World) -> None:
-    """The limit allows the bond of the challenge and not a wei of gas more."""
-    world = quick_world
-    world.post()
-    cheat = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    auditor = AuditorRole(limited(world, "auditor", job=TERMS.challenger_bond + 10**16), world.job)
-    world.run(cheat, auditor)
-    assert world.status is JobStatus.REJECTED
-    assert world.gains()["auditor"] > 0
-
-
 def test_an_auditor_above_its_limit_leaves_a_wrong_claim_alone(quick_world: World) -> None:
     world = quick_world
     world.post()

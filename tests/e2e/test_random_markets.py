@@ -8,8 +8,9 @@ import pytest
 
 from tests.e2e.random_market import HONEST, RandomMarket
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow_but("114")
+
 @pytest.mark.parametrize("seed", [114, 8, 130])
 def test_nobody_honest_loses_in_a_random_market(seed: int, tmp_path: Path) -> None:
     """Three seeds of `random_market`, which takes any."""
@@ -18,7 +19,6 @@ def test_nobody_honest_loses_in_a_random_market(seed: int, tmp_path: Path) -> No
     assert market.violations() == [], market.describe()
 
 
-@pytest.mark.slow
 def test_a_loss_of_somebody_honest_would_be_noticed(tmp_path: Path) -> None:
     market = RandomMarket(114, tmp_path)
     assert market.is_blind

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -28,8 +27,10 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import connect
 from tiebreak.transactions.keys import devnet_account
 
-from tests.e2e.world import NAMES, TERMS, World, ended, linear_task
+from tests.e2e.world import NAMES, TERMS, World, ended, small_job
 from tests.engine.ranks.rank_processes import free_port
+
+pytestmark = pytest.mark.slow
 
 TIEBREAK = [sys.executable, "-P", "-m", "tiebreak"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -114,7 +115,7 @@ def market(tmp_path: Path) -> Iterator[Market]:
         pytest.skip("anvil is not installed: run npm ci")
     with start_devnet(kind="anvil") as devnet:
         world = World(connect(devnet.url), tmp_path)
-        Job.from_task(lambda: linear_task(STEPS, INTERVAL)).write(tmp_path / "files")
+        small_job(STEPS, INTERVAL).write(tmp_path / "files")
         made = Market(world, devnet.url)
         yield made
         for one in made.processes:
@@ -122,7 +123,6 @@ def market(tmp_path: Path) -> Iterator[Market]:
             one.process.wait()
 
 
-@pytest.mark.slow
 def test_an_auditor_of_two_ranks_attests_to_a_trainer_of_two_and_wins_against_a_liar(market: Market) -> None:
     """No rank is lost, and one pair of ranks audits both jobs."""
     honest, wrong = market.post(), market.post()
@@ -175,7 +175,6 @@ main()
 """A role whose rank 1 is stuck at a step, for as long as there is a file; its seconds are in place of minutes."""
 
 
-@pytest.mark.slow
 def test_a_role_warns_of_a_helper_that_is_stuck_and_goes_on_once_it_does(market: Market) -> None:
     job, stuck = market.post(), market.world.root / "stuck"
     stuck.touch()
@@ -221,33 +220,6 @@ def test_clocks_are_judged_by_what_rank_0_does_alone(
     assert (world.status is JobStatus.CLAIMED) is enough
 
 
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(6))
-def test_whoever_is_killed_at_a_random_moment_the_right_root_is_claimed_once(market: Market, seed: int) -> None:
-    chance = random.Random(seed)
-    job = market.post()
-    words = [*TIEBREAK, "trainer", "run", "--job", job]
-    place = market.world.root / "trainer"
-    ranks = market.ranks("trainer", words, 3)
-    victim = chance.randrange(3)
-    market.until(lambda: any(place.rglob("run.json")), *ranks)
-    time.sleep(chance.uniform(0, 2))
-    ranks[victim].process.kill()
-    if victim == 0:
-        # The others end by themselves, and the role is started again, with another number of ranks.
-        assert all(one.end() in (0, 1) for one in ranks[1:])
-        ranks = market.ranks("trainer", words, 2)
-    market.until(lambda: market.status(job) is JobStatus.CLAIMED, ranks[0])
-    claim = market.world.contract.job(job).claim
-    right = Trainer(Job.read(market.world.root / "files"), market.world.root / "alone").run().checkpoint_root
-    assert claim.checkpoint_root == right
-    market.world.pass_time(claim.challenge_deadline)
-    assert ranks[0].end() == 0, ranks[0].err.read_text()
-    assert market.status(job) is JobStatus.FINAL
-
-
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (3, 2)])
 def test_a_game_is_won_by_another_number_of_ranks_than_began_it(market: Market, before: int, after: int) -> None:
@@ -272,22 +244,3 @@ def test_a_game_is_won_by_another_number_of_ranks_than_began_it(market: Market, 
     market.until(lambda: market.status(job) is JobStatus.REJECTED, *([] if after > 1 else again))
     assert (contract.game(1).outcome, contract.game(1).reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert liar.end() == 0
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_launcher_that_starts_lost_ranks_again_has_the_role_carry_on(market: Market, victim: int) -> None:
-    job = market.post()
-    launcher = [*TORCHRUN, "--max-restarts", 3, "--no-python", "--", *TIEBREAK]
-    trainer = market.start("trainer", [*launcher, "trainer", "run", "--job", job])
-    place = market.world.root / "trainer"
-    market.until(lambda: any(path.stat().st_size for path in place.rglob("roots")), trainer)
-    pid = trainer.process.pid
-    ranks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    os.kill(int(ranks[victim]), signal.SIGKILL)
-    market.until(lambda: market.status(job) is JobStatus.CLAIMED, trainer)
-    market.world.pass_time(market.world.contract.job(job).claim.challenge_deadline)
-    assert trainer.end() == 0, trainer.err.read_text()
-    assert market.status(job) is JobStatus.FINAL
-    assert f"rank {victim} (process {ranks[victim]} on " in trainer.err.read_text()

@@ -11,13 +11,11 @@ import pytest
 from tiebreak.contract.enums import AuditStatus, JobStatus, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.sealing import Sealing
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.rpc.node import connect
 from tiebreak.store import FolderStore, StoreError
 from tiebreak.transactions.sender import Sender
 from tiebreak_demo.adversary.dishonest_queues import silenced
@@ -37,6 +35,8 @@ from tests.e2e.market import (
     statuses,
 )
 from tests.e2e.world import World
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -88,7 +88,6 @@ def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None
         assert "sealed-audit.json is damaged" in world.notices[0].text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "half of the seal", "everything"])
 def test_a_killed_auditor_opens_what_it_sealed_whatever_its_disk_has_lost(world: World, loss: str) -> None:
     world.post(terms=BLIND)
@@ -111,7 +110,6 @@ def test_a_killed_auditor_opens_what_it_sealed_whatever_its_disk_has_lost(world:
     assert world.gains()["auditor"] == FEE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "everything"])
 def test_a_killed_trainer_opens_what_it_sealed_whatever_its_disk_has_lost(world: World, loss: str) -> None:
     """Its log is part of the seal. The same machine writes the same one again."""
@@ -133,7 +131,6 @@ def test_a_killed_trainer_opens_what_it_sealed_whatever_its_disk_has_lost(world:
     assert world.status is JobStatus.FINAL
 
 
-@pytest.mark.slow
 def test_a_signer_without_a_secret_still_seals_and_opens_from_its_disk(world: World) -> None:
     """A remote signer is such a one. Without its file it could not open, which is told."""
     world.post(terms=BLIND)
@@ -173,7 +170,6 @@ class BrokenStore:
         raise StoreError("the store is full: make room.")
 
 
-@pytest.mark.slow
 def test_a_store_that_is_away_costs_no_bond(world: World) -> None:
     """In the second half of the window both open without it, and publish when it is back."""
     world.post(terms=BLIND)
@@ -223,7 +219,6 @@ def blocks(world: World, role: JobRole, number: int, seconds: int = 12) -> None:
         role.step()
 
 
-@pytest.mark.slow
 def test_a_claim_is_opened_once_the_deadline_lies_deep_enough(world: World) -> None:
     """Blocks of twelve seconds, twelve of which are waited for."""
     world.post(terms=BLIND)
@@ -237,7 +232,6 @@ def test_a_claim_is_opened_once_the_deadline_lies_deep_enough(world: World) -> N
     assert world.status is JobStatus.CLAIMED
 
 
-@pytest.mark.slow
 def test_an_audit_is_sealed_and_an_appeal_made_only_upon_what_lies_deep_enough(world: World) -> None:
     world.post(terms=BLIND)
     deep = AuditorRole(with_confirmations(world, "auditor", 3), world.job)
@@ -264,7 +258,6 @@ def test_an_audit_is_sealed_and_an_appeal_made_only_upon_what_lies_deep_enough(w
     assert posted(world).game_count == 2 and world.game(2).trainer == world.senders["auditor"].address
 
 
-@pytest.mark.slow
 def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows no seal where there is one."""
     world.post(terms=BLIND)
@@ -283,28 +276,3 @@ def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypat
     pass_audits(world)
     world.run(trainer, again)
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
-
-
-@pytest.mark.slow
-def test_seals_that_a_reorganisation_has_removed_are_made_again(tmp_path: Path) -> None:
-    if find_anvil() is None:
-        pytest.skip("anvil is not installed: run npm ci")
-    with start_devnet(kind="anvil") as devnet:
-        world = World(connect(devnet.url), tmp_path)
-        world.post(terms=BLIND)
-        snapshot = world.node._transport.request("evm_snapshot", [])
-        trainer = TrainerRole(context(world, "trainer"), world.job)
-        auditor = AuditorRole(context(world, "auditor"), world.job)
-        sealed(world, auditor, trainer=trainer)
-        world.node._transport.request("evm_revert", [snapshot])
-        assert world.status is JobStatus.OPEN
-        for _ in range(40):
-            world.node._transport.request("evm_mine", [])
-            trainer.step()
-            auditor.step()
-            if posted(world).audits.count:
-                break
-        assert posted(world).audits.count == 1
-        pass_audits(world)
-        world.run(trainer, auditor)
-        assert statuses(world) == {"auditor": AuditStatus.ATTESTED}

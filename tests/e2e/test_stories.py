@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
-import roundlog.training.auditor
-import roundlog.training.repetition
-import torch
 from roundlog.commitments import state_root
-from roundlog.execution.microbatch import MicrobatchExecutor
-from roundlog.rounding import Rounding
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
-from roundlog.training.options import RunOptions
-from roundlog.training.run import Run
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.roles import engine
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.engine import Engine
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.dishonest_queues import silenced
@@ -27,7 +15,8 @@ from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, ta
 from tiebreak_demo.adversary.tampering import Lie
 
 from tests.adversaries import cheating, fabricating_trainer, log_forging_trainer
-from tests.e2e.world import TERMS, World, acts, conv_task, ended, function_of, linear_task, wide_task
+from tests.e2e.world import TERMS, World, acts, ended, function_of, wide_task
+from tests.engine.kept_jobs import kept_job
 
 REWARD, TRAINER_BOND, CHALLENGER_BOND = TERMS.reward, TERMS.trainer_bond, TERMS.challenger_bond
 
@@ -45,7 +34,7 @@ def disputed(world: World, game: int = 1) -> tuple[int, ...]:
 
 @pytest.mark.slow_but("anvil")
 def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(world: World) -> None:
-    world.post(conv_task())
+    world.post(kept_job("convolution"))
     trainer, auditor = (
         TrainerRole(world.context("trainer"), world.job),
         AuditorRole(world.context("auditor"), world.job),
@@ -66,40 +55,9 @@ def test_an_honest_trainer_is_attested_and_paid_and_the_customer_gets_the_model(
     assert state_root(model.values()) == world.contract.job(world.job).claim.final_state_root
 
 
-@pytest.mark.slow_but("anvil")
+@pytest.mark.slow
 def test_a_poisoned_batch_is_found_at_exactly_its_step(world: World) -> None:
     poisoned_batch(world, 7)
-
-
-@pytest.mark.slow
-def test_an_auditor_with_less_memory_finds_the_same_step_and_plays_the_same_game(
-    quick_world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has no whole batch in memory at any time: neither when it audits nor when it replays what is disputed."""
-    whole: list[Path] = []
-
-    class Watched(Run):
-        def step(self, step: int, states: list[torch.Tensor], rounding: Rounding) -> list[torch.Tensor]:
-            if not isinstance(self.executor, MicrobatchExecutor):
-                whole.append(self.directory)
-            return super().step(step, states, rounding)
-
-    for module in (roundlog.training.auditor, roundlog.training.repetition, engine):
-        monkeypatch.setattr(module, "Run", Watched)
-    world = quick_world
-    world.post()
-    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    context = world.context("auditor")
-    # More parts than there are samples: one sample at a time.
-    context = replace(context, engine=Engine(options=RunOptions(micro_batches=1000)))
-    auditor = AuditorRole(context, world.job)
-    world.run(trainer, auditor)
-    again = AuditorRole(context, world.job)  # a killed one, which reads its audit again
-    world.run(trainer, again, world.referee())
-    assert disputed(world) == divmod(7, 3)
-    assert world.game().outcome is Outcome.CHALLENGER_WON
-    theirs = [path for path in whole if path.is_relative_to(context.directory)]
-    assert whole and not theirs
 
 
 def poisoned_batch(world: World, step: int) -> None:
@@ -116,7 +74,7 @@ def poisoned_batch(world: World, step: int) -> None:
     assert world.contract_balance() == 0
 
 
-@pytest.mark.slow_but("anvil")
+@pytest.mark.slow
 def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(world: World) -> None:
     world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
@@ -235,7 +193,7 @@ def test_a_referee_decides_about_a_rounding_that_the_contract_does_not(
 @pytest.mark.slow
 def test_the_contract_decides_about_a_row_that_fits_no_transaction(quick_world: World) -> None:
     world = quick_world
-    world.post(wide_task())
+    world.post(Job.from_task(wide_task))
     load = next(q for q, node in enumerate(Job.read(world.root / "files").program.nodes) if node.op == "data")
     roles = lied_about(world, "trainer", Lie(step=2, operator=load, element=17_001, bit=22))
     world.run(*roles, world.customer())
@@ -275,14 +233,3 @@ def test_a_forged_log_is_seen_and_does_not_mislead_an_audit_of_all_entries(quick
     quick_world.run(trainer, auditor)
     assert quick_world.said("the log is wrong at step")
     assert quick_world.contract.job(quick_world.job).attestations == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("steps", "interval"), [(1, 1), (5, 5), (3, 1)])
-def test_trees_of_height_zero_are_disputed_all_the_same(quick_world: World, steps: int, interval: int) -> None:
-    quick_world.post(linear_task(steps, interval))
-    trainer = poisoning_trainer(quick_world.context("trainer"), quick_world.job, poisoned_step=steps - 1)
-    auditor = AuditorRole(quick_world.context("auditor"), quick_world.job)
-    quick_world.run(trainer, auditor, quick_world.referee())
-    assert disputed(quick_world) == divmod(steps - 1, interval)
-    assert quick_world.game().outcome is Outcome.CHALLENGER_WON

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.cli.account_summary import AccountRole, AccountSummary, read_summary
+from tiebreak.cli.account_summary import AccountSummary, read_summary
 from tiebreak.cli.summary_text import next_step
 from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 FEE, BOND = 10**14, TERMS.challenger_bond
 OPEN = with_terms(attestations_needed=1, audit_fee=FEE, attestation_bond=BOND)
-BLIND = replace(OPEN, audit_window=3600, opening_window=3600)
 CID = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
 
 
@@ -59,35 +57,6 @@ def tree(world: World, last: int) -> Leaves:
     """A claim by nobody's training: its last state is another one for another `last`."""
     intervals = world.contract.job(world.job).spec.training.intervals
     return Leaves([bytes([1]) * 32] * (intervals - 1) + [bytes([last]) * 32])
-
-
-def test_sealed_bonds_are_counted_until_they_are_collected(world: World) -> None:
-    world.post(terms=BLIND)
-    escrow = {"customer": BLIND.reward + FEE}
-    assert stakes(world) == escrow
-    posted = world.contract.job(world.job)
-    by(world, "trainer").send(
-        world.contract.seal_claim(world.job, spec_hash=posted.spec_hash, seal=bytes(31) + b"1", bond=BLIND.trainer_bond)
-    )
-    by(world, "second").send(
-        world.contract.seal_audit(world.job, spec_hash=posted.spec_hash, seal=bytes(31) + b"2", bond=BOND)
-    )
-    assert stakes(world) == escrow | {"trainer": BLIND.trainer_bond, "second": BOND}
-    assert dict(summaries(world))["second"].jobs[0].parts == (AccountRole.AUDITOR,)
-    audits = world.contract.job(world.job).audits
-    assert all(said.startswith("seal audits, in") for said in steps(world, "trainer", "second", "customer"))
-    assert steps(world, "second")[0].endswith("; audit 1, fee 0.0001 ether")
-    world.pass_time(audits.audit_deadline)
-    assert all(said.startswith("open the claim, in") for said in steps(world, "trainer", "second"))
-    world.pass_time(audits.opening_deadline)
-    assert steps(world, "customer") == ["over: the claim was not opened (reclaim)"]
-
-    by(world, "customer").send(world.contract.reclaim(world.job))
-    assert world.status is JobStatus.EXPIRED and stakes(world) == {"second": BOND + FEE}
-    returns = "the bond of your audit returns (collect), with 0.0001 ether of the audit fee"
-    assert steps(world, "trainer", "second") == ["over", returns]
-    by(world, "second").send(world.contract.collect(world.job, world.senders["second"].address))
-    assert stakes(world) == {} and steps(world, "second") == ["over"]
 
 
 def test_attestations_and_appeals_are_counted_until_the_verdict_is_paid(world: World) -> None:

@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 from roundlog.spec import TrainingSpec
-from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
 
 from tests.client.disputes import made
-from tests.e2e.world import TERMS, World, ended, linear_task
+from tests.e2e.world import TERMS, World, ended, small_job
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +20,7 @@ UNFOLLOWABLE: list[dict[str, int]] = [
     {"steps": 1 << 33, "interval": 1 << 33},
     {"steps": 1 << 40, "interval": 1 << 40},
     {"operator_count": (1 << 32) + 1},
-    {"batch_size": 12},
+    {"batch_size": 49},
     {"chunk_size": 8},
     {"chunk_size": 1 << 16},
     {"log_version": 1},
@@ -30,7 +29,7 @@ UNFOLLOWABLE: list[dict[str, int]] = [
 
 @pytest.fixture(scope="module")
 def spec() -> TrainingSpec:
-    return replace(Job.from_task(linear_task).spec, steps=15, interval=15)
+    return replace(small_job().spec, steps=15, interval=15)
 
 
 @pytest.mark.parametrize("change", UNFOLLOWABLE, ids=lambda change: ", ".join(f"{k} {v}" for k, v in change.items()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from roundlog.capture import Task
-from roundlog.commitments import MerkleTree
+from roundlog.commitments import MerkleTree, tensor_root
 from roundlog.descriptors import Family, describe
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job
@@ -30,6 +31,7 @@ from tiebreak.transactions.signer import Sent
 from torch import nn
 
 from tests.client.inline_jobs import Inline
+from tests.engine.kept_jobs import kept_job
 
 NAMES = ("deployer", "customer", "trainer", "auditor", "second", "referee")
 
@@ -64,34 +66,14 @@ class CountingSender(Sender):
         return sent
 
 
-def linear_task(steps: int = 15, interval: int = 3) -> Task:
-    torch.manual_seed(5)
-    model = nn.Linear(4, 3)
-    return Task(
-        model=model,
-        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-        dataset={"x": torch.randn(11, 4), "y": torch.randint(0, 3, (11,))},
-        batch_size=4,
-        steps=steps,
-        interval=interval,
-        seed=9,
-    )
-
-
-def conv_task(steps: int = 6, interval: int = 2) -> Task:
-    torch.manual_seed(6)
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
-    return Task(
-        model=model,
-        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(9, 1, 4, 4), "y": torch.randint(0, 3, (9,))},
-        batch_size=5,
-        steps=steps,
-        interval=interval,
-        seed=1,
-    )
+def small_job(
+    steps: int = 15, interval: int = 3, rate: Callable[[int], float] = lambda step: 1.0, kept_as: str = "logistic_sgd"
+) -> Job:
+    """A kept job with another length. rate: factor of its learning rate, by the step."""
+    kept = kept_job(kept_as)
+    schedule = torch.tensor([[float(kept.schedule[0, 0]) * rate(step)] for step in range(steps)])
+    spec = replace(kept.spec, steps=steps, interval=interval, schedule_root=tensor_root(schedule))
+    return replace(kept, spec=spec, schedule=schedule)
 
 
 def wide_task(steps: int = 4, interval: int = 2) -> Task:
@@ -167,11 +149,8 @@ class World:
             background_jobs=Inline(),
         )
 
-    def post(self, task: Task | None = None, terms: Terms = TERMS) -> int:
-        return self.post_made(Job.from_task(lambda: task or linear_task()), terms)
-
-    def post_made(self, job: Job, terms: Terms = TERMS) -> int:
-        job.write(self.root / "files")
+    def post(self, job: Job | None = None, terms: Terms = TERMS) -> int:
+        (job or small_job()).write(self.root / "files")
         referee = self.senders["referee"].address
         self.job = post_job(self.context("customer"), self.root / "files", terms, referee)
         return self.job

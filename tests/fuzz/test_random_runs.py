@@ -28,7 +28,7 @@ def processes_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
 
 
-@pytest.mark.slow_cases("0", "1")
+@pytest.mark.slow_but("2")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(5))
 def test_a_run_keeps_every_promise(seed: int, tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_run_by_ranks_that_are_killed_keeps_every_promise(seed: int, tmp_path:
     play(seed, tmp_path, by_processes=True, counts=Counter())
 
 
-@pytest.mark.slow_but("2001", "2006", "2007")
+@pytest.mark.slow_but("2007")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(2000, 2008))
 def test_a_delivery_by_a_shaky_store_keeps_every_promise(seed: int, tmp_path: Path) -> None:
@@ -115,6 +115,7 @@ def test_a_liar_who_is_not_found_would_be_noticed(kind: str, trained: Trained, t
         AUDITS[kind](_auditing(trained, replace(claim, first_wrong=2), tmp_path / "audit"))
 
 
+@pytest.mark.slow
 def test_another_root_would_be_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def careless(*given: object) -> tuple[list[bytes], list[int], list[int]]:
         roots, mended, steps = train(*given)

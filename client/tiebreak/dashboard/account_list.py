@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from tiebreak.contract.structs import ANYONE
-from tiebreak.contract.structs import JobView
+from tiebreak.contract.structs import ANYONE, JobView
 from tiebreak.dashboard.chain_reader import PAGE, ContractPages
 from tiebreak.dashboard.showing import is_settled
 

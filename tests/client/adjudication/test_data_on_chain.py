@@ -55,6 +55,7 @@ def asked(adjudicator: Any, spec: TrainingSpec, step: int, question: tuple[Any, 
     return adjudicator.functions.compute(setting, question, [astuple(one) for one in shown]).call()
 
 
+@pytest.mark.slow_but("0")
 @pytest.mark.parametrize("seed", range(5))
 def test_an_element_is_what_was_stored_wherever_the_data_lie(
     adjudicator: Any, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -31,7 +31,7 @@ def kinds(adjudicator: Any, family: Family, rng: Random, cases: int) -> Counter[
     return found
 
 
-@pytest.mark.slow_but("GATHER", "MAP", "SUM", "EXTREME")
+@pytest.mark.slow_but("MAP", "SUM")
 @pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
 def test_the_contract_answers_as_the_reference(adjudicator: Any, family: Family) -> None:
     found = kinds(adjudicator, family, Random(f"tiebreak {family.name}"), 20)

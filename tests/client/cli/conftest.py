@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from roundlog.examples.digits import digits
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 from tiebreak.cli.app import app
@@ -20,6 +20,7 @@ from tiebreak.transactions.sender import Sender
 from typer.testing import CliRunner, Result
 
 from tests.client.cli.cli_world import Chain, Run, Trained
+from tests.engine.kept_jobs import KEPT_JOBS
 
 
 @pytest.fixture(autouse=True)
@@ -59,10 +60,10 @@ def run() -> Run:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Four steps of a very small net, a checkpoint every two. Read only."""
+    """Four steps of a very small GPT, a checkpoint every two. Read only."""
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("trained")
-    Job.from_task(lambda: digits(steps=4, interval=2, batch_size=16, width=4)).write(room / "job")
+    shutil.copytree(KEPT_JOBS / "gpt_bf16", room / "job")
     result = Trainer(Job.read(room / "job"), room / "run").run()
     return Trained(room / "job", room / "run", result.checkpoint_root)
 

@@ -21,8 +21,8 @@ from roundlog.training.trainer import Trainer
 from tiebreak.store import FolderStore
 
 from tests.client.cli.cli_world import Run, refused
+from tests.e2e.world import small_job
 from tests.engine.segment_audits.audit_workers import honest
-from tests.engine.tasks import linear_task
 
 INTERVALS = 6
 
@@ -41,7 +41,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("workers")
-    job = Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2))
+    job = small_job(steps=2 * INTERVALS, interval=2)
     job.write(room / "job")
     root = Trainer(job, room / "honest").run().checkpoint_root
     shutil.copytree(room / "honest", room / "liar")
@@ -144,11 +144,6 @@ def test_claims_without_what_workers_need_are_refused(run: Run, world: World, tm
     refused(audit(run, world, tmp_path, "--claim", short, "--workers", 2), "has 1 of 6 checkpoints")
 
 
-def test_a_cluster_that_is_not_there_is_refused_in_a_sentence(
-    run: Run, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import importlib.util
-
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    shown = audit(run, world, tmp_path, "--claim", world.honest, "--cluster", "ray://127.0.0.1:1")
-    refused(shown, "Ray", "tiebreak[cluster]")
+def test_what_is_not_kept_cannot_be_published(run: Run, world: World, tmp_path: Path) -> None:
+    words = ("train", world.job, "--run", tmp_path / "run", "--publish-every", 3, "--keep-every", 2)
+    refused(run(*words), "--publish-every 3", "--keep-every 2", "multiple", code=2)

@@ -149,36 +149,6 @@ def test_a_missing_key_is_asked_for(run: Run, chain: Chain, trained: Trained, st
         refused(run(*words, env=chain.environment()), "no account is given", "TIEBREAK_PRIVATE_KEY")
 
 
-def test_a_malformed_key_is_refused_without_showing_it(run: Run, chain: Chain) -> None:
-    secret = "not-a-key-but-still-a-secret"
-    sentence = refused(
-        run("withdraw", env=chain.environment() | {"TIEBREAK_PRIVATE_KEY": secret}), "TIEBREAK_PRIVATE_KEY"
-    )
-    assert secret not in sentence
-
-
-@pytest.mark.slow
-def test_keystores_are_opened_by_password_from_a_prompt_or_the_environment(
-    run: Run, chain: Chain, tmp_path: Path
-) -> None:
-    path = tmp_path / "key.json"
-    create_keystore(path, "open sesame", devnet_account(6))
-    owes = f"owes nothing to {devnet_account(6).address}"
-    words, env = ("withdraw", "--keystore", path), chain.environment()
-    refused(run(*words, env=env | {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}), owes)
-    refused(run(*words, env=env | {"TIEBREAK_KEYSTORE_PASSWORD": "open barley"}), "password does not open", str(path))
-    asked = run(*words, env=env, stdin="open sesame\n")
-    assert asked.exit_code == 1 and owes in asked.stderr
-    assert "Password of" in asked.stderr and "open sesame" not in asked.output
-    path.chmod(path.stat().st_mode | stat.S_IRGRP)
-    env |= {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}
-    refused(run(*words, env=env), str(path), "chmod 600")
-    refused(run("withdraw", "--keystore", tmp_path / "none", env=env), str(tmp_path / "none"), "check the path")
-    path.chmod(0o600)
-    path.write_text("{}")
-    refused(run(*words, env=env), "is not a keystore")
-
-
 def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "keys" / "mine.json"
     env = {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}
@@ -250,9 +220,3 @@ def test_who_bonds_names_a_job_or_the_referees_they_trust(run: Run, chain: Chain
         "may name itself",
         code=2,
     )
-
-
-def test_a_taken_port_is_named(run: Run, chain: Chain) -> None:
-    port = chain.url.rsplit(":", 1)[1]
-    refused(run("devnet", "--kind", "embedded", "--port", port), f"port {port} is taken")
-    refused(run("devnet", "--kind", "gold"), "use auto, anvil or embedded")

@@ -159,31 +159,6 @@ def test_a_damaged_job_is_refused_with_the_remedy(run: Run, trained: Trained, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_a_damaged_record_of_a_run_is_told_from_another_jobs(run: Run, trained: Trained, copy: Path) -> None:
-    """A byte of the run's name is no other job: the record alone is lost, and a new one is made from the job."""
-    record = copy / "run.json"
-    record.write_text(record.read_text().replace(Job.read(trained.job).spec.run_id.hex()[:4], "0bad"))
-    refused(
-        run("train", trained.job, "--run", copy), str(record), "or is damaged", "remove that file", "nothing is lost"
-    )
-    record.unlink()
-    assert run("train", trained.job, "--run", copy).exit_code == 0
-    assert contents(copy) == contents(trained.run)
-
-
-@pytest.mark.parametrize("name", ["checkpoints/00000002.safetensors", "run.json"])
-def test_a_damaged_audit_carries_on_or_says_how(run: Run, trained: Trained, tmp_path: Path, name: str) -> None:
-    words = ("audit", trained.job, "--run", tmp_path / "audited", "--claim", trained.run, "--log", trained.run / "log")
-    assert run(*words).exit_code == 0
-    flip(tmp_path / "audited" / name, 0.3)
-    again = run(*words, "--json")
-    if name == "run.json":
-        refused(again, "audited/run.json", "choose an empty directory")
-    else:
-        found = json.loads(again.stdout)
-        assert again.exit_code == 0 and found["agrees"] is True and found["log"] == "right"
-
-
 def test_a_full_disk_says_so_whoever_notices_it() -> None:
     for error in (StorageError(Path("x"), "cannot be written"), LogError(Path("x"), None, "cannot be written")):
         error.__cause__ = OSError(errno.ENOSPC, "No space left on device")

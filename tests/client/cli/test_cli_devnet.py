@@ -10,13 +10,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 from eth_utils import to_checksum_address
 from tiebreak.cli.devnet import FUNDING
-from tiebreak.devnet.launcher import find_anvil
 from tiebreak.rpc.node import connect
 from tiebreak.transactions.keys import devnet_account
 
@@ -71,36 +69,6 @@ def test_it_runs_until_it_is_told_to_end(run: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["embedded", "anvil"])
-def test_a_kept_chain_has_the_same_contract_and_clock_again(run: Run, tmp_path: Path, kind: str) -> None:
-    if kind == "anvil" and find_anvil() is None:
-        pytest.skip("anvil is not installed: run npm ci")
-    state = tmp_path / "state"
-    devnet = Process("--kind", kind, "--state", state, "--fund", STRANGERS[0], "--fund", STRANGERS[1])
-    port = devnet.said["chain"].rsplit(":", 1)[1]
-    environment = (state / "environment").read_text()
-    assert all(f"{name}={value}" in environment for name, value in devnet.environment.items())
-    moved = run("devnet", "--port", port, "--advance", "8d", "--fund", STRANGERS[0], "--json")
-    assert moved.exit_code == 0, moved.stderr
-    funded = {STRANGERS[0]: str(2 * FUNDING)}
-    assert json.loads(moved.stdout)["balances_wei"] == funded
-    before = json.loads(moved.stdout)["timestamp"]
-    refused(run("devnet", "--port", port, "--fund", STRANGERS[0], "--state", state), "already", code=2)
-    devnet.end(by_ctrl_c=True)
-    assert not (state / "environment").exists()
-
-    again = Process("--state", state)
-    assert (again.said["kind"], again.said["contract"]) == (kind, devnet.said["contract"])
-    node = connect(again.said["chain"])
-    assert 0 <= node.head().timestamp - before < 120
-    assert json.loads(run("status", "--account", STRANGERS[1], "--json", env=again.environment).stdout)[
-        "balance_wei"
-    ] == str(FUNDING)
-    refused(run("devnet", "--port", "0", "--state", state), "another development chain runs on")
-    again.end()
-
-
-@pytest.mark.slow
 def test_terminals_that_fund_at_the_same_moment_do_not_take_it_from_each_other(chain: Chain) -> None:
     strangers = [f"0x{index:040x}" for index in range(0xF00D00, 0xF00D04)]
     port = chain.url.rsplit(":", 1)[1]
@@ -143,12 +111,3 @@ def test_only_a_development_chain_is_changed(run: Run, foreign: str) -> None:
     refused(run("devnet", "--port", "1", "--advance", "8d"), "no development chain runs at port 1", "tiebreak devnet")
     refused(run("devnet", "--fund", "0x12"), "0x12 is not an address")
     assert run("devnet", "--port", "1", "--advance", "8").exit_code == 2
-
-
-def test_a_state_that_cannot_be_used_is_named(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    refused(run("devnet", "--port", "0", "--state", tmp_path / "file"), str(tmp_path / "file"), "another place")
-    state = tmp_path / "state"
-    state.mkdir()
-    (state / "embedded.jsonl").write_text("nonsense\n")
-    refused(run("devnet", "--port", "0", "--state", state), "embedded.jsonl is damaged", "delete it")

@@ -86,6 +86,7 @@ def test_this_machine_is_as_it_should_be(run: Run, monkeypatch: pytest.MonkeyPat
     assert "Stores and nodes" not in result.stdout
 
 
+@pytest.mark.slow
 def test_a_pretend_card_is_described_and_a_wrong_one_is_found_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_probe, "COMMAND", (sys.executable, "-P", "-c", CARD))
     found = printed(run, code=3)

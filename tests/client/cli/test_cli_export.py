@@ -9,7 +9,7 @@ from pathlib import Path
 
 import roundlog
 import torch
-from roundlog.examples.digits import digits
+from job_sources import gpt_bf16
 from safetensors.torch import load_file
 
 from tests.client.cli.cli_world import Run, Trained, refused
@@ -21,9 +21,9 @@ def test_a_trained_model_is_exported(run: Run, trained: Trained, tmp_path: Path)
         done = run("export", trained.run, "--to", file, *option)
         assert done.exit_code == 0, done.output
         assert f"{steps} steps" in re.sub(r"\s+", " ", done.stdout)
-        wanted = digits(width=4).model
+        wanted = gpt_bf16().model
         roundlog.load_into(wanted, trained.run, steps=steps)
-        model = digits(width=4).model
+        model = gpt_bf16().model
         model.load_state_dict(load_file(file), strict=True)
         assert all(torch.equal(one, wanted.state_dict()[name]) for name, one in model.state_dict().items())
     fetched = shutil.copy(trained.run / "checkpoints" / "00000004.safetensors", tmp_path / "collected.safetensors")

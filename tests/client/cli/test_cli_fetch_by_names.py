@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -74,17 +72,3 @@ def test_a_job_s_files_are_bounded_by_its_program_before_their_first_byte(
         words = ("job", "fetch", listed(store, files), "--out", tmp_path / "job", "--store", tmp_path / "store")
         refused(run(*words), f"{3 << 30} bytes", "at most", "allowed")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
-
-
-def test_a_disk_without_room_is_looked_at_before_anything_is_fetched(
-    run: Run, trained: Trained, store: Blocks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cid, size = store.add_directory(trained.job), sum(path.stat().st_size for path in trained.job.iterdir())
-    free = size // 2
-    real = shutil.disk_usage
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: real(path)._replace(total=20 * free, used=0, free=2 * free))
-    words = ("job", "fetch", cid, "--out", tmp_path / "job", "--store", tmp_path / "store", "--json")
-    failed = run(*words)
-    said = refused(failed, "the content needs", f"which has {free} for it", "make room there")
-    assert json.loads(failed.stderr)["error"]["code"] == "disk-full", said
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]

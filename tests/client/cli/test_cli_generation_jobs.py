@@ -52,6 +52,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     return Generated(model, room / "job", room / "run", made)
 
 
+@pytest.mark.slow
 def test_the_texts_of_a_run_are_those_that_an_audit_comes_to(generated: Generated, run: Run, tmp_path: Path) -> None:
     audited = run("audit", generated.job, "--run", tmp_path / "audit", "--claim", generated.run, "--json")
     assert audited.exit_code == 0, audited.output
@@ -67,26 +68,6 @@ def test_the_texts_of_a_run_are_those_that_an_audit_comes_to(generated: Generate
     assert [len(one["prompt_tokens"]) for one in found["texts"]] == [21, 19]
     shown = done("job", "text", generated.job, generated.run, *words)
     assert shown == "".join(f"Text {at} of 2:\n{one['text']}\n" for at, one in enumerate(found["texts"], 1))
-
-
-def test_a_text_ends_where_the_newest_checkpoint_does(generated: Generated, run: Run, tmp_path: Path) -> None:
-    words = ("job", "text", generated.job, tmp_path / "part", "--model", generated.model)
-    refused(run(*words), f"{tmp_path / 'part'} is no directory of a run")
-    part = tmp_path / "part"
-    (part / "checkpoints").mkdir(parents=True)
-    for name in ("run.json", "roots", "roots.sums"):
-        (part / name).write_bytes((generated.run / name).read_bytes())
-    refused(run(*words), "has no checkpoint yet")
-    newest = checkpoint_path(generated.run, 24)
-    checkpoint_path(part, 24).symlink_to(newest, target_is_directory=newest.is_dir())
-    shown = run(*words)
-    assert shown.exit_code == 0, shown.output
-    assert "texts may go on" in shown.stderr
-    plain = json.loads(done(*words, "--json"))
-    whole = json.loads(done("job", "text", generated.job, generated.run, "--model", generated.model, "--json"))
-    assert plain["steps"] == 24 < plain["all_steps"]
-    for less, more in zip(plain["texts"], whole["texts"], strict=True):
-        assert less["tokens"] == more["tokens"][: 25 - len(less["prompt_tokens"])]
 
 
 def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated, run: Run, tmp_path: Path) -> None:
@@ -115,16 +96,6 @@ def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated,
     refused(run(*words, "--root", roots[-32:].hex()), "is no state of this job, since it")
 
 
-def test_a_job_is_made_again_to_the_same_bits_and_shown(generated: Generated, tmp_path: Path) -> None:
-    said = done(
-        *("job", "create", "--model", generated.model, "--out", tmp_path / "raw", "--raw"),
-        *("--prompt", "So", "--max-new-tokens", "1", "--dtype", "bf16", "--arithmetic", "hopper"),
-    )
-    job = Job.read(tmp_path / "raw")
-    assert job.initial["buffer/tokens"].shape == (1, 3) and job.arithmetic == "hopper"
-    assert "Captured step equals yours" in " ".join(said.split()) and job.spec.run_id.hex() in said
-
-
 def test_a_job_is_made_of_a_task_or_of_a_model_with_prompts(generated: Generated, run: Run, tmp_path: Path) -> None:
     out, model = ("--out", tmp_path / "job"), ("--model", generated.model)
     refused(run("job", "create", *out), "give a TASK, or a --model", code=2)
@@ -146,25 +117,6 @@ def test_what_is_no_text_of_the_job_is_refused_in_one_sentence(
     transformers.LlamaForCausalLM(config).save_pretrained(other)
     said = f"has a vocabulary of {WORDS + 7} tokens, and that of {generated.job} has {WORDS}"
     refused(run("job", "text", generated.job, generated.run, "--model", other), said)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--model", "nowhere"], "there is no folder nowhere with a model"),
-        (["--temperature", "1", "--top-p", "2"], "top_p is 2.0: give a number, at least 2^-100, up to 1"),
-        (["--max-new-tokens", "60"], "are more than the model's max_position_embeddings of 64"),
-        (["--prompt", "\udce9"], "a prompt is no text in UTF-8: convert it."),
-        (["--out", "{model}"], "is not an empty directory: choose another place for the job."),
-    ],
-)
-def test_what_nothing_can_be_made_of_is_refused(
-    words: list[str], said: str, generated: Generated, run: Run, tmp_path: Path
-) -> None:
-    given = ["--model", str(generated.model), "--prompt", "So", "--out", str(tmp_path / "job")]
-    words = [word.format(model=generated.model) for word in words]
-    refused(run("job", "create", *given, *words), said)
-    assert not (tmp_path / "job").exists()
 
 
 def test_a_text_does_not_control_the_terminal() -> None:

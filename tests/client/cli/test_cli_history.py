@@ -16,10 +16,10 @@ from tests.client.cli.cli_world import Run, Trained, refused
 
 @pytest.fixture
 def rows(trained: Trained, tmp_path: Path) -> Path:
-    """40 rows of the job's data: two batches of 16, and 8 more."""
+    """15 rows of the job's data: three batches of 4, and 3 more."""
     job = Job.read(trained.job)
     path = tmp_path / "rows.safetensors"
-    save_tensors(path, {name: field[:40].clone() for name, field in job.dataset.items()})
+    save_tensors(path, {name: field[:15].clone() for name, field in job.dataset.items()})
     return path
 
 
@@ -31,7 +31,7 @@ def test_a_training_with_validation_comes_to_the_same_root(
     found = json.loads(result.stdout)
     assert found["checkpoint_root"] == "0x" + trained.root.hex() and found["resumed_from"] == 0
     assert found["history"] == str(tmp_path / "t" / HISTORY_FILE) and found["history_problem"] is None
-    assert "32 of the 40 rows" in result.stderr
+    assert "12 of the 15 rows" in result.stderr
     entries = [entry for entry in read_history(tmp_path / "t") if entry.validation is not None]
     assert [entry.step for entry in entries] == [0, 3, 4]
     assert found["validation_loss"] == pytest.approx(entries[-1].validation, rel=1e-6)
@@ -43,13 +43,13 @@ def test_what_cannot_be_validated_on_is_refused(run: Run, trained: Trained, rows
     refused(run(*words, "--validate", tmp_path / "no"), f"{tmp_path / 'no'}: does not exist")
     job = Job.read(trained.job)
     save_tensors(rows, {name: field[:3].clone() for name, field in job.dataset.items()})
-    refused(run(*words, "--validate", rows), "less than one batch of 16 rows")
+    refused(run(*words, "--validate", rows), "less than one batch of 4 rows")
     shutil.copy(trained.job / "initial.safetensors", rows)
     refused(run(*words, "--validate", rows), str(rows))
     rows.write_bytes(b"\xff" * 100)
     refused(run(*words, "--validate", rows), str(rows))
     field = next(name for name, one in job.dataset.items() if not one.dtype.is_floating_point)
-    fitting = {name: one[:16].clone() for name, one in job.dataset.items()}
+    fitting = {name: one[:4].clone() for name, one in job.dataset.items()}
     fitting[field].view(-1)[3] = 10**6
     save_tensors(rows, fitting)
     refused(run(*words, "--validate", rows), "the validation set does not fit the job's program")

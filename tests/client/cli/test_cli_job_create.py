@@ -91,15 +91,7 @@ def test_a_function_of_a_file_becomes_a_job(run: Run, file: Path, tmp_path: Path
     assert shown.exit_code == 0 and "0x" + job.spec.run_id.hex() in shown.stdout
 
 
-def test_the_rates_and_the_stages_of_a_job_are_told(run: Run, file: Path, tmp_path: Path) -> None:
-    result = run("job", "create", f"{file}:scheduled", "--out", tmp_path / "job")
-    said = " ".join(result.stdout.split())
-    assert "0.1 at first, 0.1 at most, 0.0001 at last; a scheduler steps once a step" in said
-    assert "4 a step, in the seed's own order" in said
-    plain = json.loads(run("job", "show", tmp_path / "job", "--json").stdout)
-    assert plain["learning_rates"]["0/lr"]["last"] == pytest.approx(1e-4)
-
-
+@pytest.mark.slow
 def test_a_task_is_checked_without_the_comparison(
     run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +136,7 @@ def line(*, steps: int = 4, kind: dtype | None = None) -> Task:
 """
 
 
+@pytest.mark.slow
 def test_types_that_only_a_type_checker_knows_are_no_hindrance(run: Run, file: Path, tmp_path: Path) -> None:
     typed = tmp_path / "typed.py"
     typed.write_text(TYPED)
@@ -153,6 +146,7 @@ def test_types_that_only_a_type_checker_knows_are_no_hindrance(run: Run, file: P
     assert Job.read(tmp_path / "job").spec.steps == 6
 
 
+@pytest.mark.slow
 def test_examples_take_settings_and_data(run: Run, file: Path, tmp_path: Path) -> None:
     settings = [f"--set={one}" for one in ("steps=2", "interval=1", "rows=64", "features=4", "batch_size=8")]
     words = ("job", "create", "logistic", "--out", tmp_path / "job", *settings)
@@ -185,11 +179,7 @@ def test_what_is_wrong_with_a_task_is_said_in_one_sentence(
     assert not (tmp_path / "job").exists()
 
 
-def test_a_job_is_never_written_over_something(run: Run, file: Path, tmp_path: Path) -> None:
-    refused(run("job", "create", f"{file}:line", "--out", tmp_path), f"{tmp_path} is not an empty directory")
-    refused(run("job", "create", f"{file}:line"), "name one with --out")
-
-
+@pytest.mark.slow
 def test_a_job_that_fits_no_allowed_memory_is_not_written(run: Run, file: Path, tmp_path: Path) -> None:
     """What counts is the least that any party needs, who may cut batches into single samples."""
     words = ("job", "create", f"{file}:line", "--set", "steps=6")
@@ -217,13 +207,7 @@ def test_terms_without_a_reward_and_a_reward_without_a_referee_are_refused(
     assert not (tmp_path / "job").exists()
 
 
-@pytest.mark.parametrize("amount", ["1", "1.5wei"])
-def test_amounts_without_a_clear_meaning_are_a_matter_of_usage(run: Run, tmp_path: Path, amount: str) -> None:
-    result = run("job", "create", "digits", "--out", tmp_path / "job", f"--reward={amount}")
-    assert result.exit_code == 2
-    assert "is not an amount" in " ".join(result.stderr.replace("│", " ").split())
-
-
+@pytest.mark.slow
 def test_policy_and_bits_are_part_of_the_job_and_its_audits(run: Run, file: Path, tmp_path: Path) -> None:
     job, log = tmp_path / "job", tmp_path / "run" / "log"
     made = run("job", "create", f"{file}:line", "--out", job, "--policy", "threshold", "--bits", 26, "--json")
@@ -240,6 +224,7 @@ def test_policy_and_bits_are_part_of_the_job_and_its_audits(run: Run, file: Path
     assert run("log", "inspect", log, "--job", job).exit_code == 0
 
 
+@pytest.mark.slow
 def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, file: Path, tmp_path: Path) -> None:
     for bits in (22, 33):
         result = run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--bits", bits)
@@ -263,6 +248,7 @@ def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, f
     assert "0.7 of default is outside" in refused(bad)
 
 
+@pytest.mark.slow
 def test_random_numbers_are_portable_and_torchs_own_on_request(run: Run, file: Path, tmp_path: Path) -> None:
     roots = {}
     for name, words in {"one": (), "two": (), "own": ("--torch-random",)}.items():

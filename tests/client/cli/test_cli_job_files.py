@@ -16,9 +16,8 @@ from roundlog.training.job import JOB_FILES, Job
 from tiebreak.segment_audits.stored_jobs import lies_elsewhere
 from tiebreak.store import FolderStore
 from tiebreak.store.dag_builder import CHUNK
-from tiebreak.transactions.keys import devnet_account
 
-from tests.client.cli.cli_world import Chain, Run, Trained, refused
+from tests.client.cli.cli_world import Run, refused
 from tests.client.http_stand_in import giving_blocks, serving
 from tests.engine.segment_audits.audit_workers import honest
 from tests.engine.tasks import linear_task
@@ -148,22 +147,6 @@ def test_blocks_that_are_wrong_or_lost_come_from_the_next_store(
     assert told(run(*words, "--store", f"{store},{world.store}", "--json"))["agrees"] is True
 
 
-@pytest.mark.slow
-def test_workers_that_are_processes_say_what_they_lack_and_share_a_cache(
-    run: Run, world: World, tmp_path: Path
-) -> None:
-    job, store = far(run, world, tmp_path), world.copy(tmp_path)
-    lost(store)
-    words = ("audit", job, "--run", tmp_path / "a", "--claim", world.log, "--workers", 2)
-    shown = run(*words, "--store", store)
-    # Their errors come whole: a worker that could not send its error would count as lost, and be replaced for ever.
-    assert shown.exit_code == 1 and "RemoteDataError" in shown.stderr and "no worker is left" in shown.stderr
-    found = told(run(*words, "--store", world.store, "--json"))
-    assert found["agrees"] is True and found["lost_workers"] == 0 and found["fetched_data_bytes"] > 0
-    again = told(run(*words[:3], tmp_path / "b", *words[4:], "--store", world.store, "--json"))
-    assert again["agrees"] is True and again["fetched_data_bytes"] == 0
-
-
 @pytest.mark.parametrize(
     ("record", "why"),
     [
@@ -206,17 +189,3 @@ def test_what_is_no_job_or_too_large_is_not_fetched(run: Run, world: World, tmp_
     for words in ((), ("--without-data",)):
         refused(run("job", "fetch", cid, "--out", out, *words, "--store", tmp_path / "store"), "is not valid")
     assert not out.exists()
-
-
-def test_a_posted_job_is_fetched_by_its_number(run: Run, chain: Chain, trained: Trained, tmp_path: Path) -> None:
-    store = ("--store", tmp_path / "store")
-    words = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
-    posted = run(
-        "job", "create", trained.job, *words, *store, "--dir", tmp_path / "c", "--json", env=chain.environment(0)
-    )
-    number = told(posted)["job"]
-    fetched = run("job", "fetch", number, "--out", tmp_path / "job", "--without-data", *store, env=chain.environment())
-    assert fetched.exit_code == 0, fetched.output
-    claim = ("--claim", "0x" + trained.root.hex())
-    assert run("audit", tmp_path / "job", "--run", tmp_path / "a", *claim, *store).exit_code == 0
-    refused(run("job", "fetch", 99, "--out", tmp_path / "x", *store, env=chain.environment()), "99")

@@ -19,7 +19,6 @@ import pytest
 import torch
 from roundlog import segment_audits
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE
-from roundlog.training.job import Job
 from roundlog.training.receipt import Receipt, parse_audit_record, read_receipt
 from tiebreak.cli.app import app
 from tiebreak.store import FolderStore
@@ -27,8 +26,8 @@ from typer.testing import CliRunner
 
 from tests.client.cli.cli_world import Run, refused
 from tests.client.http_stand_in import Request, giving_blocks, serving
+from tests.e2e.world import small_job
 from tests.engine.segment_audits.audit_workers import honest
-from tests.engine.tasks import linear_task
 
 INTERVALS = 6
 
@@ -58,7 +57,7 @@ class Published:
 def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("elsewhere")
-    Job.from_task(lambda: linear_task(steps=2 * INTERVALS, interval=2)).write(room / "job")
+    small_job(steps=2 * INTERVALS, interval=2).write(room / "job")
     store = room / "store"
 
     def words(*more: object) -> dict[str, Any]:
@@ -128,18 +127,6 @@ def test_a_share_says_in_words_what_it_showed_and_how_surely(run: Run, published
     audit = read_receipt(machine / "mine.json").audit
     assert audit is not None and (audit.parts, audit.drawn) == (INTERVALS, 2)
     assert sum(stop - first for first, stop in audit.right) == 2
-
-
-def test_a_result_that_is_handed_on_can_be_audited_and_verified_again(
-    run: Run, published: Published, machine: Path
-) -> None:
-    first = told(run("audit", published.log, "--share", 0.3, "--store", published.store, "--json"))["result"]
-    again = told(run("audit", first, "--share", "all", "--store", published.store, "--json"))
-    assert again["agrees"] is True and again["claim_address"] == published.log and again["result"] != first
-    address = FolderStore(published.store).add_file(machine / first)
-    assert told(run("audit", address, "--store", published.store, "--json"))["agrees"] is True
-    assert run("job", "fetch", published.job, "--out", "job", "--store", published.store).exit_code == 0
-    assert run("verify", first, "--job", "job", "--dir", "work", "--json").exit_code == 0
 
 
 def test_a_result_whose_roots_are_not_those_of_its_log_is_refused(
@@ -228,33 +215,7 @@ def test_without_a_store_one_sentence_says_what_is_missing_and_none_is_made(
     assert left(machine) == ["here/taken.json"]
 
 
-def test_a_store_that_goes_away_in_between_ends_the_audit_and_leaves_nothing(
-    run: Run, published: Published, machine: Path
-) -> None:
-    give, given = giving_blocks(FolderStore(published.store)), 0
-
-    def answer(request: Request) -> None:
-        nonlocal given
-        given += 1
-        if given > 12:
-            request.send(404)
-        else:
-            give(request)
-
-    with serving(answer) as url:
-        shown = run("audit", published.log, "--share", 1, "--store", f"gateway+{url}")
-    assert shown.exit_code == 1 and "Error: " in shown.stderr and "Traceback" not in shown.output
-    assert given > 12 and left(machine) == []
-
-
-def test_more_temporary_files_than_are_allowed_end_the_audit(run: Run, published: Published, machine: Path) -> None:
-    words = ("audit", published.log, "--share", 1, "--store", published.store, "--max-size")
-    refused(run(*words, "0.001MB"), "1000")
-    # The job fits, and the blocks of its data do not.
-    refused(run(*words, "0.03MB"), "the temporary files take", "raise --max-size")
-    assert left(machine) == []
-
-
+@pytest.mark.slow
 def test_a_signal_ends_the_audit_and_leaves_nothing(published: Published, machine: Path) -> None:
     give = giving_blocks(FolderStore(published.store))
     asked: list[str] = []

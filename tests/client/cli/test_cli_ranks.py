@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,37 +22,25 @@ from roundlog.training.options import RunOptions
 from tiebreak.cli.ranks import RankGroup
 
 from tests.client.cli.cli_world import Run, Trained, refused
+from tests.engine.kept_jobs import KEPT_JOBS
 from tests.engine.ranks.rank_processes import free_port, seconds_to_stop
 
 ALONE = [sys.executable, "-P", "-m", "tiebreak"]
 
 
-def by_hand(
-    commands: Sequence[Sequence[object]],
-    starts: Sequence[Sequence[str]] | None = None,
-    settings: Sequence[Mapping[str, str]] | None = None,
-) -> list[Any]:
-    """Starts one rank a command, without a launcher. starts: what starts `tiebreak` on each rank. settings: further
-    variables of each rank."""
-    port, size = str(free_port()), len(commands)
-    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+def by_hand(commands: Sequence[Sequence[object]]) -> list[Any]:
+    """Starts one rank a command, without a launcher."""
+    shared = {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return [
         subprocess.Popen(
-            [*start, *map(str, command)],
-            env={
-                **os.environ,
-                **shared,
-                **own,
-                "RANK": str(rank),
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            },
+            [*ALONE, *map(str, command)],
+            env={**os.environ, **shared, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank, (command, start, own) in enumerate(
-            zip(commands, starts or [ALONE] * size, settings or [{}] * size, strict=True)
-        )
+        for rank, command in enumerate(commands)
     ]
 
 
@@ -134,34 +122,6 @@ def test_a_run_whose_rank_was_killed_carries_on_with_another_number(victim: int,
     assert found["checkpoint_root"] == alone["checkpoint_root"]
 
 
-@pytest.mark.slow
-def test_ranks_that_are_terminated_name_the_one_that_was_killed_before(tmp_path: Path) -> None:
-    """As torchrun does it: one is killed, and the others are terminated at once."""
-    Job.from_task(lambda: digits(steps=60, interval=1)).write(tmp_path / "job")
-    made = tmp_path / "trained"
-    processes = by_hand([train(tmp_path / "job", made)] * 3)
-    while recorded(made) < 1 and all(one.poll() is None for one in processes):
-        time.sleep(0.01)
-    processes[2].send_signal(signal.SIGKILL)
-    for one in processes[:2]:
-        one.terminate()
-    for code, out, err in ended(processes)[:2]:
-        assert (code, out) == (1, ""), err
-        assert f"rank 2 (process {processes[2].pid} on " in json.loads(err.splitlines()[-1])["error"]["message"]
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_terminated_alone_is_named_by_the_others(tmp_path: Path) -> None:
-    Job.from_task(lambda: digits(steps=60, interval=1)).write(tmp_path / "job")
-    processes = by_hand([train(tmp_path / "job", tmp_path / "trained")] * 2)
-    while recorded(tmp_path / "trained") < 1 and all(one.poll() is None for one in processes):
-        time.sleep(0.01)
-    processes[1].terminate()
-    (code, _, err), (other, _, _) = ended(processes)
-    assert (code, other) == (1, 130)
-    assert "has stopped: it was terminated; run the same command again" in err
-
-
 def group_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tuple[RankGroup, list[str]]:
     """One of several processes, and the devices on which it agrees with the others."""
     chosen: list[str] = []
@@ -198,56 +158,12 @@ def test_a_role_runs_on_the_device_of_its_place_alone_and_with_helpers(monkeypat
     assert RankGroup(None).on_device(options) is options
 
 
-BROKEN = """
-from roundlog.training import rank_runs
-
-def fails(device, products):
-    raise rank_runs.MachineError("this process flushes subnormal numbers to zero")
-
-rank_runs.check_machine = fails
-"""
-
-
-@pytest.mark.slow
-def test_a_rank_whose_machine_cannot_compute_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
-    changed = [sys.executable, "-c", f"{BROKEN}\nfrom tiebreak.cli.app import main\nmain()"]
-    processes = by_hand([train(trained.job, tmp_path)] * 2, [ALONE, changed])
-    for exit_code, out, err in ended(processes):
-        assert (exit_code, out) == (1, ""), err
-        message = json.loads(err)["error"]["message"]
-        assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
-        assert "cannot take part: this process flushes subnormal numbers to zero" in message
-    assert not recorded(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_rank_that_chooses_a_device_that_is_not_there_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
-    """Each chooses its own."""
-    commands = [[*train(trained.job, tmp_path), "--device", device] for device in ("cpu", "cuda:99")]
-    processes = by_hand(commands, settings=[{"LOCAL_RANK": str(rank)} for rank in range(2)])
-    for code, out, err in ended(processes):
-        assert (code, out) == (1, ""), err
-        message = json.loads(err)["error"]["message"]
-        assert message.startswith(f"rank 1 (process {processes[1].pid} on ")
-        assert "cannot take part: the device 'cuda:99' cannot be used (" in message
-        assert message.endswith("): choose another, cpu is here.")
-
-
 @pytest.mark.slow
 def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
-    Job.from_task(lambda: digits(steps=5, interval=1)).write(tmp_path / "other")
-    run = tmp_path / "trained"
-    for code, _, err in ended(by_hand([train(trained.job, run), train(tmp_path / "other", run)])):
+    run, other = tmp_path / "trained", KEPT_JOBS / "logistic_sgd"
+    for code, _, err in ended(by_hand([train(trained.job, run), train(other, run)])):
         assert code == 1
         assert ") has another job (" in err and "give every rank the same job" in err
-
-
-@pytest.mark.slow
-def test_a_rank_without_a_job_is_named_by_the_others(trained: Trained, tmp_path: Path) -> None:
-    said = ended(by_hand([train(trained.job, tmp_path / "run"), train(tmp_path / "none", tmp_path / "run")]))
-    assert [code for code, _, _ in said] == [1, 1]
-    assert "there is no job directory" in said[1][2]
-    assert "has stopped: there is no job directory" in said[0][2] and "rank 1 (process " in said[0][2]
 
 
 @pytest.mark.slow
@@ -260,13 +176,16 @@ def test_only_rank_0_needs_what_the_trainer_has_written(trained: Trained, tmp_pa
     assert json.loads(out)["agrees"] is True and json.loads(out)["log"] == "right"
 
 
-@pytest.mark.slow
-def test_ranks_cut_their_parts_into_micro_batches(trained: Trained, tmp_path: Path) -> None:
-    words = ["audit", trained.job, "--run", tmp_path, "--log", trained.run / "log", "--micro-batches", 4, "--json"]
-    (code, out, err), (other, silent, _) = ended(by_hand([[*words, "--claim", trained.run]] * 2))
-    assert (code, other, silent) == (0, 0, ""), err
-    assert json.loads(out)["agrees"] is True and json.loads(out)["log"] == "right"
-
-
 def test_an_environment_without_a_rank_is_refused(run: Run, tmp_path: Path) -> None:
-    refused(run(*train(tmp_path / "job", tmp_path), env={"WORLD_SIZE": "2"}), "RANK is not there")
+    for words in (train(tmp_path / "job", tmp_path), ["trainer", "run", "--job", 1]):
+        refused(run(*words, env={"WORLD_SIZE": "2"}), "RANK is not there")
+
+
+def test_what_takes_one_process_refuses_to_be_several(run: Run, tmp_path: Path) -> None:
+    ranks = {"WORLD_SIZE": "2", "RANK": "1"}
+    for words, command in (
+        (("referee", "run"), "tiebreak referee run"),
+        (("job", "collect", 1, "--model", tmp_path / "model"), "tiebreak job collect"),
+        (("auditor", "run", "--job", 1, "--workers", 2), "tiebreak auditor run --workers"),
+    ):
+        refused(run(*words, env=ranks), f"{command} runs in one process, and torchrun", "start it alone", code=2)

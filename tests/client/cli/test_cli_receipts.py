@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from roundlog.commitments import MerkleTree
-from roundlog.examples.digits import digits
-from roundlog.training.job import Job
-from roundlog.training.trainer import Trainer
 from tiebreak.transactions.keys import devnet_account
 
 from tests.client.cli.cli_world import Run, Trained, refused
+from tests.engine.kept_jobs import KEPT_JOBS
 
 KEY = {"TIEBREAK_PRIVATE_KEY": bytes(devnet_account(3).key).hex()}
 SIGNER = devnet_account(3).address
@@ -86,24 +84,9 @@ def test_one_changed_root_is_found_at_its_interval(
         assert found["right"] is False and found["first_wrong_interval"] == interval
 
 
-def test_a_changed_checkpoint_of_the_run_is_named(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(trained.run, tmp_path / "copy"))
-    words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work", "--run", copy)
-    for name in ("00000002.safetensors", "00000004.safetensors"):
-        path = copy / "checkpoints" / name
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1
-        path.write_bytes(data)
-        result = run(*words)
-        assert result.exit_code == 3 and f"WRONG: {path} is not the claimed state" in result.stdout
-        shutil.copy(trained.run / "checkpoints" / name, path)
-    assert run(*words).exit_code == 0
-
-
 @pytest.mark.slow
 def test_the_receipt_of_another_job_is_not_judged(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    Job.from_task(lambda: digits(steps=4, interval=2, batch_size=16, width=4, seed=8)).write(other)
+    other = KEPT_JOBS / "logistic_sgd"
     refused(
         run("verify", receipt, "--job", other, "--dir", tmp_path / "work"),
         str(receipt),
@@ -169,16 +152,3 @@ def test_what_cannot_be_verified_is_refused_in_one_sentence(
     part.mkdir()
     (part / "roots").write_bytes((trained.run / "roots").read_bytes()[:32])
     refused(run("receipt", part, "--job", trained.job, "--out", tmp_path / "r"), "1 of 2 checkpoints")
-
-
-def test_a_receipt_of_a_run_without_old_checkpoints_is_verified_in_part(run: Run, tmp_path: Path) -> None:
-    from roundlog.training.options import RunOptions
-
-    Job.from_task(lambda: digits(steps=6, interval=1, batch_size=16, width=4)).write(tmp_path / "job")
-    Trainer(Job.read(tmp_path / "job"), tmp_path / "run", RunOptions(keep_every=3)).run()
-    path = tmp_path / "receipt.json"
-    assert run("receipt", tmp_path / "run", "--job", tmp_path / "job", "--out", path).exit_code == 0
-    words = ("verify", path, "--job", tmp_path / "job", "--dir", tmp_path / "w", "--run", tmp_path / "run")
-    found = json.loads(run(*words, "--share", "0.1", "--json").stdout)
-    assert found["right"] is True and 1 <= found["repeated_intervals"] <= 3
-    assert found["one_wrong_unnoticed"] == pytest.approx(5 / 6)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from roundlog.arithmetic import MachineError
-from tiebreak.roles import auditor_role, engine
+from tiebreak.roles import auditor_role
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.notices import Progress
 from tiebreak.roles.shared_audits import Workers
@@ -66,30 +65,6 @@ def test_a_second_process_in_a_directory_is_refused_before_it_does_anything(
     assert refused(result) and f"another process works in {role}" in result.stderr
     assert sorted(path.name for path in role.iterdir()) == own == ["journal", "reserve"]
     first.close()
-
-
-@pytest.mark.slow
-def test_a_trainer_says_who_can_take_its_bond_before_it_works(
-    run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flushing(*_: object, **__: object) -> None:
-        raise MachineError("this process flushes subnormal numbers to zero: find the library")
-
-    job = post(run, chain, trained, places, CUSTOMER)
-    monkeypatch.setattr(engine, "Trainer", flushing)
-    words = ("trainer", "run", "--job", job, "--trust-referee", CUSTOMER, "--trust-referee", TRAINER)
-    result = run(*words, *places, env=chain.environment(1))
-    told = [json.loads(line) for line in result.stdout.splitlines()]
-    staked = next(one for one in told if one["what"] == "staked")
-    assert staked["job"] == job and staked["text"].startswith(f"the referee {CUSTOMER} can decide over the bond")
-    assert "is the customer of this job" in staked["text"]
-    assert not [one for one in told if one["what"] == "sent"]
-    # And a machine that computes otherwise is answered with one sentence.
-    assert result.exit_code == 1
-    assert (
-        json.loads(result.stderr)["error"]["message"]
-        == "this process flushes subnormal numbers to zero: find the library."
-    )
 
 
 def test_a_trusted_referee_has_to_be_an_address(run: Run, chain: Chain) -> None:

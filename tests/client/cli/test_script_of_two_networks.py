@@ -16,6 +16,7 @@ from tests.client.cli.cli_world import Run
 PAGE = Path(__file__).parents[3] / "docs" / "tutorials" / "research.md"
 
 
+@pytest.mark.slow
 def test_the_file_becomes_a_job_and_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     found = re.search(r"### Several optimizers\n.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert found is not None

@@ -16,6 +16,8 @@ from tiebreak.roles.job_role import Ending
 from tiebreak.roles.notices import Notice, Progress, Warnings, What, together
 from tiebreak.roles.policy import MeasuredPace, least_clock
 
+from tests.engine.kept_jobs import kept_job
+
 
 def warning(text: str, job: int = 1) -> Notice:
     return Notice(role="trainer", what=What.WARNING, text=text, job=job)
@@ -58,9 +60,7 @@ def test_several_jobs_come_to_all_stakes_and_the_nearest_deadline() -> None:
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    from roundlog.examples.digits import digits
-
-    return Job.from_task(lambda: digits(steps=8, interval=4, batch_size=16, width=4))
+    return kept_job("convolution")
 
 
 def test_the_least_clock_grows_with_blocks_steps_and_games(job: Job) -> None:

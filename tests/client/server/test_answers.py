@@ -126,6 +126,7 @@ def test_a_text_whose_end_changes_what_was_sent_ends_with_an_error(
     assert text_of(served, stream=True).events
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_text_again_and_is_drawn_and_told_without_one(served: Served) -> None:
     first, second = text_of(served), text_of(served)
     receipts = [receipt_of(served, one, one.plain["id"]) for one in (first, second)]
@@ -136,6 +137,7 @@ def test_a_seed_gives_the_text_again_and_is_drawn_and_told_without_one(served: S
     assert greedy[0] == greedy[1]
 
 
+@pytest.mark.slow
 def test_eight_clients_at_once_get_what_each_gets_alone(served: Served) -> None:
     alone = [text_of(served, seed=seed, max_tokens=6 + seed, prompt="ab" * (1 + seed)) for seed in range(8)]
     found: list[Exchange | None] = [None] * 8
@@ -176,18 +178,6 @@ def settle(served: Served) -> None:
     while served.service._answering or served.service._free._value < ROWS:
         assert time.monotonic() < ends
         time.sleep(0.02)
-
-
-def test_a_client_that_goes_away_frees_its_row_and_has_no_receipt(served: Served, monkeypatch: Any) -> None:
-    answers, step = len(list((served.folder / "answers").iterdir())), served.service._batch._step
-    # However busy the machine is, no text ends before its client is known to be gone.
-    monkeypatch.setattr(served.service._batch, "_step", lambda: (time.sleep(0.1), step()))
-    for one in [begun(served, 80) for _ in range(2 * ROWS)]:
-        one.close()
-    settle(served)
-    assert len(list((served.folder / "answers").iterdir())) == answers
-    asked = text_of(served)
-    receipt_of(served, asked, asked.plain["id"])
 
 
 def test_more_than_may_wait_are_told_to_come_back(served: Served) -> None:

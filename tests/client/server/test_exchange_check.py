@@ -44,6 +44,7 @@ def compared(served: Served, receipt: GenerationReceipt, request: bytes, respons
     return found + wrong_response(receipt, served.loaded, response, request=request, choices=choices)
 
 
+@pytest.mark.slow_but("text stream")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_servers_own_bodies_are_right(served: Served, kind: str) -> None:
     stream = kind.endswith("stream")
@@ -151,6 +152,7 @@ def test_another_response_is_told(served: Served, name: str) -> None:
     assert compared(served, lied, found.request, other) == clauses[1:]
 
 
+@pytest.mark.slow
 def test_verify_compares_bodies_that_are_given_and_says_which_are_not(served: Served, tmp_path: Path) -> None:
     found, receipt = asked(served, "chat", seed=3)
     request, response = tmp_path / "request", tmp_path / "response"
