@@ -55,17 +55,6 @@ def test_the_page_counts_its_rows(page) -> None:
         assert row.get("root") == row.get("other root") or row["outcome"] != "captured", row
 
 
-def test_a_page_of_fewer_rows_has_the_same_format(page) -> None:
-    rows = list(page.read(ROOT / "scripts" / "models" / "rows.jsonl").values())[::7]
-    assert require_format(page.markdown(rows, ("native", "compatible"), 400)) == page.counts(rows)
-
-
-def test_a_row_that_was_cut_off_is_left_out(page, tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"name": "a", "outcome": "refused"}\n{"name": "b", "outc')
-    assert list(page.read(file)) == ["a"]
-
-
 def test_roots_that_differ_do_not_count_as_captured(page) -> None:
     row = {"name": "a", "outcome": "captured", "root": "01", "other root": "02"}
     assert page.counts([row, {**row, "other root": "01"}, {"outcome": "not tried"}]) == (1, 2)
@@ -96,9 +85,3 @@ def test_small_models_are_tried_and_captured(tmp_path: Path) -> None:
     assert {row["outcome"] for row in rows.values()} == {"captured"} and len(rows) == 2
     assert all(row["root"] == row["other root"] for row in rows.values())
     assert (tmp_path / "page.md").read_text().startswith("captured 2 of 2 kinds of models")
-
-
-@pytest.mark.slow
-def test_a_kind_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    done = tried(tmp_path, "no_such_kind")
-    assert done.returncode and "there is no kind no_such_kind" in done.stderr and "Traceback" not in done.stderr

@@ -183,12 +183,6 @@ def test_a_model_that_a_static_cache_makes_another_one_is_refused(name: str, dty
         Task.from_causal_lm(model.to(dtype), prompts(5), new_tokens=12)
 
 
-def test_a_model_without_keys_and_values_is_refused() -> None:
-    config = transformers.MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1)
-    with pytest.raises(CaptureError, match="MambaForCausalLM cannot be called token by token with a static cache"):
-        Task.from_causal_lm(transformers.MambaForCausalLM(config), prompts(3), new_tokens=2)
-
-
 def test_a_model_that_generates_is_left_as_it_was(tmp_path: Path) -> None:
     model = model_of("qwen2").train()
     before = {name: x.clone() for name, x in model.state_dict().items()}

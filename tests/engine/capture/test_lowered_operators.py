@@ -12,7 +12,6 @@ from roundlog.training.job import Job
 from torch import nn
 
 from tests.engine.capture import (
-    lowered_images,  # noqa: F401  (adds its cases)
     lowered_modules,  # noqa: F401  (adds its cases)
     lowered_signals,  # noqa: F401  (adds its cases)
 )

@@ -134,16 +134,6 @@ def test_an_own_optimizer_is_what_pytorch_trains(name: str, clipped: float | Non
     followed(make)
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_an_own_optimizer_follows_the_schedule(name: str) -> None:
-    def make() -> Task:
-        net = Net()
-        optimizer = OWN[name](net.parameters())
-        return task_of(net, optimizer=optimizer, schedule=lambda step: min(1.0, (step + 1) / 20))
-
-    followed(make)
-
-
 def test_a_count_of_an_optimizers_own_is_refused_by_its_name() -> None:
     def make() -> Task:
         net = Net()

@@ -52,15 +52,6 @@ def test_powers_of_two_are_as_accurate_as_their_rule_says(function) -> None:
     assert value_of(function, torch.tensor([-200.0, -1e30])).tolist() == [0.0, 0.0]
 
 
-def test_constant_exponents_are_powers_to_a_number() -> None:
-    x = torch.cat([torch.arange(-9.0, 10.0), torch.randn(500)])
-    value, (gradient,) = evaluated(lambda x: x ** torch.full((len(x),), 2.0), x)
-    assert torch.equal(value, x * x)
-    assert torch.equal(gradient, 2 * x)
-    value = value_of(lambda x: torch.pow(x, torch.tensor(3.0)), x)
-    assert torch.equal(value, x * (x * x))
-
-
 def test_powers_are_as_accurate_as_their_rule_says() -> None:
     torch.manual_seed(7)
     x = torch.exp(torch.randn(COUNT) * 8)

@@ -15,7 +15,7 @@ from roundlog.training.job import Job
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tests.engine.tasks import classify, gpt_task
+from tests.engine.tasks import classify
 from tests.engine.trainings import steps_by_program, train_by_program, train_by_pytorch
 
 STEPS = 5
@@ -77,14 +77,6 @@ def test_losses_of_micro_batches_are_averaged_or_added_up() -> None:
     count = {"loss": summed, "of_batch": lambda batch: {"rows": (batch["y"] >= 0).sum()}}
     for options, factor in (({}, 1), ({"accumulate": "sum"}, 2), ({"accumulate": "sum", **count}, 1)):
         torch.testing.assert_close(step(micro_batches=2, **options), (factor * loss, factor * moved))
-
-
-@pytest.mark.slow
-def test_every_micro_batch_has_dropout_of_its_own() -> None:
-    program = capture(lambda: replace(gpt_task(), micro_batches=2)).program
-    streams = [node.attributes["stream"] for node in program.nodes if node.op == "uniform"]
-    assert len(streams) == len(set(streams)) == 2 * 6
-    assert all(node.type.shape[0] == 2 for node in program.nodes if node.op == "uniform")
 
 
 @pytest.mark.slow
@@ -219,12 +211,6 @@ def test_clipping_by_gradients_that_the_optimizer_does_not_see_is_refused(tmp_pa
     refused(task, "0.weight requires a gradient but is in no group")
     task.model[:3].requires_grad_(False)
     assert_same(train_by_program(Job.from_task(lambda: task), task.steps), train_by_pytorch(task, STEPS, torch.float64))
-
-
-def test_a_model_of_another_precision_is_refused() -> None:
-    task = net_task(sgd)
-    task.model.half()
-    refused(task, r"0.weight is torch.float16: convert the model with .float\(\)")
 
 
 class GrowingDecay(lr_scheduler.LRScheduler):

@@ -119,20 +119,6 @@ def test_positions_that_depend_on_the_length_are_refused() -> None:
         Generator(transformers.LlamaForCausalLM(config), positions=8)
 
 
-def test_what_fills_a_chunk_stops_no_text() -> None:
-    """A token that the text does not have, and has no number: chunks are filled with those of the text."""
-    model = model_of("llama")
-    wanted = Generator(model, positions=16, chunk=1).generate([4, 2, 9], new_tokens=4)  # type: ignore[arg-type]
-    with torch.no_grad():
-        model.model.embed_tokens.weight[0] = float("inf")
-    generator = Generator(model, positions=16, chunk=8)  # type: ignore[arg-type]
-    generator._tried.add(True)
-    assert generator.generate([4, 2, 9], new_tokens=4).tokens == wanted.tokens
-    assert tuple(generator.right_choices([4, 2, 9], wanted.tokens)) == wanted.choices
-    with pytest.raises(CaptureError, match="the seed -1 does not fit 64 bits"):
-        generator.generate([4], new_tokens=1, seed=-1)
-
-
 def test_a_token_that_the_model_does_not_have_is_a_wrong_one() -> None:
     generator = Generator(model_of("llama"), positions=16)  # type: ignore[arg-type]
     right = generator.generate([4, 2], new_tokens=3)

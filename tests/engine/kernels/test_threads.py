@@ -13,7 +13,6 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels import threads
 from roundlog.kernels.threads import MIN_ELEMENTS, in_parts, on_every_thread, one_by_one
 
 MUCH = 100 * MIN_ELEMENTS
@@ -155,12 +154,3 @@ def test_every_thread_is_asked_once_while_others_work() -> None:
         stop.set()
         for work in works:
             work.join()
-
-
-def test_there_are_never_more_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_MOST", 2)
-    pool = threads._ThreadPool()
-    monkeypatch.setattr(threads, "_POOL", pool)
-    done: list[int] = []
-    in_parts(lambda start, stop: done.append(start), 4, MUCH)
-    assert sorted(done) == [0, 1, 2, 3] and pool.size == 2

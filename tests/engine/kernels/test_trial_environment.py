@@ -82,13 +82,6 @@ def verdict(change: str) -> DeviceVerdict:
         return tensor_cores.judge(CPU, "hopper", "bf16", True)
 
 
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_verdict_is_the_same(interpreter: ProcessPoolExecutor, change: str) -> None:
-    assert interpreter.submit(verdict, change).result() == DeviceVerdict(ProductKernels.NATIVE)
-
-
 def environment_of(ask: Callable[[], object], change: str) -> list[bool]:
     """Whether the environment is right in the trial of products in two stages, or of FP64 sums."""
     seen: list[bool] = []

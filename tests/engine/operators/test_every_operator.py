@@ -209,13 +209,6 @@ def _load(name: str, attributes: dict[str, object], kind: TensorType, **more: ob
     return from_torch(source.load(attributes, kind, _inputs(**more)))
 
 
-def test_state_data_and_schedule_load_their_slot() -> None:
-    inputs = _inputs()
-    assert _load("state", {"slot": 0}, TensorType((1,), DType.F32)) == from_torch(inputs.states[0])
-    assert _load("data", {"slot": 0}, TensorType((2, 1), DType.I64)) == from_torch(inputs.data[0])
-    assert _load("schedule", {"slot": 1}, TensorType((), DType.F32)) == Array((), "f32", (0xC0400000,))
-
-
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (7, 3), (2, 0), (65,)])
 @pytest.mark.parametrize("stream", [0, 9, 2**32 - 1])
 @pytest.mark.parametrize("step", [0, 3, 2**32 - 1])
@@ -236,25 +229,3 @@ def test_iota_gives_the_oracles_integers_to_the_edges_of_int64(count: int) -> No
             assert _load("iota", dict(attributes), TensorType((count,), DType.I64)) == expected
     wide = {"start": -(2**63), "step": 2**62}
     assert _load("iota", dict(wide), TensorType((4,), DType.I64)) == source("iota", wide, (4,), "i64")
-
-
-@pytest.mark.parametrize(
-    ("bits", "shape", "dtype"),
-    [
-        ((0x80000000, 0x7F800000, 1, 0x3F800000), (2, 2), "f32"),
-        ((0xFF800000,), (3, 1), "f32"),
-        ((0x3F800000,), (), "f32"),
-        ((0x8000, 0x7F80, 1, 0x7FC0), (2, 2), "bf16"),
-        ((0x8000, 0x7C00, 1, 0x7E00), (4,), "f16"),
-        ((0xFBFF,), (2, 1), "f16"),
-        ((), (0, 4), "f32"),
-        ((5,), (0,), "f32"),
-        ((-(2**63), 2**63 - 1), (2,), "i64"),
-        ((7,), (2, 3), "i64"),
-        ((1, 0, 1), (3,), "bool"),
-        ((1,), (), "bool"),
-    ],
-)
-def test_a_constant_has_the_literal_bits(bits: tuple[int, ...], shape: of.Shape, dtype: str) -> None:
-    loaded = _load("constant", {"bits": bits}, TensorType(shape, DType(dtype)))
-    assert loaded == source("constant", {"bits": bits}, shape, dtype)

@@ -103,16 +103,6 @@ def test_kernels_give_the_golden_vectors(name: str) -> None:
             assert encoded(found) == case.words, (name, case)
 
 
-@pytest.mark.parametrize("out", [*SHORT, narrow_float32(26)], ids=str)
-def test_a_transposed_input_has_the_values_of_its_copy(out: Format) -> None:
-    """Infinities and NaN among them, which are put in afterwards."""
-    x = torch.tensor([[0.5, torch.inf, torch.nan], [-torch.inf, 300.0, -300.0]]).T
-    for name in ("exp", "tanh", "log"):
-        found = rounded_everywhere(inexact(name), [x], {}, out)
-        assert found.shape == x.shape
-        assert words_of(found) == words_of(rounded_everywhere(inexact(name), [x.contiguous()], {}, out))
-
-
 def test_numbers_of_two_formats_meet_in_no_operator() -> None:
     kinds = [TensorType((2, 2), dtype) for dtype in (DType.BF16, DType.F16, DType.F32)]
     for name in ("add", "matmul", "where", "lt"):

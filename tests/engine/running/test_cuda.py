@@ -3,13 +3,11 @@ tensor cores add them, by its own or by integers."""
 
 from __future__ import annotations
 
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from roundlog.arithmetic.device_check import fault_of
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.execution import executor
 from roundlog.kernels.cuda import tensor_cores
@@ -59,17 +57,6 @@ def test_a_device_adds_products_as_the_cpu_emulates_it(name: str, format: str) -
     native = tensor_cores.family(device) == name
     way = tensor_cores.ProductKernels.NATIVE if native else tensor_cores.ProductKernels.EMULATED
     assert tensor_cores.verdict(device, name, format) == tensor_cores.DeviceVerdict(way)
-
-
-@needs_triton
-def test_the_test_of_a_device_takes_less_than_a_second_once_its_kernels_are_compiled() -> None:
-    device = torch.device("cuda", torch.cuda.current_device())
-    arguments = device, torch.cuda.get_device_name(device), frozenset([("hopper", "bf16")])
-    assert fault_of(*arguments) is None
-    tensor_cores.verdict.cache_clear()
-    start = time.perf_counter()
-    assert fault_of.__wrapped__(*arguments) is None
-    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("name", ["hopper", "ampere"])

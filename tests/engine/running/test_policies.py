@@ -9,8 +9,8 @@ import pytest
 from roundlog.arithmetic import in_format
 from roundlog.log import LogReader, LogWriter, PayloadKind
 from roundlog.number_format import FLOAT32, Format, narrow_float32
-from roundlog.rounding import LogFindingKind, Recorder
-from roundlog.rounding.ovt import TRITS, ThresholdRecorder, Thresholds, Trits
+from roundlog.rounding import LogFindingKind
+from roundlog.rounding.ovt import TRITS, Trits
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError, JobLimits
@@ -116,23 +116,6 @@ def test_a_log_of_the_other_policy_is_reported_as_unreadable(trained, tmp_path) 
     audit = Auditor(kept_job("logistic_sgd"), tmp_path / "audit", log_dir=result.log_dir).run()
     assert len(audit.unreadable) == job.spec.intervals
     assert all("belongs to run" in text for text in audit.unreadable)
-
-
-def test_a_recorder_that_the_policy_does_not_allow_is_refused(trained, tmp_path) -> None:
-    job, _, _ = trained
-    certified = kept_job("logistic_sgd")
-    with pytest.raises(ValueError, match="not one of the policy `threshold`"):
-        Trainer(job, tmp_path / "run", recorder=Recorder(4))
-    for wrong in (ThresholdRecorder(), Recorder(4)):
-        with pytest.raises(ValueError, match="not one of the policy `certified`"):
-            Trainer(certified, tmp_path / "run", recorder=wrong)
-
-
-def test_thresholds_change_the_log_and_not_the_training(trained, tmp_path) -> None:
-    job, result, _ = trained
-    sparse = Trainer(job, tmp_path / "run", recorder=ThresholdRecorder(Thresholds(default=0.499))).run()
-    assert sparse.checkpoint_root == result.checkpoint_root
-    assert sparse.log_bytes < result.log_bytes
 
 
 def test_a_job_of_few_bits_survives_its_files_and_declares_the_memory_that_it_needs(tmp_path) -> None:

@@ -138,26 +138,6 @@ def test_a_bit_that_flips_on_record_where_no_checkpoint_is_kept_is_computed_agai
     assert Run(job, tmp_path / "run").recorded_roots() == result.state_roots
 
 
-def test_a_record_of_another_run_is_not_taken_over(trained, tmp_path) -> None:
-    _, job, result = trained
-    Job.from_task(lambda: features_task(steps=12, interval=2, seed=77)).write(tmp_path / "other")
-    Trainer(Job.read(tmp_path / "other"), tmp_path / "strange", RunOptions(keep_every=6)).run()
-    Trainer(job, tmp_path / "run", RunOptions(keep_every=6)).run()
-    for name in ("roots", "roots.sums"):
-        shutil.copy(tmp_path / "strange" / name, tmp_path / "run" / name)
-    assert Run(job, tmp_path / "run").recorded_roots() == []
-    assert Trainer(job, tmp_path / "run").run().state_roots == result.state_roots
-
-
-def test_checkpoints_may_be_kept_every_few_intervals(trained, tmp_path) -> None:
-    _, job, result = trained
-    run = Trainer(job, tmp_path / "run", RunOptions(keep_every=4)).run()
-    assert run.checkpoint_root == result.checkpoint_root
-    kept = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
-    assert kept == ["00000008.safetensors", "00000012.safetensors"]
-    assert replay_interval(Run(job, tmp_path / "run"), 4)[-1] == result.state_roots[4]
-
-
 def test_a_checkpoint_holds_what_steps_change_and_the_last_one_all(trained, tmp_path) -> None:
     directory, job, result = trained
     kept = [set(load_file(path)) for path in sorted((directory / "run" / "checkpoints").iterdir())]

@@ -99,15 +99,6 @@ def raising(error: Exception) -> Callable[[], Any]:
     return outcome
 
 
-def test_an_actor_answers_as_an_executor_does(asked: Asked) -> None:
-    worker = ClusterWorker(threads=3)
-    assert asked.options == {"num_cpus": 3, "max_restarts": 0, "max_task_retries": 0}
-    asked.outcome = lambda: 7
-    assert worker.submit(len, "x").result(0) == 7
-    worker.shutdown(wait=False, cancel_futures=True)
-    assert len(asked.killed) == 1
-
-
 def test_what_a_call_raises_is_told_apart_from_a_lost_worker(asked: Asked) -> None:
     worker, failed = ClusterWorker(threads=1), TaskError("a page long")
     failed.cause = OSError("the disk is full")
@@ -135,20 +126,6 @@ def raising_with(text: str) -> Callable[..., None]:
         raise ConnectionError(text)
 
     return init
-
-
-def test_a_cluster_is_joined_from_elsewhere_than_the_working_directory(
-    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray has all workers look for modules in the directory from which it is joined."""
-    ray, joined = sys.modules["ray"], list[Path]()
-    ray.__spec__ = object()  # type: ignore[assignment]
-    ray.is_initialized = lambda: False  # type: ignore[attr-defined]
-    ray.init = lambda **options: joined.append(Path.cwd())  # type: ignore[attr-defined]
-    ray.cluster_resources = lambda: {"CPU": 3.0}  # type: ignore[attr-defined]
-    monkeypatch.chdir(tmp_path)
-    assert connect_cluster("ray://there:1") == 3
-    assert joined == [Path(sys.prefix).resolve()] and Path.cwd() == tmp_path
 
 
 # Ray itself.

@@ -8,21 +8,15 @@ import re
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from roundlog.data import RemoteDataError
-from roundlog.segment_audits import audit
-from roundlog.segment_audits.plan import Plan, Reports, SegmentAudit
-from roundlog.segment_audits.segment import Segment, SegmentOrder, StateSource, WorkerAnswer, audit_segment
+from roundlog.segment_audits.plan import Reports, SegmentAudit
+from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.segment_audits.workers import NoWorkersError, ProcessWorker
-from roundlog.training.run import Run
 
 from tests.engine.segment_audits.audit_workers import Stand, named
 from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
@@ -100,28 +94,6 @@ def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> No
         trained.audit(tmp_path / "audit", make=lambda number: Stand(fails))
 
 
-def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(trained: Trained, tmp_path: Path) -> None:
-    answered: list[SegmentOrder] = []
-
-    def loses(order: SegmentOrder) -> WorkerAnswer:
-        if answered:
-            raise RemoteDataError(Path("data.safetensors"), "block 3 of the field x cannot be used")
-        answered.append(order)
-        return replace(audit_segment(order), fetched=7)
-
-    with pytest.raises(NoWorkersError, match=r"no worker is left: .*RemoteDataError: data.safetensors: block 3 of the"):
-        trained.audit(tmp_path / "audit", make=lambda number: Stand(loses), workers=1)
-    orders: list[SegmentOrder] = []
-
-    def carries_on(order: SegmentOrder) -> WorkerAnswer:
-        orders.append(order)
-        return replace(audit_segment(order), fetched=5)
-
-    found = trained.audit(tmp_path / "audit", make=lambda number: Stand(carries_on), workers=1)
-    assert found.is_whole and found.fetched == 5 * len(orders)
-    assert answered[0].segment not in [order.segment for order in orders]
-
-
 class Stopped:
     """Workers that are processes, of which some are stopped at some moment: they answer nothing, and do not end when
     they are asked to."""
@@ -159,18 +131,6 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
     return Stopped()
 
 
-def test_a_worker_whose_process_is_stopped_holds_no_audit_up(
-    trained: Trained, tmp_path: Path, stopped: Stopped
-) -> None:
-    def progress(done: int, total: int) -> None:
-        if done:
-            stopped.stop(0)
-
-    audit = partial(trained.audit, tmp_path / "audit", make=stopped.make, reports=Reports(progress=progress))
-    found = stopped.ended(audit)
-    assert found is not None and found.is_whole
-
-
 @pytest.mark.parametrize(
     ("workers", "after", "is_right"), [(1, 0, True), (2, 1, False)], ids=["before an answer", "after an answer"]
 )
@@ -205,57 +165,3 @@ def test_an_audit_ends_though_the_processes_of_all_workers_are_stopped(
             r"whether its process, its disk or its network hangs; once its process is ended, a new one takes its place",
             event,
         )
-
-
-class Slow(Stand):
-    """A worker that answers when a test says so."""
-
-    def __init__(self, seconds: float | None = None) -> None:
-        """seconds: after which it answers; None until `answer` is called."""
-        super().__init__(audit_segment)
-        self.given: list[tuple[SegmentOrder, Future[WorkerAnswer]]] = []
-        self._seconds = seconds
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        self.given.append((args[0], Future()))
-        if self._seconds is not None:
-            threading.Timer(self._seconds, self.answer).start()
-        return self.given[-1][1]
-
-    def answer(self) -> None:
-        for order, future in self.given:
-            if not future.done():
-                future.set_result(audit_segment(order))
-
-
-def test_a_worker_that_is_only_slow_is_waited_for(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This process executes one interval to find out how long an honest worker may take, and leaves the rest to it."""
-    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
-    computed, compute = list[Segment](), audit.compute_here
-
-    def counted(run: Run, source: StateSource, plan: Plan, segment: Segment, unusable: Callable[[str], None]) -> object:
-        computed.append(segment)
-        return compute(run, source, plan, segment, unusable)
-
-    monkeypatch.setattr(audit, "compute_here", counted)
-    made = Slow(seconds=2.0)
-    found = trained.audit(tmp_path / "audit", trained.listing(every=INTERVALS), make=lambda number: made, workers=1)
-    assert found.is_whole and found.busy_seconds > 0 and computed == [Segment(0, 1)]
-
-
-def test_a_process_without_memory_leaves_the_work_to_workers(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
-
-    def fails(*given: object) -> None:
-        raise torch.OutOfMemoryError("no memory")
-
-    monkeypatch.setattr("roundlog.segment_audits.audit.compute_here", fails)
-    events: list[str] = []
-    made = Slow(seconds=0.5)
-    reports = Reports(event=events.append)
-    assert trained.audit(tmp_path / "audit", make=lambda number: made, workers=1, reports=reports).is_whole
-    assert sum(event.startswith("this process has no memory") for event in events) == 1
