@@ -1,5 +1,5 @@
-"""Activations and products that users of PyTorch reach for, in groups that are captured together; single functions are
-those of PyTorch's own table (test_opinfo).
+"""Layers with weights of their own, and what is taken apart before it is lowered, in groups that are captured together;
+single functions are those of PyTorch's own table (test_opinfo).
 
 A case is the shape of one sample and a function of a batch of them, in whatever precision the batch has; or a module,
 whose own parameters are trained too."""
@@ -38,55 +38,143 @@ def modules(name: str, shape: tuple[int, ...], *, several: bool = False, **maker
     )
 
 
-group(
-    "activations",
-    silu=F.silu,
-    elu=F.elu,
-    celu=lambda x: F.celu(x, 0.7),
-    selu=F.selu,
-    leaky_relu=F.leaky_relu,
-    relu6=F.relu6,
-    hardswish=F.hardswish,
-    hardsigmoid=F.hardsigmoid,
-    hardtanh=lambda x: F.hardtanh(x, -0.3, 0.4),
-    mish=F.mish,
-    softplus=F.softplus,
-    softplus_steep=lambda x: F.softplus(x, beta=3, threshold=2),
-    glu=F.glu,
-    logsigmoid=F.logsigmoid,
-    softsign=F.softsign,
-    tanhshrink=F.tanhshrink,
-    softshrink=F.softshrink,
-    hardshrink=F.hardshrink,
-    softmin=lambda x: F.softmin(x, -1),
-    gelu=F.gelu,
-    gelu_by_tanh=lambda x: F.gelu(x, approximate="tanh"),
-    softmax=lambda x: F.softmax(x, 1),
-    far_out=lambda x: F.elu(200 * x) + F.softplus(200 * x) + F.mish(200 * x) + F.silu(200 * x),
+modules(
+    "products",
+    (3, 6),
+    several=True,
+    attention=lambda: nn.MultiheadAttention(6, 2, batch_first=True),
+    decoder=lambda: nn.TransformerDecoderLayer(6, 2, 8, dropout=0.0, batch_first=True),
 )
-modules("activations", (6,), prelu=nn.PReLU, prelu_by_channel=lambda: nn.PReLU(6))
+
+
+class Experts(nn.Module):
+    """A mixture of experts, as transformers computes it: tokens sorted by expert, one grouped product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choice = nn.Linear(8, 3)
+        self.experts = nn.Parameter(torch.randn(3, 8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen, order = self.choice(x).argmax(1).sort()
+        counts = torch.histc(chosen.to(x.dtype), bins=3, min=0, max=2)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        if x.dtype == torch.float64:  # grouped_mm knows no FP64
+            return torch.stack([row @ self.experts[expert] for row, expert in zip(x[order], chosen, strict=True)])
+        return F.grouped_mm(x[order], self.experts, offs=ends)
+
+
+modules("products", (8,), experts=Experts)
+
+modules("recurrent", (3, 6), gru=lambda: nn.GRU(6, 5, batch_first=True), rnn=lambda: nn.RNN(6, 5, batch_first=True))
+modules("recurrent", (3, 6), lstm=lambda: nn.LSTM(6, 5, num_layers=2, bidirectional=True, batch_first=True))
+modules("recurrent", (6,), lstm_cell=lambda: nn.LSTMCell(6, 5), gru_cell=lambda: nn.GRUCell(6, 5))
+
+modules(
+    "norms",
+    (6, 3),
+    group_norm=lambda: nn.GroupNorm(2, 6),
+    rms=lambda: nn.RMSNorm(3),
+    layer=lambda: nn.LayerNorm((6, 3)),
+)
+modules("norms", (3, 5, 4), instance=lambda: nn.InstanceNorm2d(3, affine=True), batch=lambda: nn.BatchNorm2d(3))
+modules("norms", (3, 5, 4), evaluated=lambda: nn.BatchNorm2d(3).eval())
+modules("norms", (6,), weight_norm=lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
+group("norms", (6, 5, 4), local_response=lambda x: F.local_response_norm(x.flatten(2), 3).view_as(x))
+
+
+ANGLES = torch.arange(3.0)
+
+
+def turned(x: Tensor) -> Tensor:
+    """Rotary embeddings, as Llama 4 has them."""
+    factors = torch.polar(torch.ones_like(ANGLES), ANGLES).to(torch.complex128 if x.dtype == torch.double else None)
+    return torch.view_as_real(torch.view_as_complex(x.reshape(len(x), 3, 2)) * factors).flatten(1)
+
+
+PLACES = torch.tensor([2, 0, 1, 2])
+
+
+def turned_back(x: Tensor) -> Tensor:
+    """Back by angles that places choose, an axis of heads beside them."""
+    angles = torch.outer(torch.arange(4.0), ANGLES).to(x.dtype)
+    factors = torch.complex(angles.cos(), angles.sin())[1:][PLACES].conj().unsqueeze(1).expand(4, 1, 3)
+    heads = torch.view_as_complex(x.reshape(len(x), 3, 2)).unsqueeze(1)
+    turned = heads.transpose(1, 2) * factors.transpose(1, 2).clone()
+    return torch.view_as_real(turned.view(4, 3)).flatten(1)
+
+
+group("rotary embeddings", turned=turned, turned_back=turned_back)
+
+
+def aligned(x: Tensor, **options) -> Tensor:
+    """CTC over 6 steps of 5 labels, for samples of different lengths."""
+    labels = torch.tensor([[1, 2, 2], [3, 1, 4], [4, 4, 0], [2, 0, 0]])
+    steps, lengths = torch.tensor([6, 6, 5, 4]), torch.tensor([3, 3, 2, 1])
+    return F.ctc_loss(x.log_softmax(-1).transpose(0, 1), labels, steps, lengths, **options)
+
+
+def aligned_in_line(x: Tensor) -> Tensor:
+    """With the labels of all samples one after another."""
+    labels = torch.tensor([1, 2, 2, 3, 1, 4, 4, 4, 2])
+    return F.ctc_loss(x.log_softmax(-1).transpose(0, 1), labels, (6, 6, 5, 4), (3, 3, 2, 1), reduction="sum")
+
+
+def too_short(x: Tensor) -> Tensor:
+    """Two samples cannot be aligned."""
+    labels = torch.tensor([[1, 1, 1], [3, 1, 4], [4, 4, 4], [2, 0, 0]])
+    steps, lengths = torch.tensor([3, 6, 4, 6]), torch.tensor([3, 3, 3, 1])
+    log_probs = x.log_softmax(-1).transpose(0, 1)
+    return F.ctc_loss(log_probs, labels, steps, lengths, reduction="none", zero_infinity=True)
+
 
 group(
-    "products",
-    einsum=lambda x: torch.einsum("ij,kj->ik", x, x),
-    outer=lambda x: torch.outer(x[0], x[1]),
-    kron=lambda x: torch.kron(x, x),
-    baddbmm=lambda x: torch.baddbmm(x[None], x[None], (x.reshape(6, 4) @ x)[None], alpha=2),
-    four_axes=lambda x: x.reshape(2, 2, 3, 2) @ x.reshape(2, 2, 2, 3),
-    mv=lambda x: x @ x[0],
-    dot=lambda x: x[0] @ x[1],
-    addmv=lambda x: torch.addmv(x[:, 0], x, x[0]),
-    tensordot=lambda x: torch.tensordot(x, x, ([1], [1])),
-    bilinear=lambda x: torch.einsum("ni,oij,nj->no", x, x.new_ones(2, 6, 6), x),
-    lower_system=lambda x: torch.linalg.solve_triangular(
-        x[:, :4] + 3 * torch.eye(4, dtype=x.dtype), x[None].expand(2, 4, 6) * 2, upper=False
-    ),
-    upper_system=lambda x: torch.linalg.solve_triangular(x[:, :4].expand(3, 4, 4), x, upper=True, unitriangular=True),
-    system_from_the_right=lambda x: torch.linalg.solve_triangular(
-        x[:, :4], x.t(), upper=True, left=False, unitriangular=True
-    ),
-    sdpa=lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
-    sdpa_hidden=lambda x: F.scaled_dot_product_attention(
-        x, x, x, attn_mask=torch.tensor([False, True, True, False])[:, None]
-    ),
+    "alignments",
+    (6, 5),
+    mean=aligned,
+    each=lambda x: aligned(x, reduction="none", blank=0),
+    in_line=aligned_in_line,
+    too_short=too_short,
+)
+
+WORDS = torch.tensor([[0, 2, 1], [3, 3, 0], [4, 1, 2], [0, 0, 3]])
+OFFSETS = torch.tensor([0, 2, 2, 9])
+
+
+class Bag(nn.Module):
+    """An EmbeddingBag over fixed words; with `offsets`, in bags of different sizes, one of them empty."""
+
+    def __init__(self, *, offsets: bool = False, **options) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(5, 6, **options)
+        self.offsets = offsets
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.bag(WORDS.flatten(), OFFSETS) if self.offsets else self.bag(WORDS)) * x
+
+
+class Padded(nn.Module):
+    """An Embedding with a row that pads, which has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 6, padding_idx=-2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.embedding(WORDS).sum(1) * x
+
+
+modules("bags of embeddings", (6,), one_by_one=Padded)
+modules(
+    "bags of embeddings",
+    (6,),
+    summed=lambda: Bag(mode="sum"),
+    averaged=Bag,
+    without_padding=lambda: Bag(mode="mean", padding_idx=0),
+    by_offsets=lambda: Bag(offsets=True, mode="mean"),
+)
+modules(
+    "spectral norm",
+    (6,),
+    parametrized=lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)),
 )

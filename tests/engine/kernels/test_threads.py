@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 
@@ -109,24 +107,6 @@ def test_an_interrupt_comes_out_when_all_parts_have_ended(monkeypatch: pytest.Mo
         with pytest.raises(KeyboardInterrupt):
             in_parts(part, 4, MUCH)
         assert sorted(ended) == [1, 2, 3]
-
-
-def test_threads_that_wait_keep_no_memory() -> None:
-    class Work:
-        def __call__(self, start: int, stop: int) -> None:
-            pass
-
-    work = Work()
-    gone = weakref.ref(work)
-    in_parts(work, 1000, MUCH)
-    del work
-    gc.collect()
-    for _ in range(200):
-        # The last thing that a thread does for a part is to let go of it.
-        if gone() is None:
-            break
-        time.sleep(0.01)
-    assert gone() is None
 
 
 def test_every_thread_is_asked_once_while_others_work() -> None:

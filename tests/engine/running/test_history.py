@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.storage import StorageError, save_tensors
+from roundlog.storage import StorageError
 from roundlog.training import run_files
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
@@ -19,7 +19,6 @@ from roundlog.training.options import (
     Validation,
     ValidationError,
     draws_numbers,
-    read_validation_rows,
 )
 from roundlog.training.run_files import HistoryEntry, read_history
 from roundlog.training.trainer import Trainer, TrainingResult
@@ -202,27 +201,6 @@ def test_a_validation_is_the_mean_of_whole_batches(no_dropout: Job, tmp_path: Pa
     validation = Validation(job, both, 1)
     assert validation.rows == 2 * job.spec.batch_size, "the row behind the last whole batch is left out"
     assert validation.loss(0, list(job.initial.values()), torch.device("cpu")) == sum(singles) / 2
-
-
-def test_rows_are_read_from_a_file_of_any_length(trained: Trained, tmp_path: Path) -> None:
-    _, job, _, _ = trained
-    path = tmp_path / "rows.safetensors"
-    some = {name: field[:7].clone() for name, field in job.dataset.items()}
-    save_tensors(path, some)
-    found = read_validation_rows(path, job, 1 << 34)
-    assert found.keys() == some.keys() and all(found[name].equal(some[name]) for name in some)
-    with pytest.raises(ValidationError, match="more than the 1000 allowed"):
-        read_validation_rows(path, job, 1000)
-    with pytest.raises(StorageError, match="does not exist"):
-        read_validation_rows(tmp_path / "no", job, 1 << 34)
-    for damaged in (b"", b"x" * 7, path.read_bytes()[:-1], path.read_bytes()[:200], b"\xff" * 500, bytes(500)):
-        path.write_bytes(damaged)
-        with pytest.raises((StorageError, ValidationError)):
-            read_validation_rows(path, job, 1 << 34)
-    other = {name: field.float() if not field.is_floating_point() else field for name, field in some.items()}
-    save_tensors(path, other)
-    with pytest.raises(StorageError):
-        read_validation_rows(path, job, 1 << 34)
 
 
 def test_too_few_rows_and_no_steps_are_refused(trained: Trained) -> None:

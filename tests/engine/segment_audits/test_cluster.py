@@ -3,28 +3,17 @@ errors; the rest takes two nodes on this machine, and is skipped where Ray is no
 
 from __future__ import annotations
 
-import random
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import psutil
 import pytest
-from roundlog.segment_audits.cluster import ClusterError, ClusterWorker, cluster_workers, connect_cluster
-
-from tests.engine.segment_audits.published_runs import Liar, Trained, train
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(tmp_path_factory.mktemp("trained"))
-
+from roundlog.segment_audits.cluster import ClusterError, ClusterWorker, connect_cluster
 
 # A stand-in for Ray.
 
@@ -167,36 +156,3 @@ def nodes() -> Iterator[Nodes]:
     yield found
     ray.shutdown()
     cluster.shutdown()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_the_verdict_is_the_same_whoever_is_killed(trained: Trained, nodes: Nodes, tmp_path: Path, seed: int) -> None:
-    """In each round up to three workers are killed, and in some a node is lost with all on it."""
-    chance, over, killed = random.Random(seed), threading.Event(), []
-    liar = Liar(trained, tmp_path / "liar")
-    liar.lie(4, consistent=True)
-
-    def kill() -> None:
-        for _ in range(chance.randint(1, 3)):
-            while not over.wait(0.01) and not (alive := nodes.workers()):
-                pass
-            if over.wait(chance.uniform(0.0, 2.0)):
-                return
-            with suppress(psutil.Error):
-                (victim := chance.choice(nodes.workers() or alive)).kill()
-                killed.append(victim.pid)
-        if chance.random() < 0.2 and not over.is_set():
-            nodes.replace()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        honest = trained.audit(tmp_path / "honest", make=cluster_workers(1), workers=2, repeat_share=0.2)
-        found = trained.audit(tmp_path / "lied", liar.listing(), make=cluster_workers(1), workers=2, repeat_share=0.2)
-    finally:
-        over.set()
-        killer.join()
-    assert honest.is_whole and honest.distrusted == []
-    assert found.wrong is not None and found.wrong.interval == 4 and found.distrusted == []
-    assert honest.lost + found.lost <= len(killed) + 2
