@@ -14,20 +14,6 @@ from roundlog.training.job import Job
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-
-def test_one_optimizer_in_a_list_is_one_optimizer() -> None:
-    def task(several: bool) -> Task:
-        torch.manual_seed(0)
-        model = nn.Linear(3, 1)
-        optimizer, loss = torch.optim.SGD(model.parameters(), lr=0.1), lambda m, b: m(b["x"]).square().mean()
-        given: dict[str, Any] = {"optimizer": [optimizer], "loss": [loss]} if several else {}
-        options = {"optimizer": optimizer, "loss": loss, "max_grad_norm": 1.0, **given}
-        return Task(model=model, dataset={"x": torch.ones(4, 3)}, batch_size=2, steps=2, interval=1, seed=0, **options)  # type: ignore[arg-type]
-
-    one, two = capture(lambda: task(True)), capture(lambda: task(False))
-    assert one.program == two.program and torch.equal(one.schedule, two.schedule)
-
-
 # Refusals.
 
 

@@ -2,7 +2,6 @@
 training that PyTorch does when a user writes it out by hand (in FP64 here)."""
 
 import copy
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.optimizers import rates
-from roundlog.execution.fusion import peak_bytes
 from roundlog.training.job import Job
 from torch import nn
 from torch.optim import lr_scheduler
@@ -77,26 +75,6 @@ def test_losses_of_micro_batches_are_averaged_or_added_up() -> None:
     count = {"loss": summed, "of_batch": lambda batch: {"rows": (batch["y"] >= 0).sum()}}
     for options, factor in (({}, 1), ({"accumulate": "sum"}, 2), ({"accumulate": "sum", **count}, 1)):
         torch.testing.assert_close(step(micro_batches=2, **options), (factor * loss, factor * moved))
-
-
-@pytest.mark.slow
-def test_more_micro_batches_take_no_more_memory() -> None:
-    """Gradients that are added up do not wait for each other."""
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.Tanh()) for _ in range(10)))
-    task = Task(
-        model=model,
-        loss=classify,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(16, 128), "y": torch.randint(0, 128, (16,))},
-        batch_size=16,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
-    # 650 KB of parameters: sixteen gradients of each would be 10 MB.
-    programs = (capture(functools.partial(replace, task, micro_batches=count)).program for count in (4, 16))
-    four, sixteen = map(peak_bytes, programs)
-    assert sixteen < 0.6 * four
 
 
 class Sometimes(nn.Module):

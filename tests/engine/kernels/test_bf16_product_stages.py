@@ -22,7 +22,7 @@ from roundlog.operators.contraction import MatMul, column_energies, row_energies
 from roundlog.operators.summation import blocked_gamma, longest_block
 
 from tests.engine.kernels.tensor_core_cases import arithmetic_of
-from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
+from tests.engine.kernels.tensor_core_devices import TensorCores, computing
 from tests.engine.kernels.triton_processes import needs_triton
 from tests.engine.operators.test_bf16_products import KINDS, exactly, gaussian, layouts, recorded, same
 
@@ -235,42 +235,6 @@ def test_a_device_is_tried(interpreter: ProcessPoolExecutor, name: str) -> None:
         lying = replace(right, fraction_bits=right.fraction_bits - bits)
         found = interpreter.submit(tried, name, lying).result()
         assert found is not None and "of the test of block sums of 64 terms is" in found
-
-
-def tried_with_misplaced(what: str, decides: bool) -> str | None:
-    """The outcome on a device that has exact sums, whose one kernel, or the other, reads other operands than those that
-    it is given."""
-    from roundlog.kernels.cuda import bf16_product_kernels as kernels
-
-    def exactly_of(a: torch.Tensor, b: torch.Tensor, lies: bool) -> torch.Tensor:
-        x, y = misplaced(what, a, b) if lies else (a, b)
-        return x.double() @ y.double()
-
-    def decide(a, b, *others):  # type: ignore[no-untyped-def]
-        found = exactly_of(a, b, decides).bfloat16().float()
-        return found, ~found.isfinite()
-
-    def sum_elements(a, b, elements, block):  # type: ignore[no-untyped-def]
-        return exactly_of(a, b, not decides).view(-1)[elements]
-
-    with (
-        patch.object(kernels, "decide", decide),
-        patch.object(kernels, "sum_elements", sum_elements),
-        # Exact sums are others than those of tensor cores.
-        patch.object(bf16_products, "first_wrong_block_sum", lambda *of: None),
-    ):
-        return bf16_products.first_wrong(CPU, arithmetic_of("hopper", "bf16"))
-
-
-@needs_triton
-@pytest.mark.parametrize("decides", [True, False])
-def test_kernels_that_are_wrong_about_all_but_one_tile_are_found_out(
-    interpreter: ProcessPoolExecutor, decides: bool
-) -> None:
-    assert interpreter.submit(tried_with_misplaced, "nothing", decides).result() is None
-    for what in MISPLACED:
-        found = interpreter.submit(tried_with_misplaced, what, decides).result()
-        assert found is not None and "'several tiles'" in found, what
 
 
 @pytest.mark.parametrize(

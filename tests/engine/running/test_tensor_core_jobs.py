@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.capture import Task
+from roundlog.capture import CaptureError, Task
 from roundlog.commitments import state_root, tensor_root
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.descriptors import program_root
@@ -160,3 +160,16 @@ def test_arithmetics_that_there_are_not_or_that_change_nothing_are_refused(
     with pytest.raises(ProgramError) as refused:
         Job.from_task(lambda: task(dtype), arithmetic=arithmetic)
     assert str(refused.value) == said
+
+
+def test_volumes_of_short_numbers_are_refused_with_the_rewrite() -> None:
+    model = nn.Conv3d(2, 3, 2, dtype=torch.bfloat16)
+    volumes = replace(
+        task(),
+        model=model,
+        loss=lambda m, batch: m(batch["x"].bfloat16()).float().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(20, 2, 4, 5, 4)},
+    )
+    with pytest.raises(CaptureError, match=r"volumes of short numbers, .*: use \.float\(\) before"):
+        Job.from_task(lambda: volumes, arithmetic="hopper")

@@ -1,17 +1,15 @@
-"""Workers on a Ray cluster: the verdict is the same whoever is killed. A stand-in for Ray shows what is made of its
-errors; the rest takes two nodes on this machine, and is skipped where Ray is not installed."""
+"""Workers on a Ray cluster: a stand-in for Ray shows what is made of its errors. Verdicts by workers that are killed
+are those of test_lost_workers."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-import psutil
 import pytest
 from roundlog.segment_audits.cluster import ClusterError, ClusterWorker, connect_cluster
 
@@ -115,44 +113,3 @@ def raising_with(text: str) -> Callable[..., None]:
         raise ConnectionError(text)
 
     return init
-
-
-# Ray itself.
-
-
-@dataclass
-class Nodes:
-    """A cluster of two nodes on this machine, with a processor each."""
-
-    cluster: Any
-    second: Any
-
-    def replace(self) -> None:
-        """Takes a node away, with all on it, and adds another."""
-        self.cluster.remove_node(self.second, allow_graceful=False)
-        self.second = self.cluster.add_node(num_cpus=1)
-
-    def workers(self) -> list[psutil.Process]:
-        """The processes of actors of audits."""
-        found = []
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                if "_Hands" in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tiebreak[cluster]'")
-    from ray.cluster_utils import Cluster
-
-    # What Ray does at the exit of a process, only its main thread can ask for; nodes are added by another.
-    options = {"num_cpus": 1, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=options, shutdown_at_exit=False)
-    found = Nodes(cluster, cluster.add_node(num_cpus=1))
-    cluster.wait_for_nodes()
-    assert connect_cluster(cluster.address) == 2
-    yield found
-    ray.shutdown()
-    cluster.shutdown()
