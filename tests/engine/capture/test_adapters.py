@@ -19,7 +19,7 @@ def adapted(model: str, dropout: float = 0.0) -> Case:
     return case
 
 
-@pytest.mark.slow_but("LoRA")
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ADAPTED)
 def test_adapters_take_the_steps_of_train(model: str, tmp_path: Path) -> None:
     case = adapted(model, 0.2 if model == "LoRA" else 0.0)

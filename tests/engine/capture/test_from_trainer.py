@@ -294,7 +294,7 @@ def test_padding_is_the_tokenizers_as_in_train(tmp_path: Path) -> None:
     assert model.config.pad_token_id == 0
 
 
-@pytest.mark.slow_but("rotary")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rotary", "tied", "classifier"])
 def test_bf16_is_computed_as_accelerate_does(name: str, tmp_path: Path) -> None:
     make, rows = MODELS[name]

@@ -71,7 +71,7 @@ def by_transformers(model: torch.nn.Module, prompt: Sequence[int], count: int, *
     return tokens
 
 
-@pytest.mark.slow_but("llama-bf16", "gpt2-fp32")
+@pytest.mark.slow_but("gpt2-fp32")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_likeliest_tokens_are_those_of_generate(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -95,6 +95,7 @@ def test_a_repetition_penalty_is_that_of_generate(tmp_path: Path) -> None:
     assert found != [by_transformers(model, given[0], NEW)]
 
 
+@pytest.mark.slow
 def test_drawn_tokens_depend_on_the_seed_and_are_among_the_likeliest(tmp_path: Path) -> None:
     model, given = model_of("llama"), prompts(4)
     drawn = []

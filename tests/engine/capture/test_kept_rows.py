@@ -39,6 +39,7 @@ class WideRows:
         return {"x": torch.full((WIDE,), row / 300), "labels": torch.tensor(row % 3)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_rows_may_be_larger_than_memory(tmp_path: Path) -> None:
     made = trainer(tmp_path, rows=WideRows(), given={"model": Wide(0.0)}, max_steps=2)

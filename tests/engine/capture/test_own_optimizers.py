@@ -123,7 +123,7 @@ def _loss(m: Net, batch: dict[str, Tensor]) -> Tensor:
     return (m(batch["x"]) - 1).square().mean() + 0.01 * m.b(batch["x"]).sum()
 
 
-@pytest.mark.slow_but("None-Lion", "0.1-SGD and more")
+@pytest.mark.slow_but("0.1-Lion")
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("clipped", [None, 0.1])
 def test_an_own_optimizer_is_what_pytorch_trains(name: str, clipped: float | None) -> None:

@@ -125,7 +125,7 @@ def test_integers_of_32_bits_that_wrap_around_are_refused() -> None:
         drawn(far, 1)
 
 
-@pytest.mark.slow_but("*law0", "*law4", "*law7")
+@pytest.mark.slow_but("*law0")
 @pytest.mark.parametrize(
     ("draw", "law"),
     [

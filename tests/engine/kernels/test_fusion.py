@@ -156,7 +156,7 @@ def test_random_chains_give_the_same_bits(shapes, seed: int) -> None:
 @pytest.mark.slow_but("compiled-linear")
 @pytest.mark.parametrize("name", TASKS)
 def test_whole_steps_give_the_same_bits_fused_and_one_by_one(name: str) -> None:
-    job = Job.from_task(lambda: TASKS[name]())
+    job = Job.from_task(lambda: TASKS[name](), compare=False)
     executor, batches = Executor(job.program), Batches(job.dataset, job.spec)
     states = list(job.initial.values())
     logs = []

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 
-from tests.engine.segment_audits.published_runs import Liar, Trained, train
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(tmp_path_factory.mktemp("trained"))
+from tests.engine.segment_audits.published_runs import Liar, Trained
 
 
 def test_a_former_challenge_is_found_again(trained: Trained, tmp_path: Path) -> None:

@@ -19,12 +19,7 @@ from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_se
 from roundlog.segment_audits.workers import NoWorkersError, ProcessWorker
 
 from tests.engine.segment_audits.audit_workers import Stand, named
-from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(tmp_path_factory.mktemp("trained"))
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained
 
 
 def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(

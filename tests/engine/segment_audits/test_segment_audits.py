@@ -17,13 +17,8 @@ from roundlog.training.job import Job
 from roundlog.training.run import Run, RunError
 
 from tests.engine.segment_audits.audit_workers import Stand, honest, named, source_of
-from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won, train
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won
 from tests.engine.tasks import linear_task
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(tmp_path_factory.mktemp("trained"))
 
 
 @pytest.mark.parametrize(("every", "workers"), [(1, 3), (3, 1), (INTERVALS, 3)])
@@ -248,7 +243,7 @@ def first_hangs() -> MakeWorker:
 
 
 def test_jobs_numbers_and_directories_that_make_no_sense_are_refused(trained: Trained, tmp_path: Path) -> None:
-    by_log = Job.from_task(lambda: linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD)
+    by_log = Job.from_task(lambda: linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD, compare=False)
     sharing = Sharing(make=honest, workers=1)
     with pytest.raises(RunError, match="the log decides"):
         audit_by_segments(by_log, settled(Listing(roots=())), source_of(tmp_path), tmp_path / "a", sharing)
