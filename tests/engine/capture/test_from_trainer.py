@@ -277,6 +277,7 @@ def test_steps_have_one_size(rows: int, arguments: dict[str, Any], found: Any, t
 # The trainer and the task beside each other.
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_train_would_make_again_is_made_for_all_steps(tmp_path: Path) -> None:
     """One that the trainer has made before, for another number of steps, is thrown away by `train()`."""
     made, fresh = (trainer(tmp_path, warmup_steps=1, lr_scheduler_type="cosine") for _ in range(2))

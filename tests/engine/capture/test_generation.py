@@ -71,7 +71,7 @@ def by_transformers(model: torch.nn.Module, prompt: Sequence[int], count: int, *
     return tokens
 
 
-@pytest.mark.slow_but("gpt2-fp32")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_likeliest_tokens_are_those_of_generate(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -88,6 +88,7 @@ def test_the_likeliest_tokens_are_those_of_generate(name: str, dtype: torch.dtyp
         assert alone == [found[number]]
 
 
+@pytest.mark.slow
 def test_a_repetition_penalty_is_that_of_generate(tmp_path: Path) -> None:
     model, given = model_of("llama"), prompts(5)
     found, _ = run(Task.from_causal_lm(model, given, new_tokens=NEW, repetition_penalty=0.1), tmp_path)
@@ -184,6 +185,7 @@ def test_a_model_that_a_static_cache_makes_another_one_is_refused(name: str, dty
         Task.from_causal_lm(model.to(dtype), prompts(5), new_tokens=12)
 
 
+@pytest.mark.slow
 def test_a_model_that_generates_is_left_as_it_was(tmp_path: Path) -> None:
     model = model_of("qwen2").train()
     before = {name: x.clone() for name, x in model.state_dict().items()}

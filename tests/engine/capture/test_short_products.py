@@ -97,6 +97,7 @@ def job() -> Job:
     return Job.from_task(short_layers_task)
 
 
+@pytest.mark.slow
 def test_no_layer_multiplies_bf16_numbers_in_fp32(job: Job) -> None:
     for one in (job, Job.from_task(lambda: short_layers_task(in_bf16))):
         assert not of_products(one.program.nodes, DType.F32)

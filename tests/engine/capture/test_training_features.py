@@ -59,6 +59,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.slow
 def test_losses_of_micro_batches_are_averaged_or_added_up() -> None:
     """Divided by what is counted in the whole batch, the sum is the mean of the batch."""
 

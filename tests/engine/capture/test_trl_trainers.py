@@ -121,6 +121,7 @@ def test_it_takes_the_steps_of_train(name: str, tmp_path: Path) -> None:
     assert difference(case, task, tmp_path) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [{"pad_to_multiple_of": 6}, {"packing": True, "packing_strategy": "wrapped"}], ids=["padded", "packed"]
 )

@@ -27,7 +27,7 @@ def by_a_job(model: torch.nn.Module, prompt: Sequence[int], room: Path, **option
     return tokens
 
 
-@pytest.mark.slow_but("llama-bf16")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_cannot_be_generated_is_refused(prompt: list[int], new_tokens: int,
         generator.generate(prompt, new_tokens=new_tokens)
 
 
-@pytest.mark.slow_cases("prompt0")
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", [[5], [5, 6, 7, 8, 9, 10, 11, 12, 13]])
 def test_a_model_whose_attention_is_cut_into_chunks_is_refused_whatever_the_prompt(prompt: list[int]) -> None:
     """Llama 4's: a prompt of one token, repeated, does not show it, and a check in one pass has to see it as well."""

@@ -55,6 +55,7 @@ def damaged(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [damaged, lambda path: path.write_bytes(b""), lambda path: path.unlink()])
 def test_a_damaged_program_is_captured_again(
     spoil: Callable[[Path], None], place: Path, monkeypatch: pytest.MonkeyPatch

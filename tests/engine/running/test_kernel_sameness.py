@@ -32,7 +32,7 @@ def test_what_autocast_computes_is_compared_kernel_by_kernel() -> None:
     assert has_short_numbers(job.program)
 
 
-@pytest.mark.slow_but("None-AdamW", "0.3-SGD")
+@pytest.mark.slow_but("0.3-SGD")
 @pytest.mark.parametrize(
     "make",
     [
@@ -244,6 +244,7 @@ def test_a_cast_that_is_missing_is_noticed() -> None:
     assert all(is_noticed(one) for one in spoilt)
 
 
+@pytest.mark.slow
 def test_a_cast_too_many_is_noticed() -> None:
     noticed, wrong = noticed_of_planted(6)
     assert noticed == wrong > 2
@@ -273,6 +274,7 @@ def test_a_write_by_numpy_that_a_trace_does_not_see_is_noticed() -> None:
         compared(capture(lambda: task_of(Between(zeroed), under_autocast)))
 
 
+@pytest.mark.slow
 def test_a_row_that_is_wrong_before_a_product_is_noticed_whatever_rows_are_compared() -> None:
     def without_a_row(model: Between, y: Tensor) -> Tensor:
         with torch.autocast("cpu", enabled=False):

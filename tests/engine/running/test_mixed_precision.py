@@ -64,6 +64,7 @@ def test_the_weights_are_roundings_of_the_copy_and_the_loss_falls(trained: Train
     assert end["buffer/mean"].dtype == torch.float16 and bool((end["buffer/mean"] != 0).all())
 
 
+@pytest.mark.slow_cases("6")
 @pytest.mark.parametrize("micro_batches", [1, 6])
 def test_an_audit_comes_to_the_same_roots(trained: Trained, tmp_path: Path, micro_batches: int) -> None:
     _, job, result = trained

@@ -46,6 +46,7 @@ print(trained.checkpoint_root.hex())
 """
 
 
+@pytest.mark.slow
 def test_a_job_is_read_trained_and_audited_without_what_captures(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RUN, str(KEPT_JOBS / "logistic_sgd"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

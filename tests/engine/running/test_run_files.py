@@ -55,6 +55,7 @@ def test_a_state_that_is_overwritten_after_it_was_checked_is_not_used(directory:
         Auditor(job, tmp_path / "another run").run()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured by Linux's /proc")
 def test_a_stored_state_takes_the_memory_of_one_tensor_at_a_time(tmp_path: Path) -> None:
     count, numel = 48, 1 << 20

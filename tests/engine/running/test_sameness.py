@@ -150,6 +150,7 @@ def test_what_a_step_writes_into_its_batch_is_gone_when_it_runs_again() -> None:
     assert compared(task_of(loss=loss)).in_fp64
 
 
+@pytest.mark.slow
 def test_ties_and_steps_that_magnify_rounding_pass() -> None:
     """Equal maxima, gradients that are zero but for rounding under Adam, and a sine of large numbers."""
     compared(task_of(lambda y: torch.relu(y * 0).amax(1) + y.round().max(1).values * 0))

@@ -93,7 +93,10 @@ def in_halves(job: Job) -> Job:
 Trained = tuple[Job, TrainingResult]
 
 
-@pytest.fixture(scope="module", params=list(ARITHMETICS))
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ARITHMETICS if name != "hopper"]
+
+
+@pytest.fixture(scope="module", params=["hopper", *OTHERS])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     directory = tmp_path_factory.mktemp(request.param)
     volta = request.param == "volta"
@@ -128,6 +131,7 @@ def test_an_audit_comes_to_the_same_roots(trained: Trained, tmp_path: Path, micr
         assert found.state_roots == result.state_roots and found.findings == []
 
 
+@pytest.mark.slow
 def test_another_arithmetic_comes_to_other_roots(tmp_path: Path) -> None:
     """Two large terms of every sum cancel, so that what is left of the others shows."""
     cancelling, roots = task(), set()
