@@ -155,7 +155,7 @@ def test_llvm_is_asked_whether_a_processor_adds_pairs(name: str, features: str, 
     assert has_pairs(target.create_target_machine(cpu=name, features=features, opt=2)) == has
 
 
-@pytest.mark.slow_cases("settings2-1", "settings3-1", "settings4-1")
+@pytest.mark.slow_but("settings0-2")
 @has_instruction
 @pytest.mark.parametrize(
     ("settings", "at_once"),

@@ -74,6 +74,7 @@ def promise(real: Real, terms: int | None = None) -> Fraction:
     return n / (1 - n) * real.magnitude
 
 
+@pytest.mark.slow_cases("conv2d_grad_*")
 @pytest.mark.parametrize("name", sorted(INEXACT))
 def test_an_inexact_operator_keeps_its_bound_and_rounds_correctly(name: str) -> None:
     operator = REGISTRY[name]
