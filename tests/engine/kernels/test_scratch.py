@@ -126,6 +126,7 @@ print((status("VmHWM") - before) / most)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured by Linux's /proc")
 def test_steps_take_little_more_memory_than_their_values_do() -> None:
     """Whatever the sizes, and the order in which they go: with torch's own memory it was twice as much."""
@@ -153,6 +154,7 @@ print((resident() - before) / held, bool(all((x == 1).all() for x in left)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured by Linux's /proc")
 def test_the_system_gets_back_what_nobody_has_any_more() -> None:
     done = subprocess.run([sys.executable, "-c", _IDLE], capture_output=True, text=True, check=True)

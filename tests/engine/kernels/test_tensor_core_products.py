@@ -50,6 +50,7 @@ def check(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> tuple[int
     return wanted.size, len(found.missing), found.one_by_one
 
 
+@pytest.mark.slow_but("hopper-bf16-*", "volta-f16-*")
 @pytest.mark.parametrize("case", cases.CASES)
 @pytest.mark.parametrize(("name", "format"), cases.DEFINED)
 def test_products_have_the_bits_of_the_reference(name: str, format: str, case: str) -> None:
@@ -190,7 +191,7 @@ def test_an_element_without_a_value_is_the_one_nan(terms: int, dtype: torch.dtyp
     assert (found[3].view(torch.int16) == format.nan).all()
 
 
-@pytest.mark.slow_but("native", "generic")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "threads"),
     [

@@ -48,7 +48,7 @@ def test_torch_and_numba_both_have_to_allow_vectors(
     assert gemm_microkernel.tile_lanes.__wrapped__() == lanes
 
 
-@pytest.mark.slow_cases("settings1-4", "settings3-0")
+@pytest.mark.slow
 @pytest.mark.skipif(gemm_microkernel.tile_lanes() < 4, reason="this processor has no AVX2")
 @pytest.mark.parametrize(
     ("settings", "lanes"),
