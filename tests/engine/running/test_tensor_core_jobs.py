@@ -171,7 +171,7 @@ def test_arithmetics_that_there_are_not_or_that_change_nothing_are_refused(
 
 
 def test_volumes_of_short_numbers_are_refused_with_the_rewrite() -> None:
-    model = nn.Conv3d(2, 3, 2, dtype=torch.bfloat16)
+    model = nn.Sequential(nn.Conv3d(2, 3, 2), nn.Conv3d(3, 2, 2)).to(torch.bfloat16)
     volumes = replace(
         task(),
         model=model,
