@@ -86,6 +86,7 @@ def test_a_large_vocabulary_is_drawn_by_its_shares() -> None:
     assert set(equal) <= set(range(20)) and len(set(equal)) > 14
 
 
+@pytest.mark.slow
 def test_a_job_a_text_and_its_check_choose_alike(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(2)

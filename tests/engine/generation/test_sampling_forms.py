@@ -41,7 +41,7 @@ def drawn(program: StepProgram, form: SamplingForm, how: Sampling, logits: torch
     ]
 
 
-@pytest.mark.slow_but("few-sorted", "all-bisected")
+@pytest.mark.slow_but("few-sorted")
 @pytest.mark.parametrize("bisects", [False, True], ids=["sorted", "bisected"])
 @pytest.mark.parametrize("name", CHOICES)
 def test_numbers_that_are_read_choose_as_constants_do(
