@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("expecttest", reason="PyTorch's table of operators needs it")
 
 PARTS = 24
-"""Parts of the table, each of which takes less than a minute, of one sample each some seconds."""
+"""Parts of the table, each of which takes less than a minute."""
 
 
 def check(each: int, part: int, parts: int) -> collections.Counter[str]:
@@ -30,14 +30,13 @@ def check(each: int, part: int, parts: int) -> collections.Counter[str]:
     return counts
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_a_sample_of_every_operator_is_captured_or_refused(part: int) -> None:
-    counts = check(each=1, part=part, parts=PARTS)
-    assert counts["close"] > counts["stopped"], counts
+def test_samples_of_some_operators_are_captured_or_refused() -> None:
+    counts = check(each=1, part=5, parts=40)
+    assert counts["close"] >= 5, counts
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
-def test_several_samples_of_every_operator_are_captured_or_refused(part: int) -> None:
+def test_samples_of_all_operators_are_captured_or_refused(part: int) -> None:
     counts = check(each=4, part=part, parts=PARTS)
     assert counts["close"] > counts["stopped"], counts
