@@ -69,6 +69,22 @@ def verifier() -> ModuleType:
     return module
 
 
+Told = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def told(verifier: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+    """What `verify` gives, by the verifier in this process: without the start of another for each of many files."""
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["second_verifier.py", *map(str, arguments)])
+        code = verifier.main()
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(sys.argv, code, out, err)
+
+    return run
+
+
 @pytest.mark.parametrize("name", ["second_verifier", "program_root", "text_receipt", "eip191"])
 def test_it_imports_the_standard_library_and_numpy_alone(name: str) -> None:
     file, names = CONFORMANCE / f"{name}.py", set()
@@ -110,7 +126,7 @@ def with_roots(receipt: Path, roots: list[str], to: Path) -> Path:
 
 
 @pytest.mark.parametrize("interval", [0, 2, 3])
-def test_a_weight_that_is_one_ulp_away_is_found(interval: int, tmp_path: Path) -> None:
+def test_a_weight_that_is_one_ulp_away_is_found(interval: int, told: Told, tmp_path: Path) -> None:
     directory, receipt = job_and_receipt("logistic_sgd")
     job = Job.read(directory)
     Trainer(job, tmp_path / "run").run()
@@ -122,18 +138,18 @@ def test_a_weight_that_is_one_ulp_away_is_found(interval: int, tmp_path: Path) -
     weight = state[0].numpy().reshape(-1)
     weight[4] = np.nextafter(weight[4], np.float32(np.inf))
     roots[interval] = "0x" + state_root(state).hex()
-    done = verify(directory, "--receipt", with_roots(receipt, roots, tmp_path / "receipt.json"))
+    done = told(directory, "--receipt", with_roots(receipt, roots, tmp_path / "receipt.json"))
     assert done.returncode == WRONG
     assert f"wrong: interval {interval} " in done.stdout and roots[interval] in done.stdout
 
 
-def test_steps_before_the_first_wrong_one_are_right(tmp_path: Path) -> None:
+def test_steps_before_the_first_wrong_one_are_right(told: Told, tmp_path: Path) -> None:
     directory, receipt = job_and_receipt("logistic_sgd")
     roots = json.loads(receipt.read_text())["state_roots"]
     bent = with_roots(receipt, [*roots[:2], roots[0], roots[3]], tmp_path / "receipt.json")
-    assert verify(directory, "--receipt", bent, "--steps", "4").returncode == RIGHT
-    assert verify(directory, "--receipt", bent, "--steps", "6").returncode == WRONG
-    assert verify(directory, "--receipt", bent, "--steps", "3").returncode == UNTOLD
+    assert told(directory, "--receipt", bent, "--steps", "4").returncode == RIGHT
+    assert told(directory, "--receipt", bent, "--steps", "6").returncode == WRONG
+    assert told(directory, "--receipt", bent, "--steps", "3").returncode == UNTOLD
 
 
 def flipped(root: str) -> str:
@@ -166,35 +182,35 @@ BREAKS: dict[str, tuple[int, Callable[[dict[str, Any]], object]]] = {
 
 
 @pytest.mark.parametrize("what", BREAKS)
-def test_a_broken_receipt_is_refused(what: str, tmp_path: Path) -> None:
+def test_a_broken_receipt_is_refused(what: str, told: Told, tmp_path: Path) -> None:
     directory, receipt = job_and_receipt("dropout_adamw")
     plain = json.loads(receipt.read_text())
     code, bend = BREAKS[what]
     bend(plain)
     path = tmp_path / "receipt.json"
     path.write_text(json.dumps(plain))
-    done = verify(directory, "--receipt", path)
+    done = told(directory, "--receipt", path)
     assert done.returncode == code
     assert len((done.stderr if code == UNTOLD else done.stdout).splitlines()) == 1
 
 
-def test_a_key_twice_is_refused(tmp_path: Path) -> None:
+def test_a_key_twice_is_refused(told: Told, tmp_path: Path) -> None:
     directory, receipt = job_and_receipt("dropout_adamw")
     path = tmp_path / "receipt.json"
     path.write_text(receipt.read_text().replace('"version": 1', '"version": 1, "version": 1'))
-    done = verify(directory, "--receipt", path)
+    done = told(directory, "--receipt", path)
     assert done.returncode == UNTOLD and "twice" in done.stderr
 
 
 @pytest.mark.parametrize("file", ["initial", "data", "schedule"])
-def test_a_job_with_another_number_is_refused(file: str, tmp_path: Path) -> None:
+def test_a_job_with_another_number_is_refused(file: str, told: Told, tmp_path: Path) -> None:
     directory, _ = job_and_receipt("logistic_sgd")
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     bent = bytearray((tmp_path / f"{file}.safetensors").read_bytes())
     bent[-1] ^= 1
     (tmp_path / f"{file}.safetensors").write_bytes(bent)
-    done = verify(tmp_path)
+    done = told(tmp_path)
     assert done.returncode == UNTOLD and "root" in done.stderr
 
 
@@ -224,7 +240,7 @@ def test_descriptors_are_those_of_the_vectors() -> None:
     assert "0x" + described["root_of"](program).hex() == vectors["programRoot"]
 
 
-def test_a_malformed_job_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_malformed_job_is_refused_in_one_sentence(told: Told, tmp_path: Path) -> None:
     directory, _ = job_and_receipt("logistic_sgd")
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -241,17 +257,17 @@ def test_a_malformed_job_is_refused_in_one_sentence(tmp_path: Path) -> None:
         assert bent != texts
         spec.write_text(bent[0])
         program.write_text(bent[1])
-        done = verify(tmp_path)
+        done = told(tmp_path)
         assert done.returncode == UNTOLD and len(done.stderr.splitlines()) == 1 and done.stdout == "", done
 
 
-def test_an_operator_that_it_lacks_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_an_operator_that_it_lacks_is_refused_in_one_sentence(told: Told, tmp_path: Path) -> None:
     directory, _ = job_and_receipt("logistic_sgd")
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     program = tmp_path / "program.json"
     program.write_text(program.read_text().replace('["log",', '["lgamma",'))
-    done = verify(tmp_path)
+    done = told(tmp_path)
     assert done.returncode == UNTOLD and "lgamma" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
@@ -260,12 +276,12 @@ def test_vectors_agree() -> None:
     assert (done.returncode, done.stderr) == (RIGHT, "") and done.stdout.startswith("right: ")
 
 
-def test_a_vector_of_another_bit_is_found(tmp_path: Path) -> None:
+def test_a_vector_of_another_bit_is_found(told: Told, tmp_path: Path) -> None:
     plain = json.loads((CONFORMANCE / "vectors" / "exp.json").read_text())
     words = plain["cases"][0]["output"]["words"]
     words[12] = f"{int(words[12], 16) ^ 1:08x}"
     (tmp_path / "exp.json").write_text(json.dumps(plain))
-    done = verify("--vectors", tmp_path)
+    done = told("--vectors", tmp_path)
     assert done.returncode == WRONG and "exp, case 0, element 12" in done.stdout
 
 

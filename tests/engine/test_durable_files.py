@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from roundlog.storage import BESIDE, append_file, create_file, lock_file, partial_path, replace_file, sync_directory
 
-from tests.engine.running.deaths import FORK, Point, after_rename, before_rename, before_sync, die, killed_at
+from tests.engine.running.deaths import Point, after_rename, before_rename, before_sync, killed_at
 
 OLD, NEW = b"old" * 5000, b"new" * 5000
 
@@ -71,11 +69,6 @@ def test_the_name_of_what_grows_is_on_the_disk_before_its_bytes_are(tmp_path: Pa
     (tmp_path / "empty").touch()  # by one who was killed before the name was on the disk
     append_file(tmp_path / "empty", b"one")
     assert calls == ["sync directory", "sync 3 bytes"]
-
-
-def test_a_new_files_bytes_and_name_are_on_the_disk(tmp_path: Path, calls: list[str]) -> None:
-    create_file(tmp_path / "file", NEW)
-    assert calls == [f"sync {len(NEW)} bytes", "sync directory"]
 
 
 @pytest.mark.parametrize("write", [put, put_shared])
@@ -164,19 +157,6 @@ def test_a_lock_is_for_nobody_else(tmp_path: Path) -> None:
         assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
 
 
-def test_many_may_replace_a_shared_file_at_once(tmp_path: Path) -> None:
-    path, together = tmp_path / "file", threading.Barrier(8)
-
-    def write(_: int) -> None:
-        with replace_file(path, shared=True) as file:
-            together.wait(30)
-            file.write(NEW)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(8)))
-    assert path.read_bytes() == NEW and list(tmp_path.iterdir()) == [path]
-
-
 def test_a_lock_is_one_processs_alone_or_shared(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with lock_file(path):
@@ -187,33 +167,3 @@ def test_a_lock_is_one_processs_alone_or_shared(tmp_path: Path) -> None:
         lock_file(path)
     with lock_file(path, wait=True):
         assert path.exists()
-
-
-def test_a_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-
-    def live() -> None:
-        held.append(lock_file(path))
-        die()
-
-    held: list[object] = []
-    process = FORK.Process(target=live)
-    process.start()
-    with lock_file(path, wait=True):
-        process.join(300)
-    lock_file(path).close()
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_lock_that_is_removed_while_one_waits_for_it_is_not_had(again: bool, tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with ThreadPoolExecutor(1) as pool:
-        with lock_file(path):
-            waiting = pool.submit(lock_file, path, wait=True)
-            while sum(one.exists() and one.samefile(path) for one in Path("/proc/self/fd").iterdir()) < 2:
-                threading.Event().wait(0.01)
-            path.unlink()
-            if again:
-                path.touch()
-        with pytest.raises(FileNotFoundError):
-            waiting.result(30)

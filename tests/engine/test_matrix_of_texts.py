@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ pytest.importorskip("starlette")
 from machines.profiles import MACHINES
 from machines.served_texts import ASKED, CLIENTS, WAYS, ServedTexts
 from machines.text_models import ARCHITECTURES, TEXT_MODELS
-from matrix_of_texts import TITLE, TextRun, markdown, planned, run, wrong
+from matrix_of_texts import TextRun, planned, run, wrong
 
 ON_CPU = [name for name, machine in MACHINES.items() if machine.device == "cpu"]
 
@@ -39,31 +38,8 @@ def test_the_texts_fit_the_smallest_cache_and_end_chunks_everywhere() -> None:
     assert {asked.sampling.temperature > 0 for asked in ASKED} == {True, False}
 
 
-SERVED = ServedTexts([f"{number:064x}" for number in range(CLIENTS)], f"{CLIENTS - 1:064x}", 0, ["p", "q", "p"], 1.5)
-
-
 def runs(*found: ServedTexts) -> Sequence[TextRun]:
     return [TextRun(f"machine {number}", "gpt2_fp32", WAYS[number], one) for number, one in enumerate(found)]
-
-
-def test_another_receipt_and_a_text_that_is_not_right_are_told() -> None:
-    assert wrong(runs(SERVED, SERVED)) == []
-    for other, said in (
-        (replace(SERVED, receipts=["ff" * 32, *SERVED.receipts[1:]]), "other receipts of the requests [0]"),
-        (replace(SERVED, alone="ff" * 32), "another receipt without a server"),
-        (replace(SERVED, wrong=2), "2 texts that a repetition does not find right"),
-    ):
-        (sentence,) = wrong(runs(SERVED, other))
-        assert sentence.startswith("gpt2_fp32 on machine 1, ") and sentence.endswith(said)
-
-
-def test_a_row_counts_receipts_and_plain_results() -> None:
-    other = replace(SERVED, receipts=["ff" * 32, *SERVED.receipts[1:]], plain=["r", "q", "p"])
-    text = markdown(runs(SERVED, other))
-    assert text.startswith(TITLE + "\n") and "in 0 minutes" in text
-    (row,) = [line for line in text.splitlines() if line.startswith("| gpt2_fp32 ")]
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[1:6] == ["2", "2", "2", "18", "9"] and cells[7:] == ["0", "3"]
 
 
 def has_one_receipt(found: Sequence[TextRun]) -> None:

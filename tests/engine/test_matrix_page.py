@@ -54,13 +54,3 @@ def test_the_section_about_receipts_of_texts_is_the_scripts_and_has_eight(monkey
         assert int(machines) == len(rows("machine")) and int(machines) <= int(ways) <= int(runs)
         assert (int(texts), receipts, wrong) == (int(runs) * (len(ASKED) + 1), str(CLIENTS), "0")
         assert re.fullmatch("`[0-9a-f]{16}`", root) and int(plain) > 1
-
-
-def test_a_row_has_a_task_its_numbers_and_its_root() -> None:
-    machines = len(rows("machine"))
-    assert machines >= 6
-    for task, steps, runs, roots, root, _, _ in rows("task"):
-        assert (task, roots) == (task, "1")
-        assert int(steps) >= 50
-        assert int(runs) == 3 * machines
-        assert re.fullmatch("`[0-9a-f]{16}`", root)

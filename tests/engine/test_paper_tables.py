@@ -25,14 +25,6 @@ def test_the_page_has_the_parts_of_the_report(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-def test_a_row_of_a_table_has_a_cell_for_every_column() -> None:
-    tables = [part.splitlines() for part in PAGE.split("\n\n") if part.startswith("|")]
-    assert len(tables) >= 5 * len(MEASURED)
-    for head, rule, *rows in tables:
-        assert set(rule) == set("| -") and rows
-        assert {line.count("|") for line in (head, rule, *rows)} == {head.count("|")}
-
-
 @pytest.mark.parametrize(("model", "size"), MEASURED)
 def test_plain_training_drifted_apart_and_no_method_did(model: str, size: str) -> None:
     found = RESULT["parts"][model][size]["divergence"]["apart"]

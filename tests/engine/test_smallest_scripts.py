@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -118,20 +117,6 @@ def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Pat
         if (ROOT / path).is_file():
             shutil.copyfile(ROOT / path, copy / path)
     assert not changed, f"{name} writes something else than stands in the repository: run it"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arithmetic", ["exact", "hopper"])
-def test_a_trainer_in_bf16_is_measured_beside_one_in_fp32(arithmetic: str, tmp_path: Path) -> None:
-    path = tmp_path / "found.json"
-    options = ["--model", "logistic", "--rounds", "1", "--precision", "bf16", "--processor-time", "--json", str(path)]
-    options += ["--arithmetic", arithmetic]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "scripts/bench_engine.py", *options], cwd=ROOT, env=environment, check=True)
-    found = json.loads(path.read_text())
-    beside = ("trainer / plain autocast", "trainer / FP32 trainer", "peak memory, trainer / FP32 trainer")
-    assert all(found[name] > 0 for name in beside) and found["log bytes / FP32 trainer's"] > 0
-    assert ("trainer / exact trainer" in found) is (arithmetic == "hopper")
 
 
 def _same(one: Path, two: Path) -> bool:

@@ -85,7 +85,7 @@ except MachineError as error:
 """
 
 
-@pytest.mark.slow_cases("upwards", "as it should be")
+@pytest.mark.slow
 @needs_modes
 @pytest.mark.parametrize(
     ("change", "back"),
@@ -119,6 +119,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_process_that_was_forked_does_not_wait_for_its_parents_threads() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)

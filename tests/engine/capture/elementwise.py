@@ -16,10 +16,9 @@ from torch import Tensor, nn
 class _Evaluated(nn.Module):
     """A function of parameters, whose value stays in a buffer."""
 
-    def __init__(self, function: Callable[..., Tensor], xs: tuple[Tensor, ...], differentiates: bool) -> None:
+    def __init__(self, function: Callable[..., Tensor], xs: tuple[Tensor, ...]) -> None:
         super().__init__()
         self.function = function
-        self.differentiates = differentiates
         self.xs = nn.ParameterList(xs)
         with torch.no_grad():
             self.register_buffer("value", torch.zeros_like(function(*xs)))
@@ -27,7 +26,7 @@ class _Evaluated(nn.Module):
     def forward(self) -> Tensor:
         y = self.function(*self.xs)
         self.value.copy_(y.detach())
-        return y.sum() if self.differentiates else (self.xs[0] * 0).sum()
+        return y.sum()
 
 
 class Computing(nn.Module):
@@ -49,14 +48,9 @@ class Computing(nn.Module):
         return sum(x.sum() for x in self.xs)
 
 
-def value_of(function: Callable[..., Tensor], *xs: Tensor) -> Tensor:
-    """Value of a function, by one step of a program."""
-    return states_after_a_step(_Evaluated(function, xs, False))["buffer/value"]
-
-
 def evaluated(function: Callable[..., Tensor], *xs: Tensor) -> tuple[Tensor, list[Tensor]]:
     """(value, gradient of the value's sum by every x) by one step of a program."""
-    states = states_after_a_step(_Evaluated(function, xs, True))
+    states = states_after_a_step(_Evaluated(function, xs))
     return states["buffer/value"], [states[f"slot/xs.{i}/momentum"] for i in range(len(xs))]
 
 

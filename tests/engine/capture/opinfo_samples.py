@@ -129,7 +129,8 @@ def outcome(op: Any, sample: Any) -> Outcome:
 def refused(message: str) -> Outcome:
     """One sentence with an operator's name, or what PyTorch cannot trace, and the line; no path of a machine."""
     good = re.match(
-        r"(the operator \S+ \(at |PyTorch cannot trace this step: |the step's control flow depends)", message
+        r"(the operator \S+ \(at |aten\.\S+ \(at |PyTorch cannot trace this step: |the step's control flow depends)",
+        message,
     )
     if "\n" in message or "/" + "site-packages" in message or not good or "(at " not in message:
         return Outcome("failed", f"refused badly: {message}"[:300])

@@ -62,11 +62,3 @@ def test_a_constant_that_is_written_to_is_not_taken_for_its_first_value() -> Non
         return x * table * early
 
     linear_through(write)
-
-
-def test_a_tensor_that_all_tasks_have_stays_as_it_was() -> None:
-    held = torch.randn(6)
-    before = held.clone()
-    for _ in range(2):
-        linear_through(lambda x: x * held)
-        assert held.dtype == torch.float32 and torch.equal(held, before)

@@ -13,11 +13,9 @@ import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.huggingface import trainer_task as table
-from roundlog.training.job import Job
 from roundlog.training.sameness import confirm_same
 
 from tests.engine.capture.random_trainers import MODELS, WORDS, Plain, transformers
-from tests.engine.tasks import conv_task
 
 Trainer, TrainingArguments = transformers.Trainer, transformers.TrainingArguments
 
@@ -178,12 +176,6 @@ def test_all_that_classes_and_arguments_show_is_told_at_once(tmp_path: Path) -> 
     refused(made, "there are 2 things that a job does not follow: (1) Twice replaces", "; (2) TrainingArguments.fp16")
 
 
-def test_a_trainer_is_given_or_made(tmp_path: Path) -> None:
-    refused(conv_task(), "the trainer is a Task", "give a transformers.Trainer, or a function that makes one")
-    made = trainer(tmp_path)
-    assert Task.from_trainer(lambda: made).model is Task.from_trainer(made).model is made.model
-
-
 # Data.
 
 
@@ -248,11 +240,6 @@ def test_masking_at_random_is_refused(tmp_path: Path) -> None:
     refused(trainer(tmp_path, rows=rows, given={"model": MODELS["tied"][0](0.0), "data_collator": masking}), "random")
 
 
-def test_columns_that_the_model_does_not_take_are_left_out(tmp_path: Path) -> None:
-    rows = [row | {"text": torch.zeros(2), "label": row.pop("labels")} for row in data()]
-    assert Task.from_trainer(trainer(tmp_path, rows=rows)).dataset.keys() == {"x", "labels"}
-
-
 # Steps, batches and checkpoints.
 
 EPOCHS = {"max_steps": -1, "num_train_epochs": 4}
@@ -291,20 +278,6 @@ def test_steps_have_one_size(rows: int, arguments: dict[str, Any], found: Any, t
 
 
 @pytest.mark.slow
-def test_the_trainer_is_left_as_it_was(tmp_path: Path) -> None:
-    """It trains afterwards as if no job had been made of it."""
-    made, fresh = trainer(tmp_path, warmup_steps=1), trainer(tmp_path, warmup_steps=1)
-    state = torch.get_rng_state()
-    Job.from_task(lambda: Task.from_trainer(made))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert made.optimizer is None and made.lr_scheduler is None
-    for one in (made, fresh):
-        torch.manual_seed(3)
-        one.train()
-    for name, value in fresh.model.state_dict().items():
-        assert torch.equal(made.model.state_dict()[name], value), name
-
-
 def test_a_scheduler_that_train_would_make_again_is_made_for_all_steps(tmp_path: Path) -> None:
     """One that the trainer has made before, for another number of steps, is thrown away by `train()`."""
     made, fresh = (trainer(tmp_path, warmup_steps=1, lr_scheduler_type="cosine") for _ in range(2))
@@ -322,7 +295,7 @@ def test_padding_is_the_tokenizers_as_in_train(tmp_path: Path) -> None:
     assert model.config.pad_token_id == 0
 
 
-@pytest.mark.slow_but("rotary")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rotary", "tied", "classifier"])
 def test_bf16_is_computed_as_accelerate_does(name: str, tmp_path: Path) -> None:
     make, rows = MODELS[name]

@@ -71,7 +71,7 @@ def by_transformers(model: torch.nn.Module, prompt: Sequence[int], count: int, *
     return tokens
 
 
-@pytest.mark.slow_but("llama-bf16", "gpt2-fp32")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_the_likeliest_tokens_are_those_of_generate(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -88,6 +88,7 @@ def test_the_likeliest_tokens_are_those_of_generate(name: str, dtype: torch.dtyp
         assert alone == [found[number]]
 
 
+@pytest.mark.slow
 def test_a_repetition_penalty_is_that_of_generate(tmp_path: Path) -> None:
     model, given = model_of("llama"), prompts(5)
     found, _ = run(Task.from_causal_lm(model, given, new_tokens=NEW, repetition_penalty=0.1), tmp_path)
@@ -95,6 +96,7 @@ def test_a_repetition_penalty_is_that_of_generate(tmp_path: Path) -> None:
     assert found != [by_transformers(model, given[0], NEW)]
 
 
+@pytest.mark.slow
 def test_drawn_tokens_depend_on_the_seed_and_are_among_the_likeliest(tmp_path: Path) -> None:
     model, given = model_of("llama"), prompts(4)
     drawn = []
@@ -183,12 +185,7 @@ def test_a_model_that_a_static_cache_makes_another_one_is_refused(name: str, dty
         Task.from_causal_lm(model.to(dtype), prompts(5), new_tokens=12)
 
 
-def test_a_model_without_keys_and_values_is_refused() -> None:
-    config = transformers.MambaConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1)
-    with pytest.raises(CaptureError, match="MambaForCausalLM cannot be called token by token with a static cache"):
-        Task.from_causal_lm(transformers.MambaForCausalLM(config), prompts(3), new_tokens=2)
-
-
+@pytest.mark.slow
 def test_a_model_that_generates_is_left_as_it_was(tmp_path: Path) -> None:
     model = model_of("qwen2").train()
     before = {name: x.clone() for name, x in model.state_dict().items()}

@@ -6,7 +6,6 @@ import resource
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -40,6 +39,7 @@ class WideRows:
         return {"x": torch.full((WIDE,), row / 300), "labels": torch.tensor(row % 3)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_rows_may_be_larger_than_memory(tmp_path: Path) -> None:
     made = trainer(tmp_path, rows=WideRows(), given={"model": Wide(0.0)}, max_steps=2)
@@ -72,15 +72,3 @@ def test_a_folder_without_room_is_named(tmp_path: Path) -> None:
     with limit(resource.RLIMIT_FSIZE, 10 << 20), pytest.raises(DataError) as caught:
         Task.from_trainer(made)
     assert f"kept in {tempfile.gettempdir()} (File too large): set TMPDIR" in str(caught.value)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_nothing_of_the_rows_is_left_behind(tmp_path: Path, monkeypatch: Any) -> None:
-    room = tmp_path / "room"
-    room.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(room))
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    task = Task.from_trainer(trainer(tmp_path))
-    assert len(task.dataset["x"]) == ROWS and not list(room.iterdir())
-    del task
-    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
-import gc
 import io
 import itertools
 import logging
@@ -13,7 +12,6 @@ import random
 import re
 import sys
 import tempfile
-import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -314,37 +312,3 @@ def test_a_tensor_that_changes_late_is_state(way: str, name: str) -> None:
 def test_a_list_that_is_replaced_is_refused_where_the_next_step_reads_it() -> None:
     with pytest.raises(CaptureError, match=r"the one that holds model\.list\[0\], which the next step reads: keep"):
         capture(lambda: late("a list"))
-
-
-class Outside:
-    """A number that something outside of the step changes later."""
-
-    number = 1.0
-
-
-def of_thread() -> None:
-    threading.Timer(3600, lambda: setattr(Outside, "number", 2.0)).start()
-
-
-def of_collector() -> None:
-    gc.callbacks.append(lambda phase, told: setattr(Outside, "number", 2.0) if told["collected"] > 10**9 else None)
-
-
-@pytest.mark.parametrize("begin", [of_thread, of_collector])
-def test_what_another_thread_or_the_collector_changes_later_is_not_noticed(begin: Callable[[], None]) -> None:
-    callbacks, threads = list(gc.callbacks), set(threading.enumerate())
-    begin()
-    try:
-        found = capture(task_of_outside)
-    finally:
-        gc.callbacks[:] = callbacks
-        for thread in set(threading.enumerate()) - threads:
-            if isinstance(thread, threading.Timer):
-                thread.cancel()
-    assert not [name for name in found.states if "number" in name]
-
-
-def task_of_outside() -> Task:
-    torch.manual_seed(0)
-    model = nn.Linear(4, 2)
-    return task_with(model, lambda m, batch: Outside.number * nn.functional.mse_loss(m(batch["x"]), batch["y"]))

@@ -1,4 +1,4 @@
-"""One captured step of every kind of layer, function and loss, against PyTorch's own in FP64."""
+"""One captured step of every kind of layer, against PyTorch's own in FP64."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from roundlog.execution import Batches
 from roundlog.training.job import Job
 from torch import nn
 
-from tests.engine.capture import (
-    lowered_images,  # noqa: F401  (adds its cases)
-    lowered_modules,  # noqa: F401  (adds its cases)
-    lowered_signals,  # noqa: F401  (adds its cases)
-)
 from tests.engine.capture.lowered_cases import BATCH, GROUPS, Case
 from tests.engine.trainings import steps_by_program
 
@@ -70,7 +65,7 @@ def one_step(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
     return result.loss, dict(zip(job.program.state_names, result.states, strict=True))
 
 
-@pytest.mark.slow_but("activations", "norms")
+@pytest.mark.slow_but("norms")
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_captured_step_is_pytorchs_in_fp64(name: str) -> None:
     task = task_of(GROUPS[name])

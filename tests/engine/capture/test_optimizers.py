@@ -10,7 +10,6 @@ import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.training.job import Job
 from torch import nn, optim
-from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tests.engine.capture.calls import refused
@@ -90,54 +89,11 @@ def assert_trains_as(task: Task, make: Callable[[], Task]) -> None:
     assert moved > 1e-2
 
 
-@pytest.mark.slow_but("SGD, Nesterov", "AdamW, amsgrad")
+@pytest.mark.slow_but("AdamW, amsgrad")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_trains_as_pytorchs(name: str) -> None:
     kind, options = OPTIMIZERS[name]
     assert_trains_as(task_of(kind, options), lambda: task_of(kind, options))
-
-
-def with_schedule(kind: type[optim.Optimizer], options: Options, schedule: Callable[..., Any]) -> Task:
-    task = task_of(kind, options)
-    return Task(
-        **{
-            **{name: getattr(task, name) for name in Task.__dataclass_fields__},
-            "schedule": schedule(task.optimizer),
-        }
-    )
-
-
-CYCLES: dict[str, Callable[[optim.Optimizer], lr_scheduler.LRScheduler]] = {
-    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.05, total_steps=STEPS),
-    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.05, 2),
-}
-
-CYCLED: dict[str, tuple[type[optim.Optimizer], Options]] = {
-    "SGD": (optim.SGD, {"momentum": 0.9, "dampening": 0.1}),
-    "SGD, Nesterov": (optim.SGD, {"momentum": 0.9, "nesterov": True, **DECAY}),
-    "RMSprop": (optim.RMSprop, {"momentum": 0.9}),
-    "Adam": (optim.Adam, DECAY),
-    "AdamW": (optim.AdamW, {"amsgrad": True}),
-    "NAdam": (optim.NAdam, {}),
-}
-
-
-@pytest.mark.slow_but("Adam-OneCycleLR")
-@pytest.mark.parametrize("schedule", CYCLES)
-@pytest.mark.parametrize("name", CYCLED)
-def test_momenta_that_a_schedule_changes_are_columns(name: str, schedule: str) -> None:
-    kind, options = CYCLED[name]
-    make = lambda: with_schedule(kind, options, CYCLES[schedule])  # noqa: E731
-    task = make()
-    columns = capture(lambda: task).program.schedule_names
-    assert any(column in ("0/momentum", "0/beta1") for column in columns), columns
-    assert_trains_as(task, make)
-
-
-def test_an_accumulator_starts_where_the_optimizer_says() -> None:
-    states = capture(lambda: task_of(optim.Adagrad, {"initial_accumulator_value": 0.25})).states
-    slots = [tensor for name, tensor in states.items() if name.startswith("slot/")]
-    assert slots and all(bool((slot == 0.25).all()) for slot in slots)
 
 
 def noted(*args: object) -> None:

@@ -123,23 +123,13 @@ def _loss(m: Net, batch: dict[str, Tensor]) -> Tensor:
     return (m(batch["x"]) - 1).square().mean() + 0.01 * m.b(batch["x"]).sum()
 
 
-@pytest.mark.slow_but("None-Lion", "0.1-SGD and more")
+@pytest.mark.slow_but("0.1-Lion")
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("clipped", [None, 0.1])
 def test_an_own_optimizer_is_what_pytorch_trains(name: str, clipped: float | None) -> None:
     def make() -> Task:
         net = Net()
         return task_of(net, optimizer=OWN[name](net.parameters()), max_grad_norm=clipped, micro_batches=2)
-
-    followed(make)
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_an_own_optimizer_follows_the_schedule(name: str) -> None:
-    def make() -> Task:
-        net = Net()
-        optimizer = OWN[name](net.parameters())
-        return task_of(net, optimizer=optimizer, schedule=lambda step: min(1.0, (step + 1) / 20))
 
     followed(make)
 

@@ -3,7 +3,6 @@ hand are in `tests/scripts` and `tests/fuzz`."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,32 +13,6 @@ from roundlog.capture import CaptureError, Task, capture
 from roundlog.training.job import Job
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
-
-
-def test_one_optimizer_in_a_list_is_one_optimizer() -> None:
-    def task(several: bool) -> Task:
-        torch.manual_seed(0)
-        model = nn.Linear(3, 1)
-        optimizer, loss = torch.optim.SGD(model.parameters(), lr=0.1), lambda m, b: m(b["x"]).square().mean()
-        given: dict[str, Any] = {"optimizer": [optimizer], "loss": [loss]} if several else {}
-        options = {"optimizer": optimizer, "loss": loss, "max_grad_norm": 1.0, **given}
-        return Task(model=model, dataset={"x": torch.ones(4, 3)}, batch_size=2, steps=2, interval=1, seed=0, **options)  # type: ignore[arg-type]
-
-    one, two = capture(lambda: task(True)), capture(lambda: task(False))
-    assert one.program == two.program and torch.equal(one.schedule, two.schedule)
-
-
-def test_the_task_is_left_as_it_was() -> None:
-    task = two()
-    before = copy.deepcopy(task.model.state_dict())
-    state = torch.get_rng_state()
-    Job.from_task(lambda: task)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(one, before[name]) for name, one in task.model.state_dict().items())
-    assert all(not optimizer.state for optimizer in task.optimizer)  # type: ignore[union-attr]
-    assert all(parameter.grad is None for parameter in task.model.parameters())
-
 
 # Refusals.
 
@@ -147,35 +120,6 @@ def test_a_step_beside_these_is_captured_and_a_frozen_parameter_may_be_in_both()
     assert columns["0/lr"] == pytest.approx([0.1, 0.05, 0.025]) and columns["1/lr"] == pytest.approx([0.1] * 3)
 
 
-def frozen(m: Any, b: Mapping[str, Tensor]) -> Tensor:
-    """A loss that freezes the other's parameters while it is computed."""
-    m["a"].requires_grad_(False)
-    loss = m["b"](m["a"](b["x"])).mean()
-    m["a"].requires_grad_(True)
-    return loss
-
-
-def left_frozen(m: Any, b: Mapping[str, Tensor]) -> Tensor:
-    m["a"].requires_grad_(False)
-    return m["b"](m["a"](b["x"])).mean()
-
-
-def recomputed(m: Any, b: Mapping[str, Tensor]) -> Tensor:
-    return m["b"](checkpoint(m["a"], b["x"].requires_grad_(), use_reentrant=True)).mean()
-
-
-def test_parameters_may_be_frozen_meanwhile_recomputed_or_trained_by_nobody() -> None:
-    Job.from_task(lambda: two(loss=[half, frozen]))
-    Job.from_task(lambda: two(loss=[half, recomputed]))
-    with pytest.raises(CaptureError, match=r"^the loss\[0\] depends on no parameter that is trained"):
-        Job.from_task(lambda: two(loss=[half, left_frozen]))
-    task = two(max_grad_norm=0.1)
-    assert isinstance(task.model, nn.ModuleDict)
-    task.model["of nobody"] = nn.Linear(3, 3)
-    losses = [lambda m, b: m["of nobody"](m["a"](b["x"])).square().mean(), lambda m, b: m["b"](b["x"]).mean()]
-    Job.from_task(lambda: replace(task, loss=losses))
-
-
 class Kept:
     """Losses of which the second goes on with what the first has computed: with `seen`, through which the first has
     gone back by then, or with `aside`, which comes from parameters that have been stepped by then."""
@@ -213,11 +157,6 @@ def test_a_graph_that_is_gone_is_refused_and_one_that_is_cut_off_is_not(name: st
 
 def reads(m: Any, b: Mapping[str, Tensor]) -> Tensor:
     return m["b"](b["x"]).mean() * m["a"].weight.grad.norm()
-
-
-def test_gradients_of_another_optimizer_are_not_there() -> None:
-    with pytest.raises(CaptureError, match="has no attribute 'norm'"):
-        Job.from_task(lambda: two(loss=[half, reads]))
 
 
 def test_a_loss_that_reads_an_optimizer_is_refused_by_its_name() -> None:

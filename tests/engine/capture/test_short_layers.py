@@ -53,20 +53,6 @@ def test_a_weight_that_is_used_twice_in_a_region_is_captured() -> None:
     assert casts_of_weights(job) == 2
 
 
-def test_a_cell_that_is_called_twice_is_captured() -> None:
-    job_of(Step(lambda m, x: m.last(m.middle(x, m.middle(x, torch.zeros_like(x)))), nn.GRUCell(8, 8)))
-
-
-def test_a_cell_of_an_lstm_is_captured() -> None:
-    def steps(m: Step, x: Tensor) -> Tensor:
-        h = (torch.zeros(4, 8), torch.zeros(4, 8))
-        for _ in range(2):
-            h = m.middle(m.first(x), h)
-        return m.last(h[0])
-
-    job_of(Step(steps, nn.LSTMCell(8, 8)))
-
-
 def test_a_field_in_bf16_is_captured() -> None:
     job = job_of(Step(lambda m, x: m.last(m.first(x))), torch.randn(12, 8).bfloat16())
     assert job.dataset["x"].dtype == torch.bfloat16
@@ -83,9 +69,3 @@ def test_an_lstm_under_autocast_is_refused_and_what_is_said_to_be_written_is_cap
         return m.last(y)
 
     job_of(Step(written, lstm))
-
-
-def test_an_lstm_in_bf16_is_refused() -> None:
-    model = Step(lambda m, x: m.middle(x.bfloat16()[None])[0][0], nn.LSTM(8, 8, batch_first=True).bfloat16())
-    with pytest.raises(CaptureError, match="an LSTM computes in bfloat16"):
-        job_of(model)

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.commitments import state_root
-from roundlog.execution import Batches, Executor
 from roundlog.execution.microbatch.analysis import analyse
 from roundlog.program import DType, Node
-from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
@@ -100,6 +97,7 @@ def job() -> Job:
     return Job.from_task(short_layers_task)
 
 
+@pytest.mark.slow
 def test_no_layer_multiplies_bf16_numbers_in_fp32(job: Job) -> None:
     for one in (job, Job.from_task(lambda: short_layers_task(in_bf16))):
         assert not of_products(one.program.nodes, DType.F32)
@@ -124,12 +122,3 @@ def test_audits_come_to_the_root_and_find_the_log_right(job: Job, parts: int, tm
         options = RunOptions(micro_batches=parts if number else 1)
         found = Auditor(job, tmp_path / f"{number}", options, log_dir=log).run()
         assert found.state_roots == result.state_roots and found.findings == []
-
-
-def test_thresholds_are_followed(job: Job) -> None:
-    batches, states = Batches(job.dataset, job.spec), list(job.initial.values())
-    inputs, recorder, follower = job.inputs(batches, 0, states), ThresholdRecorder(), ThresholdFollower(4)
-    right = Executor(job.program).run(inputs, recorder).states
-    follower.follow(0, recorder.take())
-    assert state_root(Executor(job.program).run(inputs, follower).states) == state_root(right)
-    assert follower.findings == []

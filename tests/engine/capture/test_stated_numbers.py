@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from roundlog.capture import CaptureError, capture
 from roundlog.training.sameness import confirm_same
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from tests.scripts.script_corpus import corpus
 
 STEPS = 6
 
@@ -83,8 +80,3 @@ def test_a_false_statement_is_refused(numbers: Mapping[str, Any], sentence: str)
     with pytest.raises(CaptureError) as caught:
         capture(lambda: counting(numbers))
     assert sentence in str(caught.value)
-
-
-def test_a_script_that_counts_is_captured_as_it_is() -> None:
-    make = corpus()["curriculum_by_epoch"].function
-    confirm_same(capture(lambda: replace(make(), numbers={"loss.step": lambda step: step})))

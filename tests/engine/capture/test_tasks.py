@@ -10,7 +10,7 @@ from roundlog.capture import CaptureError, Task, capture
 from roundlog.training.job import Job
 from torch import nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import TensorDataset
 
 FIELDS = "give field names with tensors of all rows"
@@ -91,25 +91,12 @@ def test_what_is_put_together_wrongly_is_refused_in_a_sentence(what: str) -> Non
     assert "\n" not in str(caught.value)
 
 
-def test_a_scheduler_that_fails_is_refused_in_one_line() -> None:
-    task = task_of()
-    said = sentence(task_of(model=task.model, optimizer=task.optimizer, schedule=LambdaLR(task.optimizer, fails)))
-    assert said == "the schedule LambdaLR cannot be followed for 3 steps: a"
-
-
 def test_no_step_after_the_last_is_asked_for() -> None:
     numbers, loss = {"beta": [1.0, 0.5]}, lambda m, b: m(b["x"]).square().mean() * b["beta"]
     Job.from_task(lambda: task_of(steps=2, schedule=lambda step: [1.0, 0.5][step], numbers=numbers, loss=loss))
     task = task_of(steps=2)
     task = replace(task, schedule=OneCycleLR(task.optimizer, 0.1, total_steps=2))
     Job.from_task(lambda: task)
-
-
-def test_a_field_that_requires_a_gradient_is_data_like_any_other() -> None:
-    data = torch.randn(8, 6, generator=torch.Generator().manual_seed(3))
-    plain = Job.from_task(lambda: task_of(dataset={"x": data}))
-    requiring = Job.from_task(lambda: task_of(dataset={"x": data.clone().requires_grad_()}))
-    assert plain.program == requiring.program and torch.equal(plain.dataset["x"][:], requiring.dataset["x"][:])
 
 
 def test_a_state_that_all_tasks_share_is_refused() -> None:

@@ -2,7 +2,6 @@
 training that PyTorch does when a user writes it out by hand (in FP64 here)."""
 
 import copy
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,12 +9,11 @@ import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.optimizers import rates
-from roundlog.execution.fusion import peak_bytes
 from roundlog.training.job import Job
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tests.engine.tasks import classify, gpt_task
+from tests.engine.tasks import classify
 from tests.engine.trainings import steps_by_program, train_by_program, train_by_pytorch
 
 STEPS = 5
@@ -61,6 +59,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.slow
 def test_losses_of_micro_batches_are_averaged_or_added_up() -> None:
     """Divided by what is counted in the whole batch, the sum is the mean of the batch."""
 
@@ -77,34 +76,6 @@ def test_losses_of_micro_batches_are_averaged_or_added_up() -> None:
     count = {"loss": summed, "of_batch": lambda batch: {"rows": (batch["y"] >= 0).sum()}}
     for options, factor in (({}, 1), ({"accumulate": "sum"}, 2), ({"accumulate": "sum", **count}, 1)):
         torch.testing.assert_close(step(micro_batches=2, **options), (factor * loss, factor * moved))
-
-
-@pytest.mark.slow
-def test_every_micro_batch_has_dropout_of_its_own() -> None:
-    program = capture(lambda: replace(gpt_task(), micro_batches=2)).program
-    streams = [node.attributes["stream"] for node in program.nodes if node.op == "uniform"]
-    assert len(streams) == len(set(streams)) == 2 * 6
-    assert all(node.type.shape[0] == 2 for node in program.nodes if node.op == "uniform")
-
-
-@pytest.mark.slow
-def test_more_micro_batches_take_no_more_memory() -> None:
-    """Gradients that are added up do not wait for each other."""
-    model = nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.Tanh()) for _ in range(10)))
-    task = Task(
-        model=model,
-        loss=classify,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(16, 128), "y": torch.randint(0, 128, (16,))},
-        batch_size=16,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
-    # 650 KB of parameters: sixteen gradients of each would be 10 MB.
-    programs = (capture(functools.partial(replace, task, micro_batches=count)).program for count in (4, 16))
-    four, sixteen = map(peak_bytes, programs)
-    assert sixteen < 0.6 * four
 
 
 class Sometimes(nn.Module):
@@ -219,12 +190,6 @@ def test_clipping_by_gradients_that_the_optimizer_does_not_see_is_refused(tmp_pa
     refused(task, "0.weight requires a gradient but is in no group")
     task.model[:3].requires_grad_(False)
     assert_same(train_by_program(Job.from_task(lambda: task), task.steps), train_by_pytorch(task, STEPS, torch.float64))
-
-
-def test_a_model_of_another_precision_is_refused() -> None:
-    task = net_task(sgd)
-    task.model.half()
-    refused(task, r"0.weight is torch.float16: convert the model with .float\(\)")
 
 
 class GrowingDecay(lr_scheduler.LRScheduler):

@@ -13,7 +13,7 @@ import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.huggingface.trainer_task import OF_TRL
 
-from tests.engine.capture.random_trainers import ADAPTED, MODELS, TOKENS, WORDS, transformers
+from tests.engine.capture.random_trainers import ADAPTED, MODELS, WORDS, transformers
 from tests.engine.capture.test_trainer_seam import difference
 
 trl = pytest.importorskip("trl")
@@ -121,6 +121,7 @@ def test_it_takes_the_steps_of_train(name: str, tmp_path: Path) -> None:
     assert difference(case, task, tmp_path) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [{"pad_to_multiple_of": 6}, {"packing": True, "packing_strategy": "wrapped"}], ids=["padded", "packed"]
 )
@@ -142,14 +143,6 @@ def test_texts_of_several_lengths_become_rows_of_one(arguments: dict[str, Any], 
     assert task.dataset["input_ids"].shape[1] == 6
     capture(lambda: task)
     refused(made(), "the collator gives input_ids as torch.int64 [", "pad_to_multiple_of")
-
-
-def test_the_trainer_counts_for_its_log_as_before(tmp_path: Path) -> None:
-    made = SftCase().trainer(tmp_path)
-    capture(lambda: Task.from_trainer(made))
-    made.train()
-    last = made.state.log_history[-1]
-    assert last["num_tokens"] == 12 * TOKENS and last["entropy"] > 0
 
 
 class Reader(trl.SFTTrainer):  # type: ignore[misc, name-defined]

@@ -103,11 +103,7 @@ def refused(message: str, function: Function, *fields: Tensor) -> None:
         capture(lambda: task_of(function, *fields))
 
 
-def test_a_single_bin_counts_everything() -> None:
-    same(lambda x: x.histc(1, 0, 0) + 0 * x, many_floats())
-    same(lambda x: x.histc(1) + 0 * x, many_floats())
-
-
+@pytest.mark.slow
 def test_what_is_not_supported_says_why() -> None:
     numbers = torch.arange(1, 5)
     refused("combines the bits of integers", lambda x: x & x.flip(0), numbers)

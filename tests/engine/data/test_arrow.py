@@ -93,27 +93,11 @@ def test_a_job_of_tables_is_that_of_the_same_arrays(tmp_path: Path) -> None:
     rows = pa.table({"w": nested(WEIGHTS, fixed=True), "s": nested(SIGNED, fixed=False)})
     fields = arrow_fields(mapped(rows, tmp_path / "r.arrow", batch=7, stream=False))
     tokens = windows(arrow_fields(stream)["x"], window=WINDOW, stride=STRIDE)
-    made = Job.from_task(lambda: task_of(tokens, fields["w"], fields["s"]))
+    made = Job.from_task(lambda: task_of(tokens, fields["w"], fields["s"]), compare=False)
     arrays = {"tokens": windows(TOKENS, window=WINDOW, stride=STRIDE), "weights": WEIGHTS, "signed": SIGNED}
     assert made.spec.data_root == data_tree(fields_of(arrays).values()).root
     made.write(tmp_path / "job")
     assert Job.read(tmp_path / "job").spec == made.spec
-
-
-def test_a_file_that_another_has_replaced_is_read_where_the_table_reads_it(tmp_path: Path) -> None:
-    path = tmp_path / "t.arrow"
-    table = mapped(pa.table({"x": np.arange(100)}), path, batch=30, stream=False)
-    (tmp_path / "other").write_bytes(bytes(path.stat().st_size))
-    (tmp_path / "other").replace(path)
-    assert torch.equal(arrow_fields(table)["x"][:], torch.arange(100))
-
-
-def test_what_was_changed_in_memory_alone_is_read_there(tmp_path: Path) -> None:
-    np.arange(5000).tofile(tmp_path / "x")
-    changed = np.memmap(tmp_path / "x", np.int64, "c")
-    changed[4000] = -1
-    table = pa.table({"x": pa.Array.from_buffers(pa.int64(), 5000, [None, pa.py_buffer(changed)])})
-    assert arrow_fields(table)["x"][4000] == -1
 
 
 def test_a_file_that_is_cut_off_ends_in_a_sentence_and_not_in_a_signal(tmp_path: Path) -> None:
@@ -153,11 +137,6 @@ def test_batches_of_other_lengths_are_refused() -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
     with pytest.raises(DataError, match="the table has not one column x"):
         arrow_fields(twice)
-
-
-def test_what_is_no_table_is_refused() -> None:
-    with pytest.raises(DataError, match=r"a dict is no table: give a pyarrow\.Table or a datasets\.Dataset"):
-        arrow_fields({"x": [1]})
 
 
 class TestOfHuggingFace:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from roundlog.adjudication.adjudicate import DisputedStep, Tree, encode
 from roundlog.adjudication.openings import Material, openings, prove
-from roundlog.capture import CaptureError, Task
+from roundlog.capture import Task
 from roundlog.capture.task import Source
 from roundlog.commitments import depth_of
 from roundlog.data import FileField, files, windows
@@ -20,7 +20,6 @@ from roundlog.program import Stored
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError, JobLimits, UnfitJobError, read_program
 from roundlog.training.options import RunOptions
-from roundlog.training.run_cost import run_bytes
 from roundlog.training.trainer import Trainer
 from torch import nn
 
@@ -64,7 +63,7 @@ def left_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr("roundlog.training.run_cost.HELD_BYTES", 0)
     stream = windows(file_of(tmp_path / "tokens", TOKENS), window=WINDOW, stride=STRIDE)
     weights, signed = (file_of(tmp_path / name, array) for name, array in (("w", WEIGHTS), ("s", SIGNED)))
-    made = Job.from_task(lambda: task_of(stream, weights, signed))
+    made = Job.from_task(lambda: task_of(stream, weights, signed), compare=False)
     assert all(isinstance(field, FileField) for field in made.dataset.values())
     made.write(tmp_path / "job")
     for name in ("tokens", "w", "s"):
@@ -77,7 +76,7 @@ def left_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 @pytest.fixture
 def in_memory() -> Job:
     rows = torch.stack([torch.from_numpy(TOKENS[i * STRIDE :][:WINDOW].astype(np.int64)) for i in range(ROWS)])
-    return Job.from_task(lambda: task_of(rows, torch.from_numpy(WEIGHTS), torch.from_numpy(SIGNED)))
+    return Job.from_task(lambda: task_of(rows, torch.from_numpy(WEIGHTS), torch.from_numpy(SIGNED)), compare=False)
 
 
 def test_the_run_is_that_of_the_same_rows_in_memory(left_in_files: Job, in_memory: Job, tmp_path: Path) -> None:
@@ -119,13 +118,6 @@ def test_every_load_is_proven_from_the_file_by_two_openings(left_in_files: Job) 
                 assert not opening.holds(root=job.spec.data_root, leaves=2 * leaves + 1, tensors=len(fields))
 
 
-def test_data_that_are_not_held_are_not_counted_as_memory(left_in_files: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = run_bytes(left_in_files.program, left_in_files.spec)
-    monkeypatch.setattr("roundlog.training.run_cost.HELD_BYTES", 1 << 28)
-    held = run_bytes(left_in_files.program, left_in_files.spec)
-    assert held - left > sum(field.nbytes for field in left_in_files.dataset.values()) - 2000
-
-
 def test_a_damaged_file_of_data_is_refused(left_in_files: Job, tmp_path: Path) -> None:
     path = tmp_path / "job" / "data.safetensors"
     whole = path.read_bytes()
@@ -161,14 +153,4 @@ def test_a_nan_in_a_file_is_refused_at_creation(tmp_path: Path) -> None:
     weights[-1, -1] = np.nan
     tokens = windows(TOKENS, window=WINDOW, stride=STRIDE)
     with pytest.raises(JobError, match="the data field weights has a NaN"):
-        Job.from_task(lambda: task_of(tokens, file_of(tmp_path / "w", weights), SIGNED))
-
-
-def test_fields_with_other_numbers_of_rows_are_refused() -> None:
-    tokens = windows(TOKENS, window=WINDOW, stride=STRIDE)
-    with pytest.raises(CaptureError, match="dataset field weights has 39 rows, the first field 40"):
-        task_of(tokens, WEIGHTS[1:], SIGNED).check()
-    with pytest.raises(CaptureError, match="dataset field weights is float64: give float32"):
-        task_of(tokens, WEIGHTS.astype(np.float64), SIGNED).check()
-    with pytest.raises(CaptureError, match=r"dataset field signed is a list: make it a torch.Tensor"):
-        task_of(tokens, WEIGHTS, [1] * 40).check()  # type: ignore[arg-type]
+        Job.from_task(lambda: task_of(tokens, file_of(tmp_path / "w", weights), SIGNED), compare=False)

@@ -7,7 +7,6 @@ import pytest
 import torch
 from roundlog.capture import CaptureError, Task
 from roundlog.examples.cifar10 import resnet50, vgg11
-from roundlog.examples.digits import digits
 from roundlog.examples.gpt import gpt
 from roundlog.examples.gpt2 import gpt2
 from roundlog.examples.logistic import logistic
@@ -81,35 +80,6 @@ def test_a_precision_that_is_not_known_is_refused() -> None:
         for word in ("fp16", ""):
             with pytest.raises(CaptureError, match=f"a precision of '{word}' is not known: choose fp32 or bf16"):
                 make(word)
-
-
-@pytest.mark.slow_but("logistic")
-@pytest.mark.parametrize("name", [*SMALL, "digits", "gpt"])
-def test_plain_training_works_wherever_the_model_is(name: str) -> None:
-    others = {
-        "digits": lambda: digits(steps=2, interval=1),
-        "gpt": lambda: gpt(data=Path(__file__), steps=2, interval=1, batch_size=2, context=8, width=16, heads=2),
-    }
-    task = (SMALL | others)[name]()
-    # Kernels for meta tensors compute nothing, but refuse to mix devices.
-    batch = {field: rows[: task.batch_size].to("meta") for field, rows in task.dataset.items()}
-    loss = task.loss(task.model.to("meta"), batch)
-    loss.backward()
-    task.optimizer.step()
-    assert loss.device.type == "meta"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", FULL)
-def test_the_whole_one_is_trained_and_audited_to_one_root(name: str, tmp_path) -> None:
-    of_every_step(FULL[name][0](steps=2, interval=2), tmp_path)
-
-
-def test_only_matrices_of_gpt2_decay() -> None:
-    task = SMALL["gpt2"]()
-    shapes = [{p.ndim > 1 for p in group["params"]} for group in task.optimizer.param_groups]
-    assert shapes == [{True}, {False}]
-    assert [group["weight_decay"] > 0 for group in task.optimizer.param_groups] == [True, False]
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

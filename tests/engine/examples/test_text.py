@@ -123,6 +123,7 @@ def test_a_folder_that_lacks_one_of_the_two_files_is_refused(file: Path, tokeniz
     refused(r"nowhere cannot be read \(No such file", file, tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_without_the_library_a_tokenizer_file_is_refused_and_bytes_are_not(file: Path) -> None:
     code = (
         "import sys; sys.modules['tokenizers'] = None\n"

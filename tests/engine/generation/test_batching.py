@@ -11,7 +11,6 @@ import torch
 from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import Sampling
 from roundlog.generation import BatchGenerator, Generator, RequestDroppedError, TextRequest
-from roundlog.generation.generator import GENERATION_STAGES
 
 from tests.engine.capture.test_generation import model_of, prompts
 
@@ -36,20 +35,6 @@ def batch(generator: Generator) -> Iterator[BatchGenerator]:
     made = BatchGenerator(generator, ROWS)
     yield made
     made.close()
-
-
-def test_the_stages_before_the_first_token_are_told(model: torch.nn.Module) -> None:
-    told: list[tuple[str, float, str]] = []
-    made = Generator(model, positions=POSITIONS, chunk=8, tell=lambda *words: told.append(words))  # type: ignore
-    made.try_model(batch=ROWS)
-    made.generate(range(1, 12), new_tokens=1)
-    stages = {stage: [one[1:] for one in told if one[0] == stage] for stage in dict.fromkeys(one[0] for one in told)}
-    assert tuple(stages) == GENERATION_STAGES
-    captured, tried, read = stages.values()
-    assert [detail for _, detail in captured] == [f"program {number} of 3" for number in (1, 2, 3) for _ in range(3)]
-    assert [share for share, _ in captured[::3]] == [0, 1 / 3, 2 / 3] and captured == sorted(captured)
-    assert tried == [(at / POSITIONS, f"token {at} of {POSITIONS}") for at in range(0, POSITIONS, 8)]
-    assert read == [(0, "token 0 of 11"), (8 / 11, "token 8 of 11")]
 
 
 def requests() -> list[TextRequest]:
@@ -143,66 +128,3 @@ def test_requests_end_when_it_is_closed(generator: Generator) -> None:
         waiting.result.result(timeout=10)
     with pytest.raises(RuntimeError, match="it is closed"):
         batch.submit(TextRequest([1], new_tokens=1))
-
-
-def test_nobody_waits_for_ever(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request twice, an error that nobody expects, the end while a prompt is read, and texts given up before."""
-    batch = BatchGenerator(generator, 1)
-    once = TextRequest([1, 2], new_tokens=2)
-    batch.submit(once)
-    with pytest.raises(RuntimeError, match="submitted once"):
-        batch.submit(once)
-    assert once.result.result(timeout=60)
-    step = generator.step
-
-    def fail(*_: object) -> torch.Tensor:
-        raise MemoryError
-
-    asked = TextRequest([1, 2], new_tokens=3)
-    asked.tell = lambda choice: monkeypatch.setattr(generator, "step", fail)
-    batch.submit(asked)
-    with pytest.raises(MemoryError):
-        asked.result.result(timeout=60)
-    monkeypatch.setattr(generator, "step", step)
-    unwanted = TextRequest([3] * 20, new_tokens=2)
-    unwanted.dropped.set()
-    batch.submit(unwanted)
-    with pytest.raises(RequestDroppedError):
-        unwanted.result.result(timeout=60)
-    begun, reads = threading.Event(), threading.Event()
-
-    def slow(*given: object) -> torch.Tensor:
-        begun.set()
-        assert reads.wait(60)
-        return step(*given)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(generator, "step", slow)
-    late = TextRequest([3] * 20, new_tokens=2)
-    batch.submit(late)
-    assert begun.wait(60)
-    closing = threading.Thread(target=batch.close)
-    closing.start()
-    while not batch._closing:
-        pass
-    reads.set()
-    closing.join(60)
-    with pytest.raises(RequestDroppedError):
-        late.result.result(timeout=10)
-    with pytest.raises(ValueError, match="give at least 1"):
-        BatchGenerator(generator, 0)
-
-
-def test_a_thread_that_ends_gives_up_what_waits(generator: Generator) -> None:
-    batch = BatchGenerator(generator, 1)
-
-    def leave(choice: object) -> None:
-        raise SystemExit
-
-    first, waiting = (TextRequest([1, number], new_tokens=4) for number in (2, 3))
-    first.tell = leave
-    batch.submit(first)
-    with pytest.raises(SystemExit):
-        first.result.result(timeout=60)
-    batch._thread.join(60)
-    with pytest.raises(RuntimeError, match="it is closed"):
-        batch.submit(waiting)

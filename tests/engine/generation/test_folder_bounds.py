@@ -112,6 +112,7 @@ def test_a_tokenizer_that_asks_for_too_much_is_refused(folder: Path, name: str) 
     refused(folder, said)
 
 
+@pytest.mark.slow
 def test_deep_json_is_refused(tmp_path: Path) -> None:
     """In a process of its own: torch lets Python recurse deeper than its stack is."""
     files = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")

@@ -114,6 +114,7 @@ def opened(folder: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_every_file_that_is_read_is_in_a_hash(folder: Path) -> None:
     alone = opened(folder)
     for name in OTHERS:

@@ -27,7 +27,7 @@ def by_a_job(model: torch.nn.Module, prompt: Sequence[int], room: Path, **option
     return tokens
 
 
-@pytest.mark.slow_but("llama-bf16")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_what_cannot_be_generated_is_refused(prompt: list[int], new_tokens: int,
         generator.generate(prompt, new_tokens=new_tokens)
 
 
-@pytest.mark.slow_cases("prompt0")
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", [[5], [5, 6, 7, 8, 9, 10, 11, 12, 13]])
 def test_a_model_whose_attention_is_cut_into_chunks_is_refused_whatever_the_prompt(prompt: list[int]) -> None:
     """Llama 4's: a prompt of one token, repeated, does not show it, and a check in one pass has to see it as well."""
@@ -117,20 +117,6 @@ def test_positions_that_depend_on_the_length_are_refused() -> None:
     )
     with pytest.raises(CaptureError, match="scaled by the length of the text"):
         Generator(transformers.LlamaForCausalLM(config), positions=8)
-
-
-def test_what_fills_a_chunk_stops_no_text() -> None:
-    """A token that the text does not have, and has no number: chunks are filled with those of the text."""
-    model = model_of("llama")
-    wanted = Generator(model, positions=16, chunk=1).generate([4, 2, 9], new_tokens=4)  # type: ignore[arg-type]
-    with torch.no_grad():
-        model.model.embed_tokens.weight[0] = float("inf")
-    generator = Generator(model, positions=16, chunk=8)  # type: ignore[arg-type]
-    generator._tried.add(True)
-    assert generator.generate([4, 2, 9], new_tokens=4).tokens == wanted.tokens
-    assert tuple(generator.right_choices([4, 2, 9], wanted.tokens)) == wanted.choices
-    with pytest.raises(CaptureError, match="the seed -1 does not fit 64 bits"):
-        generator.generate([4], new_tokens=1, seed=-1)
 
 
 def test_a_token_that_the_model_does_not_have_is_a_wrong_one() -> None:

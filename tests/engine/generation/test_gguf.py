@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import shutil
 import struct
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from roundlog.generation import FolderError, Generator, check_text, load_model, make_receipt, prompt_tokens, save_model
+from roundlog.generation import FolderError, load_model, prompt_tokens
 from roundlog.generation.model_folder import weight_root
 
 from tests.engine.generation.small_gguf import write_gguf
@@ -60,30 +59,6 @@ def test_packed_weights_are_rounded_once(tmp_path: Path, kind: str) -> None:
         right = torch.from_numpy(gguf.quants.dequantize(one.data, one.tensor_type)).bfloat16()
         assert states[names[one.name]].dtype == torch.bfloat16
         assert torch.equal(states[names[one.name]], right.reshape(states[names[one.name]].shape))
-
-
-def test_a_text_of_a_packed_model_is_that_of_the_folder_made_of_it(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "packed.gguf", "Q4_1")
-    packed = load_model(tmp_path / "packed.gguf")
-    (tmp_path / "out").mkdir()
-    saved = save_model(packed, tmp_path / "out")
-    plain = load_model(tmp_path / "out", name="packed.gguf")
-    assert plain.identity == saved and saved.config_hash != packed.identity.config_hash
-    assert saved.model_weight_hash == packed.identity.model_weight_hash
-    prompt = prompt_tokens(packed.tokenizer, "he")
-    first, second = (Generator(one.model, positions=16) for one in (packed, plain))
-    text = first.generate(prompt, new_tokens=6, stop=packed.stop)
-    assert text == second.generate(prompt, new_tokens=6, stop=plain.stop)
-    receipt = make_receipt(
-        packed, first, prompt, text, sampling=text_sampling(), seed=0, max_new_tokens=6, tiebreak_version="0"
-    )
-    assert receipt.dtype == "bf16" and check_text(receipt, second, stop=plain.stop).is_right
-
-
-def text_sampling() -> Any:
-    from roundlog.capture.huggingface import Sampling
-
-    return Sampling()
 
 
 def refused(path: Path, *parts: str) -> None:
@@ -197,31 +172,8 @@ def test_tensors_that_share_their_bytes_are_refused(plain: Path, tmp_path: Path)
     refused(tmp_path / "shared.gguf", "it ends before its tensors do")
 
 
-def test_each_field_that_transformers_reads_has_a_type_and_a_bound() -> None:
-    """Also those of a version that is installed later."""
-    from roundlog.generation import gguf_file
-    from transformers.integrations import GGUF_CONFIG_MAPPING
-
-    architectures = [fields for name, fields in GGUF_CONFIG_MAPPING.items() if name not in ("general", "tokenizer")]
-    names = {name for fields in architectures for name in fields}
-    assert len(names) > 20
-    assert not [name for name in names if not (gguf_file._COUNT.search(name) or gguf_file._FRACTION.search(name))]
-
-
 def test_tensors_that_do_not_fit_the_architecture_are_refused(tmp_path: Path) -> None:
     write_gguf(tmp_path / "narrow.gguf", changes={"feed_forward_length": 48})
     refused(tmp_path / "narrow.gguf", "cannot be read", "or have it in another shape")
     write_gguf(tmp_path / "shallow.gguf", changes={"block_count": 3})
     refused(tmp_path / "shallow.gguf", "asks for 44,384 numbers, more than the 35,104 that its weights hold")
-
-
-def test_without_gguf_one_sentence_says_what_to_install(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def absent(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "gguf":
-            raise ModuleNotFoundError("No module named 'gguf'", name="gguf")
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    refused(plain, "needs the package gguf", "pip install 'tiebreak[gguf]'")

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from roundlog.generation import Generator, kept_programs, step_program
-from roundlog.generation.kept_programs import keep_program, name_of
+from roundlog.generation.kept_programs import name_of
 from torch import nn
 
 from tests.engine.generation.small_llama import small_llama
@@ -49,24 +49,13 @@ def test_a_second_start_captures_no_reader_and_writes_the_same_text(monkeypatch:
     assert text(model()) == first and "ChunkReader" not in found
 
 
-def test_other_weights_of_the_same_shapes_are_read_by_the_same_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    text(model())
-    other, found = model(), captures(monkeypatch)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.mul_(1.5)
-    kept = text(other)
-    assert "ChunkReader" not in found
-    monkeypatch.setattr(step_program, "kept_program", lambda name: None)
-    assert text(other) == kept and "ChunkReader" in found
-
-
 def damaged(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [damaged, lambda path: path.write_bytes(b""), lambda path: path.unlink()])
 def test_a_damaged_program_is_captured_again(
     spoil: Callable[[Path], None], place: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,17 +98,3 @@ def test_a_model_that_computes_something_else_has_another_name_or_none(change: C
     change(other)
     assert name_of(other, 1) != name_of(one, 1)
     assert name_of(model(rms_norm_eps=1e-3), 1) != name_of(one, 1) != name_of(model(inner=16), 1)
-
-
-def test_what_was_not_used_for_the_longest_time_goes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_programs, "MOST", 3)
-    text(model())
-    program, schedule = kept_programs.kept_program(next(place.iterdir()).name) or pytest.fail("nothing is kept")
-    for number in range(5):
-        keep_program(f"{number}", program, schedule)
-    assert {path.name for path in place.iterdir()} == {"2", "3", "4"}
-
-
-def test_where_nothing_can_be_written_a_text_is_written_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_programs, "_place", lambda: Path("/dev/null/nowhere"))
-    assert len(text(model())) == 5

@@ -22,14 +22,6 @@ def model(**more: Any) -> Any:
     return transformers.LlamaForCausalLM(config).eval()
 
 
-def test_few_logits_are_asked_of_a_model_of_many_positions() -> None:
-    made, seen = model(), list[torch.Size]()
-    hook = made.register_forward_hook(lambda module, arguments, output: seen.append(output.logits.shape))
-    Generator(made, positions=POSITIONS, chunk=64).try_model()
-    hook.remove()
-    assert (1, 128, VOCABULARY) in seen and max(shape[1] for shape in seen if len(shape) == 3) <= 128
-
-
 @pytest.mark.parametrize("place", [300, POSITIONS - 1])
 def test_a_model_that_is_another_far_from_the_begin_is_refused(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From this place on it gives other logits than its programs."""

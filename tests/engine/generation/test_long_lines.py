@@ -36,13 +36,3 @@ def test_parts_give_the_tokens_of_whole_lines(how: Sampling, monkeypatch: pytest
     monkeypatch.setattr(reductions, "MAX_COMPARISONS", 100 * VOCABULARY)
     assert choices(how, VOCABULARY, logits, 8) == whole
     assert len(set(whole)) > 10
-
-
-def test_the_largest_of_a_real_vocabulary_are_found() -> None:
-    vocabulary, count = 50_257, 50
-    order = torch.randperm(vocabulary, generator=torch.Generator().manual_seed(4))
-    logits = order.float()[None] / 1000
-    # All 50 are about equally likely.
-    found = choices(Sampling(temperature=1.0, top_k=count), vocabulary, logits, 40)
-    assert set(found) <= set(logits[0].topk(count)[1].tolist()) and len(set(found)) > 20
-    assert choices(Sampling(temperature=2.0**-20, top_k=count), vocabulary, logits, 1) == [int(logits.argmax())]

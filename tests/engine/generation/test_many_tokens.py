@@ -75,6 +75,7 @@ def test_neighbouring_weights_are_told_apart() -> None:
             assert kept.tolist() == [place < at for place in range(4)]
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_is_drawn_by_its_shares() -> None:
     """Two tokens have 0.6 and 0.3 of what counts, and 20,000 others so little each that they are beyond 0.9."""
     logits = torch.full((1, MANY), -9.0)
@@ -85,6 +86,7 @@ def test_a_large_vocabulary_is_drawn_by_its_shares() -> None:
     assert set(equal) <= set(range(20)) and len(set(equal)) > 14
 
 
+@pytest.mark.slow
 def test_a_job_a_text_and_its_check_choose_alike(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(2)

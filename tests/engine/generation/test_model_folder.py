@@ -120,26 +120,3 @@ def test_texts_end_at_the_tokens_of_model_and_tokenizer(saved: Path, tmp_path: P
     (folder / "generation_config.json").write_text(json.dumps(generation | {"eos_token_id": WORDS}))
     with pytest.raises(FolderError, match=f"the eos_token_id {WORDS} is none of the model's {WORDS} tokens"):
         load_model(folder)
-
-
-def test_a_model_that_writes_its_attention_out_is_read(tmp_path: Path) -> None:
-    """Gemma 2 caps the scores of its attention, which no kernel of PyTorch's does."""
-    torch.manual_seed(3)
-    config = transformers.Gemma2Config(
-        vocab_size=WORDS,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        max_position_embeddings=64,
-        sliding_window=64,
-        query_pre_attn_scalar=8,
-    )
-    transformers.Gemma2ForCausalLM(config).save_pretrained(tmp_path)
-    byte_words().save_pretrained(tmp_path)  # type: ignore[attr-defined]
-    loaded = load_model(tmp_path)
-    generator = Generator(loaded.model, positions=12, chunk=4)
-    text = generator.generate([5, 6, 7], new_tokens=6)
-    assert tuple(generator.right_choices([5, 6, 7], text.tokens)) == text.choices

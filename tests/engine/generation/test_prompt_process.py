@@ -160,6 +160,7 @@ APART: dict[str, tuple[Callable[[], int], str, str]] = {
 }
 
 
+@pytest.mark.slow_cases("memory*", "time")
 @pytest.mark.parametrize("name", APART)
 def test_work_apart_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_bounds, "MAX_SECONDS", 2.0)

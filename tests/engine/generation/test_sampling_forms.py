@@ -41,6 +41,7 @@ def drawn(program: StepProgram, form: SamplingForm, how: Sampling, logits: torch
     ]
 
 
+@pytest.mark.slow_but("few-sorted")
 @pytest.mark.parametrize("bisects", [False, True], ids=["sorted", "bisected"])
 @pytest.mark.parametrize("name", CHOICES)
 def test_numbers_that_are_read_choose_as_constants_do(
@@ -60,13 +61,6 @@ def test_numbers_that_are_read_choose_as_constants_do(
         constants = StepProgram(TokenSampler(constant, VOCABULARY, POSITIONS))
         assert drawn(constants, constant, how, logits) == tokens
     assert len({tuple(tokens) for tokens in found}) == len(found), "each has tokens of its own"
-
-
-@pytest.mark.parametrize("how", [Sampling(temperature=1e300), Sampling(repetition_penalty=1e300)], ids=str)
-def test_numbers_that_fp32_does_not_have_are_constants(how: Sampling) -> None:
-    form = how.form(VOCABULARY)
-    assert form.constants == how and sampler_numbers(how, form) == {}
-    assert replace(how, temperature=0.5, repetition_penalty=1.5).form(VOCABULARY).constants is None
 
 
 def test_a_generator_captures_a_kind_once_and_jobs_have_constants() -> None:

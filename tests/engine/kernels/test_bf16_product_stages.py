@@ -3,7 +3,6 @@ those of tensor cores; and compiled for devices, as far as that can be seen with
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -14,17 +13,16 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels.cuda import bf16_products, tensor_cores
+from roundlog.kernels.cuda import bf16_products
 from roundlog.kernels.cuda.bf16_products import DEPTHS, LineBounds, StagedProduct, bound_of_block, depth_of, ratio_of
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, ProductKernels
 from roundlog.log import Entries
-from roundlog.number_format import BFLOAT16, FLOAT32
-from roundlog.operators import contraction, operator
+from roundlog.operators import operator
 from roundlog.operators.contraction import MatMul, column_energies, row_energies
 from roundlog.operators.summation import blocked_gamma, longest_block
 
 from tests.engine.kernels.tensor_core_cases import arithmetic_of
-from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
+from tests.engine.kernels.tensor_core_devices import TensorCores, computing
 from tests.engine.kernels.triton_processes import needs_triton
 from tests.engine.operators.test_bf16_products import KINDS, exactly, gaussian, layouts, recorded, same
 
@@ -220,22 +218,6 @@ def test_what_is_decided_is_right_and_would_not_be_with_a_hundredth_of_the_bound
         assert np.array_equal(words, exactly(a, b))
 
 
-@pytest.mark.slow
-@needs_triton
-def test_batches_and_lines_of_zeros(interpreter: ProcessPoolExecutor) -> None:
-    rng = np.random.default_rng(7)
-    a, b = gaussian(rng, 3, 37, 200), gaussian(rng, 3, 41, 200).mT
-    a[1, ::2], b[2, :, 5:], a[0, 3] = 0.0, -0.0, 2.0**-133
-    found, _ = interpreter.submit(by_stages, Stage("hopper"), a, b).result()
-    assert np.array_equal(found, np.concatenate([exactly(x, y) for x, y in zip(a, b, strict=True)]))
-    staged = interpreter.submit(multiplied, Stage("hopper"), a, b).result()
-    in_doubt = torch.zeros(a.shape[0], a.shape[1], b.shape[2], dtype=torch.bool)
-    in_doubt.view(-1)[staged.elements] = True
-    assert not in_doubt[1, ::2].any() and not in_doubt[2, :, 5:].any()
-    # Subnormal numbers are not left to tensor cores.
-    assert in_doubt[0, 3].all()
-
-
 def tried(name: str, cores: TensorCores) -> str | None:
     from roundlog.kernels.cuda import bf16_product_kernels as kernels
 
@@ -253,42 +235,6 @@ def test_a_device_is_tried(interpreter: ProcessPoolExecutor, name: str) -> None:
         lying = replace(right, fraction_bits=right.fraction_bits - bits)
         found = interpreter.submit(tried, name, lying).result()
         assert found is not None and "of the test of block sums of 64 terms is" in found
-
-
-def tried_with_misplaced(what: str, decides: bool) -> str | None:
-    """The outcome on a device that has exact sums, whose one kernel, or the other, reads other operands than those that
-    it is given."""
-    from roundlog.kernels.cuda import bf16_product_kernels as kernels
-
-    def exactly_of(a: torch.Tensor, b: torch.Tensor, lies: bool) -> torch.Tensor:
-        x, y = misplaced(what, a, b) if lies else (a, b)
-        return x.double() @ y.double()
-
-    def decide(a, b, *others):  # type: ignore[no-untyped-def]
-        found = exactly_of(a, b, decides).bfloat16().float()
-        return found, ~found.isfinite()
-
-    def sum_elements(a, b, elements, block):  # type: ignore[no-untyped-def]
-        return exactly_of(a, b, not decides).view(-1)[elements]
-
-    with (
-        patch.object(kernels, "decide", decide),
-        patch.object(kernels, "sum_elements", sum_elements),
-        # Exact sums are others than those of tensor cores.
-        patch.object(bf16_products, "first_wrong_block_sum", lambda *of: None),
-    ):
-        return bf16_products.first_wrong(CPU, arithmetic_of("hopper", "bf16"))
-
-
-@needs_triton
-@pytest.mark.parametrize("decides", [True, False])
-def test_kernels_that_are_wrong_about_all_but_one_tile_are_found_out(
-    interpreter: ProcessPoolExecutor, decides: bool
-) -> None:
-    assert interpreter.submit(tried_with_misplaced, "nothing", decides).result() is None
-    for what in MISPLACED:
-        found = interpreter.submit(tried_with_misplaced, what, decides).result()
-        assert found is not None and "'several tiles'" in found, what
 
 
 @pytest.mark.parametrize(
@@ -319,109 +265,3 @@ def test_only_devices_that_have_proven_themselves_multiply_in_stages(
         found = bf16_products.proven.__wrapped__(CPU)
     assert (found is not None) == expected
     assert found is None or found == arithmetic_of(str(name), "bf16")
-
-
-@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (8, 6), (12, 0)])
-def test_devices_of_unknown_families_do_not(capability: tuple[int, int]) -> None:
-    with (
-        patch.object(torch.cuda, "get_device_capability", lambda device: capability),
-        patch.object(tensor_cores, "judge", side_effect=AssertionError("tried")),
-    ):
-        assert bf16_products.proven.__wrapped__(torch.device("cuda", 0)) is None
-
-
-@pytest.mark.parametrize(("working", "terms"), [(True, 256), (True, 100), (False, 256)])
-def test_products_on_a_device_without_triton_or_of_few_terms_are_those_of_fp64(working: bool, terms: int) -> None:
-    a, b = (torch.empty(shape, dtype=torch.bfloat16, device="meta") for shape in ((4, terms), (terms, 5)))
-    asked = []
-
-    def certify_in_stages(*arguments: object) -> str:
-        asked.append(arguments)
-        return "staged"
-
-    arithmetic = arithmetic_of("hopper", "bf16") if working else None
-    with (
-        patch.object(contraction, "has_kernels", lambda device: working),
-        patch.object(bf16_products, "proven", lambda device: arithmetic),
-    ):
-        assert bf16_products.takes(CPU, terms) == (working and terms >= 128)
-        if terms < 128 or not working:
-            assert MATMUL.certify_short([a, b], {}, 4.0, BFLOAT16) is None
-        with patch.object(MatMul, "_certified_in_stages", certify_in_stages):
-            found = MATMUL.certify_short([a, b], {}, 4.0, BFLOAT16)
-            assert (found == "staged") == working == (len(asked) == 1)
-            # Others than BF16 are not asked about.
-            for some, format in (([a.float(), b.float()], BFLOAT16), ([a, b], FLOAT32), ([a[:0], b], BFLOAT16)):
-                assert MATMUL.certify_short(some, {}, 4.0, format) is None
-    assert len(asked) == int(working)
-
-
-def _compiled(kernel: str, capability: int, deep: int) -> str:
-    """PTX and Triton's last form of a kernel, of operands as they are stored."""
-    import triton
-    from roundlog.kernels.cuda import bf16_product_kernels as kernels
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    constants = {
-        **{"high": kernels.ROWS, "wide": kernels.COLUMNS, "deep": deep, "kept": 25, "least": -126},
-        **{"many": kernels.ELEMENTS, "most": kernels.TERMS, "a_term": 1},
-        **({"b_column": 1} if kernel == "_decide" else {"b_term": 1}),
-    }
-    words = "*bf16" if kernel == "_decide" else "*i16"
-    types = {"a": words, "b": words, "out": "*fp32", "doubts": "*u8", "elements": "*i64", "sums": "*fp64"}
-    types |= dict.fromkeys(("row_bounds", "column_bounds"), "*fp64") | dict.fromkeys(
-        ("row_ends", "column_ends"), "*i32"
-    )
-    types["ratio"] = "fp64"
-    function = getattr(kernels, kernel)
-    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
-    pointers = {(i,): [["tt.divisibility", 16]] for i, one in enumerate(signature.values()) if one[0] in "*i"}
-    known = {name: constants[name] for name, one in signature.items() if one == "constexpr"}
-    many = {"num_warps": kernels.WARPS, "num_stages": kernels.STAGES} if kernel == "_decide" else {}
-    made = triton.compile(
-        ASTSource(function, signature, known, pointers),
-        target=GPUTarget("cuda", capability, 32),
-        options={"enable_fp_fusion": False, **many},
-    )
-    # What an L40S has at most.
-    assert len(made.asm["cubin"]) > 1000 and made.metadata.shared <= 101376
-    return str(made.asm["ttgir"]) + "\n// PTX\n" + str(made.asm["ptx"])
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("deep", DEPTHS)
-@pytest.mark.parametrize(("capability", "instruction"), [(80, "mma.sync"), (89, "mma.sync"), (90, "wgmma.mma_async")])
-def test_compiled_for_devices_every_block_begins_at_zero(
-    compiler: ProcessPoolExecutor, capability: int, instruction: str, deep: int
-) -> None:
-    form, code = compiler.submit(_compiled, "_decide", capability, deep).result().split("// PTX")
-    assert instruction in code and ".ftz" not in code and "fma.rn.f64" not in code
-    zeros = {*re.findall(r"(%\w+) = arith\.constant dense<0\.0+e\+00> : tensor<\d+x\d+xf32", form)}
-    # Triton cuts a dot into several, each on top of the one before; the first of them has zeros.
-    dots = re.findall(r"(%\w+)(?::\d+)? = (?:tt\.dot|ttng\.warp_group_dot) %\w+, %\w+, (%\w+)", form)
-    results = {one for one, _ in dots}
-    assert dots and all(c in zeros | results for _, c in dots) and any(c in zeros for _, c in dots)
-    assert "add.rn.f64" in code or "add.f64" in code
-
-
-@pytest.mark.slow
-@needs_triton
-def test_compiled_for_blackwell_every_block_begins_at_zero(compiler: ProcessPoolExecutor) -> None:
-    form, code = compiler.submit(_compiled, "_decide", 100, 64).result().split("// PTX")
-    assert "tcgen05.mma.cta_group::1.kind::f16" in code and ".ftz" not in code and "fma.rn.f64" not in code
-    # Operands, the sum that may be added to, and whether it is.
-    dots = re.findall(r"ttng\.tc_gen5_mma (%\w+, %\w+, %\w+, %\w+),", form)
-    assert dots and all(dot.endswith(" %false") for dot in dots)
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("capability", [80, 90])
-def test_compiled_for_devices_sums_are_of_fp64(compiler: ProcessPoolExecutor, capability: int) -> None:
-    code = compiler.submit(_compiled, "_sum", capability, 16).result().split("// PTX")[1]
-    floats = {*re.findall(r"\b[a-z]+[\w.]*\.f(?:16|32|64)\b[\w.]*", code)}
-    assert {one for one in floats if not one.startswith(("mov", "ld", "st", "selp", "shfl"))} <= {
-        *("cvt.f64.f32", "mul.f64", "mul.rn.f64", "add.f64", "add.rn.f64"),
-    }

@@ -158,25 +158,6 @@ def test_processes_that_write_at_once_mix_nothing_up(tmp_path: Path, monkeypatch
     assert {loaded.load("key"), loaded.load("its key")} != {None}
 
 
-@pytest.mark.slow
-def test_a_full_disk_keeps_no_loop(tmp_path: Path) -> None:
-    (tmp_path / "place").write_text("")
-    files = CheckedFiles(str(tmp_path / "place"), "loop", "stamp")
-    files.save("key", "code")
-    assert files.load("key") is None
-
-
-@pytest.mark.slow
-def test_a_loop_with_damaged_files_is_compiled_anew(installed: Installed) -> None:
-    installed.rounded()
-    (file,) = installed.inside.rglob("rounding_loops._ends*.nbc")
-    damaged = flip(file.read_bytes())
-    file.write_bytes(damaged)
-    done = installed.rounded()
-    assert done.stdout.strip() == "1.0" and not done.stderr, done.stderr
-    assert file.read_bytes() != damaged
-
-
 class Evil:
     """Unpickled, it leaves a file."""
 
@@ -262,12 +243,3 @@ def test_a_directory_is_ours_alone_or_it_is_said_why_not(tmp_path: Path) -> None
         os.chown(tmp_path / "a", 4321, -1)
         assert not_ours_alone(inner) == f"{tmp_path / 'a'} belongs to user 4321"
         assert not_ours_alone(tmp_path / "link") == f"{tmp_path / 'a'} belongs to user 4321"
-
-
-@pytest.mark.slow
-def test_installations_that_share_a_directory_leave_each_other_alone(tmp_path: Path) -> None:
-    first = place_for(tmp_path / "one", "a" * 64, str(tmp_path / "shared"))
-    second = place_for(tmp_path / "two", "b" * 64, str(tmp_path / "shared"))
-    assert first.is_dir() and second.is_dir() and first.parent == second.parent == tmp_path / "shared"
-    newer = place_for(tmp_path / "one", "c" * 64, str(tmp_path / "shared"))
-    assert newer.is_dir() and second.is_dir() and not first.exists()

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import weakref
-from itertools import pairwise
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -139,19 +138,6 @@ def test_code_is_made_when_interpreting_has_cost_as_much_and_shared_by_what_has_
     assert played() is not None
     del small
     assert played() is None
-
-
-def test_a_long_tape_compiles() -> None:
-    """Longer than any group, with more values alive than a processor has registers."""
-    steps = [(of.MUL, i, i, 0, 1) for i in range(64)]
-    sums = [(of.ADD, a + 64, b, 0, 1) for a, b in pairwise(range(64))]
-    tape = tape_of(*steps, *sums, inputs=64)
-    inputs = [np.full(100, i, dtype=np.float32) for i in range(64)]
-    out = np.empty(100, dtype=np.float32)
-    addresses = np.array([x.ctypes.data for x in (*inputs, out)])
-    code = MachineCode(Form(Assignments.of(tape, 64), ((0, F32),) * 64, (F32,)))
-    assert code(addresses.ctypes.data, None, 0, 100)
-    assert (out == 62 * 62 + 63).all()
 
 
 FEATURES = {"generic": "", "haswell": "+avx2,+fma"}

@@ -118,24 +118,6 @@ def test_sums_are_as_close_as_proved(kind: str, low: int) -> None:
             assert errors.max() > 0.2 * 2.0**12 * UNIT, "errors are what the bound is for"
 
 
-@has_instruction
-def test_a_search_for_the_largest_error_stays_within_the_bound() -> None:
-    """Words are changed one by one, and kept where the error grows against the bound."""
-    rng, best = np.random.default_rng(5), 0.0
-    left, right = words(abs(rng.standard_normal((ROWS, WORDS)))), words(abs(rng.standard_normal((WORDS, COLUMNS))))
-    for _ in range(300):
-        tried = right.copy()
-        places = rng.integers(0, WORDS, COLUMNS), np.arange(COLUMNS)
-        tried[places] = words(abs(rng.standard_normal(COLUMNS)) * 2.0 ** rng.integers(-12, 4, COLUMNS))
-        sums = numbers(left) @ numbers(tried)
-        ratios = abs(tile_of(left, tried) - sums) / bounds(left, tried)
-        before = abs(tile_of(left, right) - numbers(left) @ numbers(right)) / bounds(left, right)
-        better = ratios.max(0) > before.max(0)
-        right[:, better] = tried[:, better]
-        best = max(best, float(ratios.max()), float(before.max()))
-    assert 0.05 < best < 1.0
-
-
 @pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize("lanes", [8, 4, 2])
 def test_a_pair_of_products_is_rounded_once(lanes: int, at_once: int) -> None:
@@ -173,7 +155,7 @@ def test_llvm_is_asked_whether_a_processor_adds_pairs(name: str, features: str, 
     assert has_pairs(target.create_target_machine(cpu=name, features=features, opt=2)) == has
 
 
-@pytest.mark.slow_cases("settings2-1", "settings3-1", "settings4-1")
+@pytest.mark.slow_but("settings0-2")
 @has_instruction
 @pytest.mark.parametrize(
     ("settings", "at_once"),

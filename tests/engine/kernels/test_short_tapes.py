@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -269,30 +269,6 @@ def test_a_check_sees_what_becomes_infinite_when_it_is_rounded(size: int) -> Non
                 Executor(program).run(inputs_of([largest, beside]), Recorder(4), observe)
             said.append((caught.value.operator, caught.value.element))
         assert said[0] == said[1] and said[0][1] == spot
-
-
-def test_what_is_written_past_the_cache_is_the_same() -> None:
-    x = torch.randn(machine_code._CACHED + 5).bfloat16()
-    states = [x, x.flip(0)]
-    program = program_of(lambda builder, values: [builder.op("mul", *values), builder.op("add", *values)], states)
-    assert all(unit.chain._form.streamed for unit in plan(program) if isinstance(unit, Group))
-    for fused, single in both_ways(program, states):
-        assert torch.equal(fused, single)
-
-
-def test_registers_are_used_again() -> None:
-    """An operator on BF16 takes one more than it leaves."""
-    x = torch.ones(8, dtype=torch.bfloat16)
-
-    def build(builder: Builder, values: list[int]) -> list[int]:
-        made = [builder.op("add", values[0], builder.constant(1.0, DType.BF16))]
-        for _ in range(20):
-            made.append(builder.op("mul", made[-1], builder.op("neg", made[-1])))
-        assert all(a < b for a, b in pairwise(made))
-        return [made[-1]]
-
-    (group,) = [unit for unit in plan(program_of(build, [x])) if isinstance(unit, Group)]
-    assert len(group.nodes) == 41 and len(group.tape.instructions) == 62 and group.tape.registers <= 6
 
 
 def test_what_is_rounded_back_is_what_it_was() -> None:

@@ -12,8 +12,7 @@ import torch
 from machines.profiles import MACHINES, WITHOUT_AVX512
 from roundlog.adjudication import NoTensorCoreValueError
 from roundlog.adjudication.tensor_core_groups import chain
-from roundlog.definitions.tensor_core import ARITHMETICS, LARGEST_EXPONENT, LEAST_EXPONENT
-from roundlog.kernels import tensor_core_chain, tensor_core_microkernel, tensor_core_packing
+from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
 from roundlog.operators import operator
 from roundlog.program import DType
@@ -51,30 +50,13 @@ def check(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> tuple[int
     return wanted.size, len(found.missing), found.one_by_one
 
 
+@pytest.mark.slow_but("hopper-bf16-*", "volta-f16-*")
 @pytest.mark.parametrize("case", cases.CASES)
 @pytest.mark.parametrize(("name", "format"), cases.DEFINED)
 def test_products_have_the_bits_of_the_reference(name: str, format: str, case: str) -> None:
     for seed, (rows, terms, columns) in enumerate([(6, 70, 35), (5, 200, 9)]):
         rng = np.random.default_rng([seed, len(case)])
         check(name, format, *cases.CASES[case](format, rng, rows, terms, columns))
-
-
-@pytest.mark.parametrize(("name", "format"), [one for one in cases.DEFINED if one[0] != "volta"])
-@pytest.mark.parametrize("case", ["gaussian", "positive", "cancelling"])
-def test_common_numbers_are_left_to_vectors(name: str, format: str, case: str) -> None:
-    a, b = cases.CASES[case](format, np.random.default_rng(3), 9, 512, 70)
-    found = cases.product(name, format, a, b)
-    assert not len(found.missing)
-    # FP16's small numbers are near its subnormal ones.
-    assert found.one_by_one == 0 or (format == "f16" and found.one_by_one < 0.05 * found.sums.numel())
-
-
-@pytest.mark.parametrize("case", ["nearly_two", "exponents", "wide", "small", "subnormal", "large"])
-def test_cases_are_near_the_ends(case: str) -> None:
-    """Some elements are left to vectors, and some are not; some have no value."""
-    size, missing, slow = check("hopper", "bf16", *cases.CASES[case]("bf16", np.random.default_rng(5), 32, 64, 20))
-    assert 0 < slow < size or case == "exponents"
-    assert (missing > 0) == (case not in ("nearly_two", "wide"))
 
 
 @pytest.mark.parametrize(("name", "format"), [one for one in cases.DEFINED if one[1] != "f16"])
@@ -121,11 +103,6 @@ def test_any_number_of_terms(rows: int, terms: int, columns: int) -> None:
         check(name, format, *cases.gaussian(format, np.random.default_rng(terms), rows, terms, columns))
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(17, 1), (1, 65), (16, 33), (257, 3)])
-def test_any_number_of_rows_and_columns(rows: int, columns: int) -> None:
-    check("hopper", "bf16", *cases.cancelling("bf16", np.random.default_rng(rows), rows, 17, columns))
-
-
 def test_segments_begin_at_zero() -> None:
     a, b = cases.positive("bf16", np.random.default_rng(0), 3, 5000, 4)
     found = cases.product("hopper", "bf16", a, b).sums
@@ -150,17 +127,6 @@ def test_operands_lie_in_any_strides(format: str) -> None:
             assert torch.equal(cases.product("ampere", format, left, right).sums, wanted)
     row = a[:1].expand(5, 150)
     assert torch.equal(cases.product("ampere", format, row, b).sums[0], wanted[0, :1].expand(5, 90))
-
-
-def test_batches_are_products_of_their_own() -> None:
-    rng = np.random.default_rng(8)
-    a = cases.numbers("bf16", rng.standard_normal((2, 3, 20, 2100)))
-    b = cases.numbers("bf16", rng.standard_normal((3, 2, 50, 2100))).permute(1, 0, 3, 2)
-    found = cases.product("hopper", "bf16", a, b)
-    assert found.sums.shape == (2, 2, 3, 20, 50)
-    for i in range(2):
-        for j in range(3):
-            assert torch.equal(found.sums[:, i, j], cases.product("hopper", "bf16", a[i, j], b[i, j]).sums)
 
 
 def test_indices_of_what_has_no_value_are_those_of_the_whole_result() -> None:
@@ -199,13 +165,6 @@ def test_other_numbers_and_shapes_are_refused() -> None:
             GroupArithmetic(wrong[0], wrong[1], False, wrong[2])
 
 
-@pytest.mark.parametrize("payload", [0x7FC00000, 0x7FFFFFFF, -1, 0x7F800001])
-def test_a_nan_of_any_payload_is_one_of_tf32(payload: int) -> None:
-    a, b = cases.gaussian("tf32", np.random.default_rng(1), 3, 20, 4)
-    a.view(torch.int32)[1, 7] = payload
-    assert check("hopper", "tf32", a, b)[1] == 4
-
-
 @pytest.mark.parametrize(("name", "format"), cases.DEFINED)
 def test_subnormal_operands_are_numbers_whatever_the_thread_makes_of_them(name: str, format: str) -> None:
     pairs = [cases.CASES[case](format, np.random.default_rng(2), 9, 70, 35) for case in ("small", "subnormal")]
@@ -232,26 +191,7 @@ def test_an_element_without_a_value_is_the_one_nan(terms: int, dtype: torch.dtyp
     assert (found[3].view(torch.int16) == format.nan).all()
 
 
-def test_the_ends_of_the_range_are_those_of_the_standard() -> None:
-    ends = tensor_core_chain.LARGEST_EXPONENT, tensor_core_chain.LEAST_EXPONENT
-    assert ends == (LARGEST_EXPONENT, LEAST_EXPONENT)
-    for one in ARITHMETICS.values():
-        assert 23 <= one.fraction_bits <= 25 and one.segment_terms % 16 == 0 and one.segment_terms <= 2048
-        assert all(tensor_core_packing.CHUNK % terms == 0 for terms in one.terms.values())
-
-
-def test_fields_stay_within_fp32() -> None:
-    """What the microkernel's documentation says of its constants."""
-    top, least = tensor_core_microkernel.TOP, tensor_core_microkernel.LEAST
-    assert top + 12 <= 254, "sums of 2,048 products"
-    for fraction_bits in (23, 24, 25):
-        assert least - fraction_bits >= 1 and 254 + fraction_bits - (least - fraction_bits) <= 254
-    largest = (2 - 2**-10) ** 2 * 2**25
-    assert 16 * largest < 1 << 31 <= 16 * largest + (1 << 26) and 8 * largest + (1 << 26) < 1 << 31
-    assert (1 << 32) - 16 * largest - (1 << 26) >= tensor_core_microkernel.LIMIT
-
-
-@pytest.mark.slow_but("native", "generic")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "threads"),
     [

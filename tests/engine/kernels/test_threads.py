@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future
 
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels import threads
 from roundlog.kernels.threads import MIN_ELEMENTS, in_parts, on_every_thread, one_by_one
 
 MUCH = 100 * MIN_ELEMENTS
@@ -112,24 +109,6 @@ def test_an_interrupt_comes_out_when_all_parts_have_ended(monkeypatch: pytest.Mo
         assert sorted(ended) == [1, 2, 3]
 
 
-def test_threads_that_wait_keep_no_memory() -> None:
-    class Work:
-        def __call__(self, start: int, stop: int) -> None:
-            pass
-
-    work = Work()
-    gone = weakref.ref(work)
-    in_parts(work, 1000, MUCH)
-    del work
-    gc.collect()
-    for _ in range(200):
-        # The last thing that a thread does for a part is to let go of it.
-        if gone() is None:
-            break
-        time.sleep(0.01)
-    assert gone() is None
-
-
 def test_every_thread_is_asked_once_while_others_work() -> None:
     in_parts(lambda start, stop: None, 4, MUCH)
     stop = threading.Event()
@@ -155,12 +134,3 @@ def test_every_thread_is_asked_once_while_others_work() -> None:
         stop.set()
         for work in works:
             work.join()
-
-
-def test_there_are_never_more_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_MOST", 2)
-    pool = threads._ThreadPool()
-    monkeypatch.setattr(threads, "_POOL", pool)
-    done: list[int] = []
-    in_parts(lambda start, stop: done.append(start), 4, MUCH)
-    assert sorted(done) == [0, 1, 2, 3] and pool.size == 2

@@ -3,12 +3,8 @@ environment the thread has that first asks."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -16,13 +12,11 @@ import pytest
 import torch
 from machines.environment_control import CHANGES, put_right
 from roundlog.arithmetic import device_check
-from roundlog.kernels import cuda
 from roundlog.kernels.cuda import bf16_products, tensor_cores
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, ProductKernels
-from roundlog.kernels.environment import ENVIRONMENT, right_environment
+from roundlog.kernels.environment import ENVIRONMENT
 
 from tests.engine.kernels.tensor_core_devices import TensorCores, computing
-from tests.engine.kernels.triton_processes import needs_triton
 
 CPU = torch.device("cpu")
 
@@ -38,39 +32,6 @@ def changed(change: str) -> Iterator[None]:
         put_right()
 
 
-def kernels_work(change: str) -> bool:
-    from roundlog.kernels.cuda import triton_kernels as kernels
-
-    def of_a_device(compute: Callable[..., Any]) -> Callable[..., Any]:
-        """A device has an environment of its own; the interpreter has this thread's."""
-
-        @wraps(compute)
-        def computed(*arguments: Any) -> Any:
-            with right_environment():
-                return compute(*arguments)
-
-        return computed
-
-    with (
-        patch.object(kernels, "mark_flat", of_a_device(kernels.mark_flat)),
-        patch.object(kernels, "play", of_a_device(kernels.play)),
-        patch.object(kernels, "uniform", of_a_device(kernels.uniform)),
-        patch.object(torch.version, "cuda", "13.0"),
-        warnings.catch_warnings(),
-        changed(change),
-    ):
-        warnings.filterwarnings("error", message="Triton does not work")
-        return cuda.has_kernels.__wrapped__(CPU)
-
-
-@needs_triton
-@pytest.mark.parametrize("change", CHANGES)
-def test_tritons_kernels_work_whatever_the_caller_has_switched_on(
-    interpreter: ProcessPoolExecutor, change: str
-) -> None:
-    assert interpreter.submit(kernels_work, change).result()
-
-
 def verdict(change: str) -> DeviceVerdict:
     chosen = ("least exponents", "all exponents")
     right = tensor_cores.vectors
@@ -80,13 +41,6 @@ def verdict(change: str) -> DeviceVerdict:
         changed(change),
     ):
         return tensor_cores.judge(CPU, "hopper", "bf16", True)
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_verdict_is_the_same(interpreter: ProcessPoolExecutor, change: str) -> None:
-    assert interpreter.submit(verdict, change).result() == DeviceVerdict(ProductKernels.NATIVE)
 
 
 def environment_of(ask: Callable[[], object], change: str) -> list[bool]:

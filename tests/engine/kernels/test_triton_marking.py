@@ -4,7 +4,6 @@ runs them on CPU tensors. What compilers make of them for real devices is looked
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
@@ -17,7 +16,6 @@ from roundlog.operators.bounds import (
     Ambiguous,
     Bound,
     FullBound,
-    ProductBound,
     RelativeBound,
     mark_by_reference,
     mark_by_triton,
@@ -95,28 +93,6 @@ def test_nothing_is_contracted(by_triton: Mark) -> None:
 
 
 @needs_triton
-@pytest.mark.parametrize("found", [0, 1, 100_000])
-def test_nothing_and_everything_can_be_marked(by_triton: Mark, found: int) -> None:
-    y = torch.ones(100_000, dtype=torch.float64)
-    y[100_000 - found :] = torch.nan
-    rounded, marked = by_triton(y, RelativeBound(0.0), 1.0)
-    assert marked.indices.tolist() == list(range(100_000 - found, 100_000))
-    assert torch.equal(rounded.isnan(), y.isnan())
-    assert torch.equal(rounded.nan_to_num(1.0), torch.ones(100_000))
-
-
-@needs_triton
-def test_any_layout_is_read(by_triton: Mark) -> None:
-    y = values((6, 5, 4), 3).permute(2, 0, 1)
-    columns = torch.rand(4, 5, dtype=torch.float64).T.contiguous().T
-    bound = ProductBound(torch.rand(24, dtype=torch.float64) * 1e-8, columns)
-    assert not columns.is_contiguous()
-    rounded, marked = by_triton(y, bound, 4.0)
-    assert rounded.shape == y.shape
-    assert same((rounded, marked), mark_by_reference(y.contiguous(), bound, 4.0))
-
-
-@needs_triton
 def test_the_kernels_are_tried_on_a_few_numbers_before_they_are_used(interpreter: ProcessPoolExecutor) -> None:
     assert interpreter.submit(cuda.marking_agrees, torch.device("cpu")).result()
     assert not interpreter.submit(_agrees_with_flushed_subnormals).result()
@@ -136,14 +112,6 @@ def _agrees_with_flushed_subnormals() -> bool:
         return cuda.marking_agrees(torch.device("cpu"))
     finally:
         kernels._round = right
-
-
-@needs_triton
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
-def test_a_device_that_is_here_is_marked_on_by_triton() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert cuda.has_kernels(torch.device("cuda", 0))
 
 
 COMPILED = {

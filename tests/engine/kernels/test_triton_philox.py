@@ -7,8 +7,6 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 import torch
 from roundlog.kernels import cuda
-from roundlog.operators import StepInputs, operator
-from roundlog.program import DType, TensorType
 from roundlog.randomness import philox_word, stream_key, uniform
 
 from tests.engine.kernels.triton_processes import needs_triton
@@ -66,13 +64,3 @@ def _compiled() -> str:
 @needs_triton
 def test_it_compiles_for_a_device(compiler: ProcessPoolExecutor) -> None:
     assert "mul.hi.u64" in compiler.submit(_compiled).result()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is here")
-def test_the_operator_gives_the_same_on_a_device() -> None:
-    def load(device: torch.device) -> torch.Tensor:
-        inputs = StepInputs(states=[], data=[], schedule=torch.zeros(0), seed=2**63 + 1, step=3, device=device)
-        return operator("uniform").load({"stream": 2}, TensorType((3, 5, 7), DType.F32), inputs)
-
-    there = load(torch.device("cuda", 0))
-    assert there.device.type == "cuda" and torch.equal(there.cpu(), load(CPU))

@@ -249,45 +249,6 @@ def test_families_are_those_whose_results_are_known(monkeypatch: pytest.MonkeyPa
         assert asked == [expected == "hopper", expected == "ampere"]
 
 
-def joined(native: bool, terms: int, format: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """A product by the operator, on a device and on the CPU."""
-    from roundlog.operators import tensor_core_matmul as operator
-
-    rng = np.random.default_rng(7)
-    kind = tensor_cores.DTYPES[format]
-    a, b = (torch.from_numpy(rng.standard_normal(shape)).to(kind) for shape in ((5, terms), (terms, 3)))
-    if terms > 4096:
-        # The second segment takes most of the first one away, and the third one is small.
-        a[:, 2048:4096], b[2048:4096] = -a[:, :2048], b[:2048]
-        a[:, 4096:] *= 2.0**-12
-        a[0, 5] = torch.inf
-    here = operator.TensorCoreMatMul().compute([a, b], {"arithmetic": "hopper"})
-    verdict = tensor_cores.verdict
-    operator.has_kernels = lambda device: True
-    tensor_cores.verdict = lambda *of: DeviceVerdict(ProductKernels.NATIVE if native else ProductKernels.EMULATED)
-    try:
-        with computing(TensorCores.of("hopper", format)) as _:
-            there = operator.TensorCoreMatMul().compute([a, b], {"arithmetic": "hopper"})
-    finally:
-        from roundlog.kernels import has_kernels
-
-        operator.has_kernels, tensor_cores.verdict = has_kernels, verdict
-    return there, here
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize(("terms", "format"), [(70, "bf16"), (4200, "bf16"), (4200, "f16")])
-def test_the_operator_gives_the_cpus_bits(
-    interpreter: ProcessPoolExecutor, native: bool, terms: int, format: str
-) -> None:
-    there, here = interpreter.submit(joined, native, terms, format).result()
-    assert there.dtype == here.dtype and there.shape == here.shape == (5, 3)
-    assert torch.equal(there.isnan(), here.isnan()) and bool(here.isnan().any()) == (terms > 4096)
-    assert torch.equal(there.nan_to_num().view(torch.int16), here.nan_to_num().view(torch.int16))
-
-
 @pytest.mark.parametrize("format", ["bf16", "f16"])
 def test_segments_are_added_exactly_on_a_device(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from roundlog.operators import tensor_core_matmul as operator

@@ -11,9 +11,8 @@ import pytest
 import torch
 from roundlog.definitions.tensor_core import OPERAND_FORMATS
 from roundlog.kernels.cuda.tensor_cores import tensor_of, vectors
-from roundlog.number_format import BFLOAT16, FLOAT16
 
-from tests.engine.kernels.tensor_core_cases import CASES, DEFINED, arithmetic_of, patterns, product
+from tests.engine.kernels.tensor_core_cases import CASES, DEFINED, arithmetic_of, product
 from tests.engine.kernels.tensor_core_devices import TensorCores, computing
 from tests.engine.kernels.triton_processes import needs_triton
 
@@ -79,52 +78,6 @@ def test_possible_devices_give_the_cpus_bits(interpreter: ProcessPoolExecutor, n
     assert some > 4 * expected.numel()
 
 
-def hostile(format: str, rng: np.random.Generator, case: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows and columns about the ends of what is left to tensor cores, with zeros and subnormal numbers here and
-    there, in rows, in columns, in both, or in none."""
-    top = (1 << (8 if format == "bf16" else 5)) - 1
-    middle = top // 2
-    far = int(rng.integers(0, middle))
-    rows, columns = (int(np.clip(middle + sign * far + rng.integers(-4, 5), 0, top)) for sign in rng.choice([-1, 1], 2))
-    spread = int(rng.integers(1, 12))
-    a, b = (
-        patterns(format, rng, shape, max(0, field - spread), min(top, field + spread) + (rng.random() < 0.05))
-        for shape, field in (((16, 40), rows), ((40, 16), columns))
-    )
-    for x, often in ((a, case % 2), (b, case // 2 % 2)):
-        if often:
-            x[torch.from_numpy(rng.random(x.shape) < 0.2)] = 0
-            if case % 3 == 0:
-                tiny = patterns(format, rng, tuple(x.shape), 0, 1)
-                x.copy_(torch.where(torch.from_numpy(rng.random(x.shape) < 0.1), tiny, x))
-    return a, b
-
-
-def hostile_batch(name: str, format: str, seed: int) -> tuple[int, int, list[str]]:
-    """(sums left to tensor cores, sums without a value, what is wrong) of many products."""
-    some = missing = 0
-    wrong = []
-    for case in range(40):
-        a, b = hostile(format, np.random.default_rng([seed, case]), case)
-        expected = product(name, format, a, b).sums
-        missing += int(expected.isnan().sum())
-        trusted = left(name, format, a, b)
-        some += int(trusted.sum())
-        if bool((trusted & expected.isnan()).any()):
-            wrong.append(f"{case}: has no value, and is left to tensor cores")
-        if trusted.any():
-            cores = TensorCores.of(name, format, exponents=POSSIBLE[case % 3])
-            if not equal(by_cores(name, format, a, b, cores), expected):
-                wrong.append(f"{case}: {cores}")
-    return some, missing, wrong
-
-
-@pytest.mark.parametrize(("name", "format"), SHORT)
-def test_what_is_left_to_tensor_cores_has_a_value(interpreter: ProcessPoolExecutor, name: str, format: str) -> None:
-    some, missing, wrong = interpreter.submit(hostile_batch, name, format, 5).result()
-    assert not wrong and some > 1000 and missing > 100
-
-
 def constant(number: float, shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.full(shape, number, dtype=dtype)
 
@@ -174,40 +127,6 @@ def test_what_a_device_is_tried_with_is_left_to_it(interpreter: ProcessPoolExecu
         for test, a, b in vectors(OPERAND_FORMATS[format])
     }
     assert shares.pop("all exponents") < 1 and {*shares.values()} == {1.0}
-
-
-@pytest.mark.parametrize("native", [False, True])
-def test_segments_batches_and_layouts(interpreter: ProcessPoolExecutor, native: bool) -> None:
-    rng = np.random.default_rng(3)
-
-    def check(a: torch.Tensor, b: torch.Tensor) -> None:
-        arguments = "ampere", "bf16", a, b
-        if native:
-            found = interpreter.submit(by_cores, *arguments, TensorCores.of("ampere", "bf16")).result()
-        else:
-            found = interpreter.submit(by_integers, *arguments).result()
-        assert equal(found, product(*arguments).sums), (a.shape, a.stride(), b.stride())
-
-    for rows, terms, columns in ((3, 2049, 5), (2, 4100, 3), (1, 1, 1), (33, 32, 65), (4, 0, 3), (0, 5, 3)):
-        a, b = patterns("bf16", rng, (rows, terms), 115, 128), patterns("bf16", rng, (terms, columns), 115, 128)
-        check(a, b)
-    a, b = patterns("bf16", rng, (3, 17, 40), 115, 128), patterns("bf16", rng, (3, 40, 18), 115, 128)
-    check(a, b)
-    check(a.mT.contiguous().mT, b.mT.contiguous().mT)
-    check(a[:, ::2, 3:-3:2], b[:, 3:-3:2, 1:])
-    check(a[1, :, ::3], b[1, ::3])
-    check(a[:1].expand(3, 17, 40), b)
-
-
-def test_dots_are_in_the_order_of_k_and_within_a_segment(interpreter: ProcessPoolExecutor) -> None:
-    dots = interpreter.submit(_dots_of, 2048 + 33).result()
-    assert dots == [32] * (64 + 2)
-
-
-def _dots_of(terms: int) -> list[int]:
-    cores = TensorCores.of("hopper", "bf16")
-    by_cores("hopper", "bf16", torch.ones(1, terms).bfloat16(), torch.ones(terms, 1).bfloat16(), cores)
-    return cores.dots
 
 
 def _compiled(kernel: str, capability: int, kind: str, along: tuple[str, str], tile: tuple[int, int, int]) -> str:
@@ -332,25 +251,9 @@ def test_compiled_for_hopper_one_instruction_follows_the_other_in_the_order_of_k
         assert [place - places[0] for place in places] == [0, step, 2 * step, 3 * step]
 
 
-def test_compiled_for_blackwell_they_are_its_tensor_cores(compiler: ProcessPoolExecutor) -> None:
-    code = compiler.submit(_compiled, "_multiply", 100, "bf16", LAYOUTS[0], TILE).result()
-    assert "tcgen05.mma.cta_group::1.kind::f16" in code
-
-
-def test_compiled_for_volta_there_are_no_tensor_cores(compiler: ProcessPoolExecutor) -> None:
-    """So that a V100 is of no family here: what it would run are FP32 instructions."""
-    code = compiler.submit(_compiled, "_multiply", 70, "fp16", LAYOUTS[0], (32, 32, 32)).result()
-    assert "mma" not in code.split("// PTX")[1] and "fma.rn.f32" in code
-
-
 @pytest.mark.parametrize("kernel", ["_measure", "_emulate"])
 @pytest.mark.parametrize("kind", ["bf16", "fp16"])
 def test_compiled_for_a_device_integers_stay_integers(compiler: ProcessPoolExecutor, kernel: str, kind: str) -> None:
     code = compiler.submit(_compiled, kernel, 80, kind, ("a_term", "b_column"), TILE).result().split("// PTX")[1]
     floats = {*re.findall(r"\b[a-z]+[\w.]*\.f(?:16|32|64)\b[\w.]*", code)}
     assert floats == ({"cvt.rn.f32.s64"} if kernel == "_emulate" else set())
-
-
-def test_formats_of_devices_in_tests_are_the_projects() -> None:
-    for format, its in (("bf16", BFLOAT16), ("f16", FLOAT16)):
-        assert TensorCores.of("hopper", format).least == its.least_exponent

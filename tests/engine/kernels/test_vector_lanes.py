@@ -12,7 +12,6 @@ import llvmlite.binding as llvm
 import pytest
 import torch
 from roundlog.kernels import gemm_microkernel
-from roundlog.kernels.gemm_microkernel import TILES
 
 PROCESSORS = [
     ("x86_64-unknown-linux-gnu", "generic", 2),
@@ -49,7 +48,7 @@ def test_torch_and_numba_both_have_to_allow_vectors(
     assert gemm_microkernel.tile_lanes.__wrapped__() == lanes
 
 
-@pytest.mark.slow_cases("settings1-4", "settings3-0")
+@pytest.mark.slow
 @pytest.mark.skipif(gemm_microkernel.tile_lanes() < 4, reason="this processor has no AVX2")
 @pytest.mark.parametrize(
     ("settings", "lanes"),
@@ -66,9 +65,3 @@ def test_settings_of_a_process_decide_how_it_multiplies(settings: dict[str, str]
     run = [sys.executable, "-c", told]
     found = subprocess.run(run, env=kept | settings, cwd=Path.cwd(), capture_output=True, text=True, check=True)
     assert int(found.stdout) == lanes
-
-
-def test_the_sums_of_a_tile_fit_the_registers_there_are() -> None:
-    registers = {8: 32, 4: 16, 2: 32}
-    for lanes, tile in TILES.items():
-        assert tile.rows * tile.vectors + tile.vectors + 1 <= registers[lanes]

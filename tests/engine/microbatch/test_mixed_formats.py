@@ -17,7 +17,6 @@ from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.number_format import narrow_float32
 from roundlog.program import DType, Node, Program, TensorType
 from roundlog.rounding import Follower, Recorder
-from roundlog.rounding.ovt import ThresholdFollower, ThresholdRecorder
 
 from tests.engine.microbatch.random_programs import ALL_FORMATS, make_mixed
 from tests.engine.oracle.array import from_torch
@@ -81,16 +80,6 @@ def test_executors_and_auditors_come_to_the_same_bits(seed: int, tmp_path: Path)
 def test_so_they_do_for_more_programs(bits: int, tmp_path: Path) -> None:
     for seed in range(4, 44):
         check_executors(seed, tmp_path, bits)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_thresholds_follow_a_program_of_several_formats(seed: int) -> None:
-    made = make_mixed(seed)
-    recorder, follower = ThresholdRecorder(), ThresholdFollower(4)
-    right = as_result(Executor(made.program).run(made.inputs, recorder))
-    follower.follow(made.inputs.step, recorder.take())
-    assert as_result(Executor(made.program).run(made.inputs, follower)) == right
-    assert follower.findings == [] and not sum(follower.corrections.values())
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])

@@ -86,13 +86,6 @@ def test_outputs_are_observed_in_as_many_executions_as_the_disk_needs(tmp_path: 
     assert executions >= 5
 
 
-@pytest.mark.long
-def test_many_more_random_programs_do(tmp_path: Path) -> None:
-    """Half a minute on one core: a program has at most 600 elements a value and six samples."""
-    for seed in range(40, 300):
-        check_all_cuts(seed, tmp_path)
-
-
 def test_the_random_programs_cut_every_operator_that_has_a_rule_and_wait_for_sums() -> None:
     """Else the tests above would be vacuous."""
     sliced: set[str] = set()

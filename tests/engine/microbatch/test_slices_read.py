@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -12,7 +11,6 @@ from roundlog.adjudication.adjudicate import index_of, read
 from roundlog.definitions import DEFINITIONS, Family, InputReads
 from roundlog.descriptors import describe
 from roundlog.execution.slicing import RULES, Layout, needs
-from roundlog.operators import operator
 
 from tests.engine.adjudication.adjudication_cases import program_of
 from tests.engine.operators.operator_cases import CASES
@@ -50,11 +48,6 @@ def wrong_reads(name: str, cases: int = 40) -> Iterator[bool]:
 def test_a_slice_reads_its_own_samples(name: str) -> None:
     found = list(wrong_reads(name))
     assert found and not any(found)
-
-
-def test_a_wrong_definition_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator("flip"), "definition", replace(DEFINITIONS["flip"], reads=InputReads.PLACE))
-    assert any(wrong_reads("flip"))
 
 
 def test_a_wrong_rule_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -324,14 +324,6 @@ def test_an_element_of_lines_that_fp64_does_not_add_exactly_is_still_logged() ->
     assert len(logs[0].indices) > 50 and all(same(logs[0], log) for log in logs[1:])
 
 
-def test_short_sums_and_long_ones_are_left_to_fp64_tiles() -> None:
-    lengths = (1, 127, 128, 4096, 4097, 8192, 8193)
-    assert [gemm.has_short_bounds(terms, 9.0) for terms in lengths] == [False, False, True, True, True, True, False]
-    assert [gemm.worth_it(terms, 1) for terms in lengths[2:]] == [True, True, False, False, False]
-    assert [gemm.worth_it(terms, 2) for terms in lengths[2:]] == [True, True, True, True, False]
-    assert not gemm.has_short_bounds(512, 2.0**13)
-
-
 @pytest.mark.parametrize("terms", [4096, 4097, 8192, 8193])
 def test_every_processor_marks_the_same_elements_with_the_same_bounds(terms: int) -> None:
     rng = np.random.default_rng(terms)

@@ -39,6 +39,7 @@ def test_loops_add_up_in_the_blocks_that_the_bound_counts() -> None:
     assert reducing._BLOCK == BLOCK_TERMS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dims", [(0,), (1,)])
 @pytest.mark.parametrize(("terms", "most"), [(1 << 16, 0.03), (1 << 20, 0.12)])
 def test_few_outputs_of_long_sums_are_logged(dims: tuple[int, ...], terms: int, most: float) -> None:

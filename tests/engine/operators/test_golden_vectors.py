@@ -103,16 +103,6 @@ def test_kernels_give_the_golden_vectors(name: str) -> None:
             assert encoded(found) == case.words, (name, case)
 
 
-@pytest.mark.parametrize("out", [*SHORT, narrow_float32(26)], ids=str)
-def test_a_transposed_input_has_the_values_of_its_copy(out: Format) -> None:
-    """Infinities and NaN among them, which are put in afterwards."""
-    x = torch.tensor([[0.5, torch.inf, torch.nan], [-torch.inf, 300.0, -300.0]]).T
-    for name in ("exp", "tanh", "log"):
-        found = rounded_everywhere(inexact(name), [x], {}, out)
-        assert found.shape == x.shape
-        assert words_of(found) == words_of(rounded_everywhere(inexact(name), [x.contiguous()], {}, out))
-
-
 def test_numbers_of_two_formats_meet_in_no_operator() -> None:
     kinds = [TensorType((2, 2), dtype) for dtype in (DType.BF16, DType.F16, DType.F32)]
     for name in ("add", "matmul", "where", "lt"):
@@ -207,9 +197,9 @@ def test_an_exact_operator_that_is_not_known_to_round_once_is_refused_by_name(mo
     assert known <= {name for name, op in REGISTRY.items() if op.kind == OperatorKind.EXACT}
     wide = {name: f for name, f in elementwise._WIDE.items() if name != "mul"}
     monkeypatch.setattr(elementwise, "_WIDE", wide)
-    Job.from_task(linear_task)
+    Job.from_task(linear_task, compare=False)
     with pytest.raises(ProgramError, match=r"operator \d+ \(mul, .*\) cannot be rounded to 31 bits yet"):
-        Job.from_task(linear_task, bits=31)
+        Job.from_task(linear_task, bits=31, compare=False)
 
 
 def test_a_job_with_so_many_bits_is_refused_before_any_work() -> None:
@@ -229,4 +219,4 @@ def test_a_job_with_so_many_bits_is_refused_before_any_work() -> None:
     )
     for bits in (0, 22, 33, 64):
         with pytest.raises(ValueError, match=f"rounding_bits {bits} is outside 23..32"):
-            Job.from_task(lambda: task, bits=bits)
+            Job.from_task(lambda: task, bits=bits, compare=False)

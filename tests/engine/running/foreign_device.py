@@ -5,8 +5,6 @@ type. What works on the CPU by accident only does not work here: a tensor of thi
 and cannot be mixed with one of the CPU (scalars excepted, as on CUDA). And its FP64 kernels err otherwise than the
 CPU's: every result of a kernel that may round in its own way is moved by up to one unit in the last place, at random.
 
-`traffic` counts what CUDA's host waits for: numbers that are looked at, shapes that depend on numbers, and copies back.
-
 Call `install()` once in a process, then `with foreign():` around the work.
 """
 
@@ -14,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -99,33 +96,6 @@ def foreign() -> Iterator[None]:
         yield
 
 
-@dataclass
-class Traffic:
-    waits: int = 0
-    bytes_back: int = 0
-
-
-traffic = Traffic()
-
-_WAITED_FOR = {
-    torch.ops.aten._local_scalar_dense,
-    torch.ops.aten.nonzero,
-    torch.ops.aten.masked_select,
-    torch.ops.aten._unique2,
-    torch.ops.aten.equal,
-}
-
-
-def _count(function: Any, args: Any, result: Any, back: bool) -> None:
-    masks = function.overloadpacket is torch.ops.aten.index and any(
-        x is not None and x.dtype == torch.bool for x in args[1]
-    )
-    if back:
-        traffic.bytes_back += result.numel() * result.element_size()
-    if back or masks or function.overloadpacket in _WAITED_FOR:
-        traffic.waits += 1
-
-
 _noise = torch.Generator().manual_seed(0)
 
 
@@ -142,8 +112,6 @@ def _dispatch(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if device is not None:
         plain_kwargs = {**plain_kwargs, "device": "cpu"}
     result = function(*plain_args, **plain_kwargs)
-    if there:
-        _count(function, plain_args, result, moves and target != NAME)
     if target != NAME:
         return result
     if function.overloadpacket in _ROUNDING:

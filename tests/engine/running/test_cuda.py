@@ -3,13 +3,11 @@ tensor cores add them, by its own or by integers."""
 
 from __future__ import annotations
 
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from roundlog.arithmetic.device_check import fault_of
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.execution import executor
 from roundlog.kernels.cuda import tensor_cores
@@ -34,7 +32,7 @@ def test_a_device_comes_to_the_cpus_roots_and_its_log_is_as_good(
     if not triton:
         for module in (executor, bounds):
             monkeypatch.setattr(module, "has_kernels", lambda device: False)
-    made = Job.from_task(lambda: TASKS[name](steps=8)) if name in TASKS else mixed_precision.job(steps=8)
+    made = Job.from_task(lambda: TASKS[name](steps=8), compare=False) if name in TASKS else mixed_precision.job(steps=8)
     made.write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
@@ -61,20 +59,9 @@ def test_a_device_adds_products_as_the_cpu_emulates_it(name: str, format: str) -
     assert tensor_cores.verdict(device, name, format) == tensor_cores.DeviceVerdict(way)
 
 
-@needs_triton
-def test_the_test_of_a_device_takes_less_than_a_second_once_its_kernels_are_compiled() -> None:
-    device = torch.device("cuda", torch.cuda.current_device())
-    arguments = device, torch.cuda.get_device_name(device), frozenset([("hopper", "bf16")])
-    assert fault_of(*arguments) is None
-    tensor_cores.verdict.cache_clear()
-    start = time.perf_counter()
-    assert fault_of.__wrapped__(*arguments) is None
-    assert time.perf_counter() - start < 1
-
-
 @pytest.mark.parametrize("name", ["hopper", "ampere"])
 def test_a_job_of_tensor_cores_comes_to_the_cpus_roots(name: str, tmp_path: Path) -> None:
-    Job.from_task(task, arithmetic=name).write(tmp_path / "job")
+    Job.from_task(task, arithmetic=name, compare=False).write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
     there = Trainer(job, tmp_path / "there", RunOptions(device="cuda")).run()

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,12 @@ import roundlog
 import torch
 from roundlog.capture import CaptureError
 from roundlog.capture.captured import model_tensors
-from roundlog.capture.tracing.warmed_task import tied
 from roundlog.storage import StorageError
 from roundlog.training.export import ExportError, trained_state
-from roundlog.training.job import Job
-from roundlog.training.trainer import Trainer
-from safetensors import safe_open
 from safetensors.torch import load_file, load_model, save_model
 from torch import nn
 
-from tests.engine.tasks import GPT, ConvNet, conv_task
+from tests.engine.tasks import GPT, ConvNet
 from tests.engine.trainings import run_of
 
 REFUSALS = (ExportError, StorageError, CaptureError)
@@ -97,23 +92,6 @@ def test_any_module_comes_back_as_it_was_trained(seed: int, tmp_path: Path) -> N
         random_model(seed, values=2).load_state_dict(found, strict=True)
 
 
-def test_a_buffer_with_a_saved_and_another_name_is_saved() -> None:
-    """Under the name that `state_dict` has, though the other comes first; so is memory that two tensors share."""
-
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            shared = torch.arange(4.0)
-            self.register_buffer("hidden", shared, persistent=False)
-            self.register_buffer("shown", shared)
-            self.register_buffer("view", torch.arange(3.0), persistent=False)
-            self.register_buffer("other", self.view.view(3))
-
-    tensors = model_tensors(Twice())
-    assert list(tensors) == ["buffer/shown", "buffer/other", "transient/view"]
-    assert set(tied(tensors).values()) == {"buffer/shown", "buffer/other"}
-
-
 def test_tensors_that_are_tied_by_their_memory_come_back(tmp_path: Path) -> None:
     """As capture ties them: two parameters, or a parameter and a buffer, may be several objects of one memory."""
 
@@ -133,41 +111,6 @@ def test_tensors_that_are_tied_by_their_memory_come_back(tmp_path: Path) -> None
     trained_state(run).export(file)
     assert load_model(other, str(file)) == (set(), [])
     assert_equal(other, trained, transient=True)
-
-
-@pytest.mark.slow
-def test_a_run_is_exported_and_loaded(tmp_path: Path) -> None:
-    task = conv_task()
-    job = Job.from_task(lambda: task)
-    result = Trainer(job, tmp_path / "run").run()
-    for steps in (None, job.spec.interval):
-        state = trained_state(tmp_path / "run", steps)
-        state.export(tmp_path / "model.safetensors")
-        model, other = ConvNet(), ConvNet()
-        model.eval()
-        model.load_state_dict(load_file(tmp_path / "model.safetensors"), strict=True)
-        roundlog.load_into(other, tmp_path / "run", steps=steps)
-        assert_equal(model, other, transient=True)
-        assert not model.training and int(model.norm.num_batches_tracked) == (steps or task.steps)
-        kept = load_file(state.path)
-        assert all(bits(kept[f"parameter/{name}"]) == bits(tensor) for name, tensor in model.named_parameters())
-    # The file that `tiebreak job collect` fetches is the last state.
-    collected = trained_state(result.final_state)
-    assert collected.steps is None and collected.names == state.names
-    roundlog.load_into(other, result.final_state)
-    assert int(other.norm.num_batches_tracked) == task.steps
-
-
-def test_tied_tensors_have_one_name_as_in_files_of_transformers(tmp_path: Path) -> None:
-    trained, file = GPT(), tmp_path / "model.safetensors"
-    trained_state(run_of(trained, tmp_path)).export(file)
-    assert "tokens.weight" in load_file(file) and "head.weight" not in load_file(file)
-    with safe_open(file, "pt") as opened:
-        assert opened.metadata() == {"format": "pt"}
-    model = GPT()
-    load_model(model, str(file))
-    assert_equal(model, trained, transient=True)
-    assert model.head.weight is model.tokens.weight
 
 
 def test_the_newest_state_that_is_kept_is_taken_unless_another_is_named(tmp_path: Path) -> None:
@@ -316,56 +259,3 @@ def test_damaged_states_are_refused_or_read_whole(tmp_path: Path) -> None:
             file.write_bytes(model_file)
             outcomes.add(True)
     assert outcomes == {True, False}
-
-
-def _on_meta() -> nn.Module:
-    return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to("meta")
-
-
-def _given_back() -> nn.Module:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[1].weight.data.untyped_storage().resize_(0)
-    return model
-
-
-def _in_inference_mode() -> nn.Module:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Identity())
-    with torch.inference_mode():
-        model[1] = nn.Linear(2, 2)
-    return model
-
-
-def _expanded() -> nn.Module:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[1].bias = nn.Parameter(torch.zeros(1).expand(2))
-    return model
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (_on_meta, "on the meta device"),
-        (_given_back, "has given its memory back"),
-        (_in_inference_mode, "in inference mode"),
-        (_expanded, "in several places"),
-    ],
-)
-def test_a_model_that_takes_no_values_is_refused_and_not_changed(
-    make: Callable[[], nn.Module], words: str, tmp_path: Path
-) -> None:
-    run = run_of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), tmp_path)
-    model = make()
-    first = model[0].weight  # type: ignore[index]
-    before = None if first.is_meta else first.clone()
-    with pytest.raises(CaptureError, match=f"{words}.*, and cannot be given a value"):
-        roundlog.load_into(model, run)
-    assert before is None or torch.equal(first, before)
-
-
-def test_a_tied_model_on_the_meta_device_is_refused_as_such(tmp_path: Path) -> None:
-    """`.to("meta")` makes a tensor of its own of each name of a tied one, of which a run has the first."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[1].weight = model[0].weight
-    run = run_of(model, tmp_path)
-    with pytest.raises(CaptureError, match=r"1\.weight of the model is on the meta device"):
-        roundlog.load_into(model.to("meta"), run)

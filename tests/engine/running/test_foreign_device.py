@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ import torch
 from roundlog.commitments import state_root
 from roundlog.dispute import FabricatedValues, trace_step
 from roundlog.execution import Executor, StoppedError
-from roundlog.operators import OperatorKind, operator
 from roundlog.rounding import Recorder
 from roundlog.rounding.policies import without_log
 from roundlog.training.auditor import Auditor
@@ -78,7 +76,7 @@ MIXED = "mixed precision"
     "name", ["conv", MIXED, *(pytest.param(name, marks=pytest.mark.long) for name in ("linear", "gpt"))]
 )
 def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str, tmp_path: Path) -> None:
-    made = mixed_precision.job(steps=4) if name == MIXED else Job.from_task(lambda: TASKS[name](steps=4))
+    made = mixed_precision.job(steps=4) if name == MIXED else Job.from_task(lambda: TASKS[name](steps=4), compare=False)
     made.write(tmp_path / "job")
     job = Job.read(tmp_path / "job")
     here = Trainer(job, tmp_path / "here").run()
@@ -119,67 +117,6 @@ def test_the_device_notices_what_only_a_cpu_can_do_and_has_bits_of_its_own() -> 
     child(MIXES)
 
 
-def wait_for_a_step(job_dir: str) -> None:
-    """Count the host's waits in one step on the device, and hold them against the operators."""
-    foreign_device.install()
-    job = Job.read(Path(job_dir))
-    kinds = Counter(operator(node.op).kind for node in job.program.nodes)
-    looked_up = sum(node.op in ("take", "gather", "scatter_add") for node in job.program.nodes)
-    with foreign_device.foreign():
-        run = Run(job, Path(job_dir) / "run", RunOptions(device=foreign_device.NAME))
-        states = [state.to(run.device) for state in job.initial.values()]
-        inputs, recorder = run.inputs(0, states), Recorder(job.spec.log_guard)
-        before = foreign_device.traffic.waits
-        run.executor.run(inputs, recorder)
-        waits = foreign_device.traffic.waits - before
-    result = {"waits": waits, "looked_up": looked_up}
-    print(json.dumps(result | {kind.value: kinds[kind] for kind in OperatorKind}))
-
-
-def test_the_host_does_not_wait_for_exact_operators(tmp_path: Path) -> None:
-    job = Job.from_task(lambda: TASKS["gpt"](steps=4))
-    job.write(tmp_path / "job")
-    code = f"{IMPORTED}; sys.exit(here.wait_for_a_step(*sys.argv[1:]))"
-    seen = json.loads(child(code, str(tmp_path / "job")))
-    # By the reference's marking: an index list, three lists of what is marked, and some terms.
-    assert seen["waits"] <= 5 * seen["inexact"] + 2 * seen["looked_up"] + 10 < seen["exact"]
-
-
-LINES = """
-import torch
-from tests.engine.running import foreign_device
-from roundlog.operators import operator
-from roundlog.rounding import Recorder
-foreign_device.install()
-generator = torch.Generator().manual_seed(0)
-def some(*shape):
-    return torch.randn(shape, generator=generator)
-options = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
-for name, inputs, attributes in (
-    ("matmul", [some(300, 400), some(400, 200)], {}),
-    ("matmul", [some(3, 300, 200), some(200, 3, 100).permute(1, 0, 2)], {}),
-    ("conv2d", [some(4, 64, 16, 16), some(2, 64, 3, 3)], options),
-):
-    op = operator(name)
-    recorder, expected = Recorder(4), Recorder(4)
-    right = expected.round(0, op, inputs, attributes)
-    with foreign_device.foreign():
-        there = [x.to(foreign_device.NAME) for x in inputs]
-        before = foreign_device.traffic.bytes_back
-        rounded = recorder.round(0, op, there, attributes)
-        back = foreign_device.traffic.bytes_back - before
-        assert torch.equal(rounded.cpu(), right)
-    doubtful = len(recorder.take()[0])
-    operands = 4 * sum(x.numel() for x in inputs)
-    assert doubtful and len(expected.take()[0]), name
-    assert 0 < back < operands / 2, (name, back, operands, doubtful)
-"""
-
-
-def test_of_the_operands_only_what_decides_an_element_in_doubt_leaves_the_device() -> None:
-    child(LINES)
-
-
 def stop(job_dir: str) -> None:
     """Run the step after each state that has one slot filled with something huge, and tell how it ends."""
     foreign_device.install()
@@ -209,7 +146,7 @@ def ends(run: Run) -> list[str]:
 
 
 def test_what_stops_a_step_is_named_as_on_the_cpu(tmp_path: Path) -> None:
-    job = Job.from_task(lambda: TASKS["conv"](steps=4))
+    job = Job.from_task(lambda: TASKS["conv"](steps=4), compare=False)
     job.write(tmp_path / "job")
     here = ends(Run(Job.read(tmp_path / "job"), tmp_path / "run"))
     code = (

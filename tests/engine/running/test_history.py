@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.storage import StorageError, save_tensors
+from roundlog.storage import StorageError
 from roundlog.training import run_files
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
@@ -20,9 +19,8 @@ from roundlog.training.options import (
     Validation,
     ValidationError,
     draws_numbers,
-    read_validation_rows,
 )
-from roundlog.training.run_files import History, HistoryEntry, read_history
+from roundlog.training.run_files import HistoryEntry, read_history
 from roundlog.training.trainer import Trainer, TrainingResult
 
 from tests.engine.kept_jobs import kept_job
@@ -84,20 +82,6 @@ def test_a_killed_run_ends_with_the_history_of_a_whole_one(point: Point, trained
     assert first == 2 * ((point.number - 1) // 2) if point.owner is Tell else first % 2 == 0
 
 
-@pytest.mark.parametrize("cut", [1, 200])
-def test_a_torn_last_line_is_left_out_and_replaced(cut: int, trained: Trained, tmp_path: Path) -> None:
-    directory, job, result, _ = trained
-    shutil.copytree(directory / "run", tmp_path / "run")
-    path = tmp_path / "run" / run_files.HISTORY_FILE
-    path.write_bytes(path.read_bytes()[:-cut])
-    kept = list(read_history(tmp_path / "run"))
-    assert 0 < len(kept) < 8
-    for name in ("roots", "roots.sums"):
-        (tmp_path / "run" / name).write_bytes((directory / "run" / name).read_bytes()[:32])
-    assert Trainer(job, tmp_path / "run").run().state_roots == result.state_roots
-    assert without_times(tmp_path / "run") == without_times(directory / "run")
-
-
 def test_damage_costs_the_lines_behind_it_and_no_result(trained: Trained, tmp_path: Path) -> None:
     directory, job, result, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
@@ -108,44 +92,6 @@ def test_damage_costs_the_lines_behind_it_and_no_result(trained: Trained, tmp_pa
     assert again.state_roots == result.state_roots
     assert again.history_problem is not None and "line 2" in again.history_problem
     assert path.read_text() == text[0]
-
-
-def test_a_full_disk_ends_the_history_and_not_the_run(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory, job, result, _ = trained
-    make = History.__init__
-
-    class Full:
-        """A file on a disk with room for two and a half lines."""
-
-        def __init__(self, file: object, room: int) -> None:
-            self._file, self._room = file, room
-
-        def write(self, data: bytes) -> int:
-            if not self._room:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            written = self._file.write(data[: self._room])  # type: ignore[attr-defined]
-            self._room -= written
-            return int(written)
-
-        def close(self) -> None:
-            self._file.close()  # type: ignore[attr-defined]
-
-        def fileno(self) -> int:
-            return int(self._file.fileno())  # type: ignore[attr-defined]
-
-    def cramped(self: History, run_dir: Path, job: Job, first_step: int) -> None:
-        make(self, run_dir, job, first_step)
-        size = len((directory / "run" / run_files.HISTORY_FILE).read_text().splitlines()[0])
-        self._file = Full(self._file, size * 5 // 2)  # type: ignore[assignment]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(History, "__init__", cramped)
-        full = Trainer(job, tmp_path / "run").run()
-    assert full.state_roots == result.state_roots
-    assert full.history_problem is not None and "No space left" in full.history_problem
-    assert [entry.step for entry in read_history(tmp_path / "run")] == [0, 1]
 
 
 @pytest.mark.parametrize("kind", ["directory", "pipe", "link to nowhere"])
@@ -255,50 +201,6 @@ def test_a_validation_is_the_mean_of_whole_batches(no_dropout: Job, tmp_path: Pa
     validation = Validation(job, both, 1)
     assert validation.rows == 2 * job.spec.batch_size, "the row behind the last whole batch is left out"
     assert validation.loss(0, list(job.initial.values()), torch.device("cpu")) == sum(singles) / 2
-
-
-def test_a_resumed_run_does_not_validate_twice(trained: Trained, tmp_path: Path) -> None:
-    _, job, _, _ = trained
-    rows = rows_of(job, 0)
-    killed_at(
-        Point(Tell, "__call__", 5),
-        lambda: Trainer(job, tmp_path / "run", RunOptions(on_step=Tell(), validation=Validation(job, rows, 2))).run(),
-    )
-    seen: dict[int, float] = {}
-    Trainer(job, tmp_path / "run", RunOptions(validation=Validation(job, rows, 2, seen.__setitem__))).run()
-    assert list(seen) == [6, 8]
-    assert [entry.step for entry in read_history(tmp_path / "run") if entry.validation is not None] == [0, 2, 4, 6, 8]
-
-
-def test_a_validation_that_is_not_finite_is_null(no_dropout: Job, tmp_path: Path) -> None:
-    job = no_dropout
-    rows = {
-        name: torch.full_like(field, torch.inf) if field.is_floating_point() else field
-        for name, field in rows_of(job, 0).items()
-    }
-    Trainer(job, tmp_path / "run", RunOptions(validation=Validation(job, rows, 4))).run()
-    assert [line["validation"] for line in lines(tmp_path / "run") if "validation" in line] == [None, None, None]
-
-
-def test_rows_are_read_from_a_file_of_any_length(trained: Trained, tmp_path: Path) -> None:
-    _, job, _, _ = trained
-    path = tmp_path / "rows.safetensors"
-    some = {name: field[:7].clone() for name, field in job.dataset.items()}
-    save_tensors(path, some)
-    found = read_validation_rows(path, job, 1 << 34)
-    assert found.keys() == some.keys() and all(found[name].equal(some[name]) for name in some)
-    with pytest.raises(ValidationError, match="more than the 1000 allowed"):
-        read_validation_rows(path, job, 1000)
-    with pytest.raises(StorageError, match="does not exist"):
-        read_validation_rows(tmp_path / "no", job, 1 << 34)
-    for damaged in (b"", b"x" * 7, path.read_bytes()[:-1], path.read_bytes()[:200], b"\xff" * 500, bytes(500)):
-        path.write_bytes(damaged)
-        with pytest.raises((StorageError, ValidationError)):
-            read_validation_rows(path, job, 1 << 34)
-    other = {name: field.float() if not field.is_floating_point() else field for name, field in some.items()}
-    save_tensors(path, other)
-    with pytest.raises(StorageError):
-        read_validation_rows(path, job, 1 << 34)
 
 
 def test_too_few_rows_and_no_steps_are_refused(trained: Trained) -> None:

@@ -9,20 +9,17 @@ import resource
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from roundlog.log import Decision, Entries, LogError, LogReader, LogWriter
+from roundlog.log import LogError
 from roundlog.program import DType, TensorType
-from roundlog.rounding import LogFindingKind, summarise
-from roundlog.storage import StorageError, append_file, load_tensors, open_regular, read_record, save_tensors
+from roundlog.rounding import summarise
+from roundlog.storage import StorageError, append_file, load_tensors, open_regular, read_record
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError
 from roundlog.training.run import Run, RunError
-from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
+from roundlog.training.trainer import Trainer, TrainingResult, log_path
 
 from tests.engine.kept_jobs import KEPT_JOBS
 
@@ -151,58 +148,6 @@ def test_a_damaged_record_of_the_run_is_a_clear_error(
         Trainer(job, tmp_path / "run")
 
 
-def test_a_checkpoint_that_has_become_nan_is_computed_again(
-    trained: tuple[Path, Job, TrainingResult], tmp_path: Path
-) -> None:
-    directory, job, result = trained
-    shutil.copytree(directory / "run", tmp_path / "run")
-    path = tmp_path / "run" / "checkpoints" / "00000008.safetensors"
-    states = load_tensors(path, job.program.states)
-    next(iter(states.values())).fill_(torch.nan)
-    save_tensors(path, states)
-    assert Trainer(job, tmp_path / "run").run().checkpoint_root == result.checkpoint_root
-
-
-def test_what_another_process_found_before_the_lock_is_kept(
-    trained: tuple[Path, Job, TrainingResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An auditor that waits its turn takes up the record as it is then, not as it was before."""
-    _, job, result = trained
-    log = tmp_path / "log"
-    log.mkdir()
-    sizes = [node.type.numel for node in job.program.nodes]
-    operator = next(i for i, node in enumerate(job.program.nodes) if node.op == "matmul")
-    for interval in range(job.spec.intervals):
-        header = log_header(job, interval)
-        with (
-            LogReader(log_path(result.log_dir, interval), header, sizes) as reader,
-            LogWriter(log_path(log, interval), header) as writer,
-        ):
-            for step in range(header.first_step, header.first_step + header.steps):
-                entries = dict(reader.step(step))
-                if interval == 0:
-                    free = np.setdiff1d(np.arange(9), entries.get(operator, Entries.empty()).indices)[:1]
-                    entries[operator] = Entries(free, np.full(1, int(Decision.UP), np.uint8), np.zeros(0, np.uint32))
-                writer.append(step, entries)
-
-    locked = Run._locked
-    first = True
-
-    @contextmanager
-    def overtaken(run: Run) -> Iterator[None]:
-        nonlocal first
-        if first:
-            first = False
-            Auditor(job, tmp_path / "run", log_dir=log).run()
-        with locked(run):
-            yield
-
-    monkeypatch.setattr(Run, "_locked", overtaken)
-    audit = Auditor(job, tmp_path / "run", log_dir=log).run()
-    forged = [finding for finding in audit.findings if finding.kind is LogFindingKind.FORGED]
-    assert [(finding.step, finding.operator) for finding in forged] == [(0, operator), (1, operator)]
-
-
 def test_a_root_that_the_disk_does_not_take_is_an_error_and_not_half_a_root(tmp_path: Path) -> None:
     path = tmp_path / "roots"
     path.write_bytes(bytes(32))
@@ -215,17 +160,6 @@ def test_a_root_that_the_disk_does_not_take_is_an_error_and_not_half_a_root(tmp_
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
-
-
-def test_a_torn_root_is_left_out_and_written_again(trained: tuple[Path, Job, TrainingResult], tmp_path: Path) -> None:
-    directory, job, result = trained
-    shutil.copytree(directory / "run", tmp_path / "run")
-    roots = tmp_path / "run" / "roots"
-    whole = roots.read_bytes()
-    for kept in (0, 7, 32, 71, len(whole) - 1, len(whole) + 5):
-        roots.write_bytes((whole + bytes(9))[:kept])
-        assert Trainer(job, tmp_path / "run").run().state_roots == result.state_roots
-        assert roots.read_bytes() == whole
 
 
 def test_a_record_of_roots_as_large_as_a_disk_is_read_no_further_than_the_job_goes(

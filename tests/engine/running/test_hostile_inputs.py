@@ -22,16 +22,8 @@ from tests.engine.kept_jobs import KEPT_JOBS, kept_job
 from tests.engine.tasks import halfway_task
 
 
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("honest")
-    Job.from_task(lambda: halfway_task(steps=4)).write(directory / "job")
-    job = Job.read(directory / "job")
-    return job, Trainer(job, directory / "run").run()
-
-
-def test_a_bent_decision_in_a_log_file_is_named_by_step_operator_and_element(honest, tmp_path) -> None:
-    job, result = honest
+def test_a_bent_decision_in_a_log_file_is_named_by_step_operator_and_element(halfway, tmp_path) -> None:
+    job, result = halfway
     bent = {}
 
     def bend(steps):
@@ -55,8 +47,8 @@ def test_a_bent_decision_in_a_log_file_is_named_by_step_operator_and_element(hon
     assert again.findings == audit.findings
 
 
-def test_an_entry_that_no_honest_trainer_writes_is_found_without_a_sample(honest, tmp_path) -> None:
-    job, result = honest
+def test_an_entry_that_no_honest_trainer_writes_is_found_without_a_sample(halfway, tmp_path) -> None:
+    job, result = halfway
     operator = next(i for i, node in enumerate(job.program.nodes) if node.op == "matmul")
 
     def invent(steps):
@@ -90,7 +82,7 @@ def reading(batches: type[Batches]) -> RunOptions:
 def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
     """A log of another run is one: findings are for people to read, and memory is finite."""
     monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
-    job = Job.from_task(lambda: halfway_task(steps=6))
+    job = Job.from_task(lambda: halfway_task(steps=6), compare=False)
 
     class Poisoned(Batches):
         def load(self, step: int, device: torch.device = CPU) -> list[torch.Tensor]:

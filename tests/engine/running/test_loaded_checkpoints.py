@@ -9,24 +9,10 @@ import pytest
 import torch
 from roundlog import load_checkpoint
 from roundlog.capture import CaptureError
-from roundlog.examples.gpt2 import gpt2
-from roundlog.training.job import Job
-from safetensors.torch import load_file, save_file, save_model
+from safetensors.torch import save_file, save_model
 from torch import nn
 
 from tests.engine.tasks import GPT, ConvNet
-from tests.engine.trainings import trained_and_audited
-
-SMALL = {
-    "sequence": 6,
-    "positions": 6,
-    "vocabulary": 9,
-    "width": 8,
-    "heads": 2,
-    "layers": 1,
-    "rows": 4,
-    "batch_size": 2,
-}
 
 
 def other(make) -> nn.Module:
@@ -61,31 +47,6 @@ def test_tied_tensors_may_have_one_name_or_all(tmp_path: Path) -> None:
         assert model.head.weight is model.tokens.weight
     save_file({**whole, "head.weight": whole["head.weight"] + 1}, path)
     refused(GPT(), path, "two values for tokens.weight and head.weight, which are one tensor")
-
-
-def test_an_example_starts_from_a_checkpoint(tmp_path: Path) -> None:
-    trained = gpt2(**SMALL, seed=1).model
-    save_model(trained, str(tmp_path / "model.safetensors"))
-    job = Job.from_task(lambda: gpt2(**SMALL, seed=2, checkpoint=tmp_path / "model.safetensors"))
-    for name, parameter in trained.named_parameters():
-        assert torch.equal(job.initial[f"parameter/{name}"], parameter)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_is_fine_tuned_with_some_parameters_frozen_and_audited(tmp_path: Path) -> None:
-    """The token embedding, which is the last layer, too, and the first block stay as the checkpoint has them."""
-    trained = gpt2(**SMALL, seed=1).model
-    save_model(trained, str(tmp_path / "model.safetensors"))
-    task = gpt2(**SMALL, seed=2, checkpoint=tmp_path / "model.safetensors", steps=2, interval=1, max_grad_norm=0.5)
-    frozen = {name for name, _ in task.model.named_parameters() if name.startswith(("token", "blocks.0.attention"))}
-    for name, parameter in task.model.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    job, result = trained_and_audited(task, tmp_path)
-    final = load_file(result.final_state)
-    for name, parameter in trained.named_parameters():
-        assert torch.equal(job.initial[f"parameter/{name}"], parameter)
-        assert torch.equal(final[f"parameter/{name}"], parameter) == (name in frozen), name
-    assert 0 < len(frozen) < len(dict(trained.named_parameters()))
 
 
 def refused(model: nn.Module, path: Path, message: str) -> None:

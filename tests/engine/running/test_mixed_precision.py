@@ -8,28 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 from roundlog.commitments import state_root
-from roundlog.data import data_tree, field_of
 from roundlog.execution import Batches
-from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.plan import Sharing
-from roundlog.segment_audits.segment import settled
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.storage import load_tensors
 from roundlog.training.auditor import Auditor
-from roundlog.training.export import trained_state
-from roundlog.training.job import Job, JobError
+from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.repetition import replay_state
 from roundlog.training.run import Run
 from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer, TrainingResult
-from safetensors.torch import load_model
-from torch import nn
 
 from tests.engine.oracle.array import from_torch
 from tests.engine.oracle.by_verifier import values_of
 from tests.engine.running import mixed_precision
-from tests.engine.segment_audits.audit_workers import honest, listing_of, source_of
 
 Trained = tuple[Path, Job, TrainingResult]
 
@@ -72,6 +64,7 @@ def test_the_weights_are_roundings_of_the_copy_and_the_loss_falls(trained: Train
     assert end["buffer/mean"].dtype == torch.float16 and bool((end["buffer/mean"] != 0).all())
 
 
+@pytest.mark.slow_cases("6")
 @pytest.mark.parametrize("micro_batches", [1, 6])
 def test_an_audit_comes_to_the_same_roots(trained: Trained, tmp_path: Path, micro_batches: int) -> None:
     _, job, result = trained
@@ -79,35 +72,6 @@ def test_an_audit_comes_to_the_same_roots(trained: Trained, tmp_path: Path, micr
     for number, (log, share) in enumerate([(None, 1.0), (result.log_dir, 1.0), (result.log_dir, 0.3)]):
         found = Auditor(job, tmp_path / f"{number}", options, log_dir=log, verify_log=share).run()
         assert found.state_roots == result.state_roots and found.findings == []
-
-
-def test_segments_are_audited_apart(trained: Trained, tmp_path: Path) -> None:
-    directory, job, result = trained
-    listing = listing_of(job, directory / "run", result.state_roots, every=2)
-    sharing = Sharing(make=honest, workers=2, common_disk=True)
-    found = audit_by_segments(job, settled(listing), source_of(directory / "job"), tmp_path / "a", sharing, poll=0.005)
-    assert found.is_whole and found.wrong is None and found.state_roots == result.state_roots
-    assert (found.unusable, found.distrusted) == ([], [])
-
-
-def test_the_model_is_exported_in_the_dtypes_that_it_was_trained_in(trained: Trained, tmp_path: Path) -> None:
-    directory, job, _ = trained
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = (
-                nn.ParameterDict({"weight": torch.zeros(shape, dtype=torch.bfloat16)})
-                for shape in ((mixed_precision.WIDE, mixed_precision.HIDDEN), (mixed_precision.HIDDEN, 2))
-            )
-            self.register_buffer("mean", torch.zeros(1, mixed_precision.HIDDEN, dtype=torch.float16))
-
-    trained_state(directory / "run").export(tmp_path / "model.safetensors")
-    model = Model()
-    assert load_model(model, tmp_path / "model.safetensors") == (set(), [])
-    end = load_tensors(checkpoint_path(directory / "run", job.spec.steps), job.program.states)
-    assert torch.equal(model.first["weight"], end["parameter/first.weight"])
-    assert torch.equal(model.mean, end["buffer/mean"]) and model.mean.dtype == torch.float16
 
 
 @pytest.mark.parametrize("bits", [32, 24])
@@ -151,28 +115,3 @@ def test_a_run_whose_weight_overflows_in_bf16_alone_stops_at_its_store(tmp_path:
     store = next(index for index, node in enumerate(job.program.nodes) if node.op == "store")
     assert sentence.startswith(f"step 0: operator {store} (store, mixed.py:{store}) gets inf at element 9: operator ")
     assert "(to_bf16, " in sentence and "gives inf at element 9: lower the learning rate" in sentence
-
-
-@pytest.mark.parametrize(
-    ("name", "bits", "words"),
-    [
-        ("parameter/first.weight", 0x7FC0, "starts with NaN"),
-        ("parameter/second.weight", -0x80, "starts with a number that is not finite"),
-        ("buffer/mean", 0x7C00, "starts with a number that is not finite"),
-    ],
-)
-def test_a_state_that_no_run_can_follow_is_refused(name: str, bits: int, words: str, tmp_path: Path) -> None:
-    changed(mixed_precision.job(), name, 1, bits).write(tmp_path / "job")
-    with pytest.raises(JobError, match=f"{name} {words}"):
-        Job.read(tmp_path / "job")
-
-
-def test_data_with_a_nan_are_refused_in_bf16(tmp_path: Path) -> None:
-    made = mixed_precision.job()
-    x = made.dataset["x"][:]
-    x[39, 4] = torch.nan
-    dataset = {**made.dataset, "x": field_of("x", x)}
-    spec = replace(made.spec, data_root=data_tree(dataset.values()).root)
-    replace(made, dataset=dataset, spec=spec).write(tmp_path / "job")
-    with pytest.raises(JobError, match="the data field x has a NaN"):
-        Job.read(tmp_path / "job")

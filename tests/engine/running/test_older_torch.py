@@ -46,6 +46,7 @@ print(trained.checkpoint_root.hex())
 """
 
 
+@pytest.mark.slow
 def test_a_job_is_read_trained_and_audited_without_what_captures(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RUN, str(KEPT_JOBS / "logistic_sgd"), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -82,8 +83,3 @@ def test_a_capture_with_an_older_one_is_refused_in_a_sentence(version: str, monk
         f"PyTorch {version} runs and audits jobs, but captures none: install PyTorch 2.11 or newer, or capture on "
         "another machine"
     )
-
-
-def test_a_capture_with_a_newer_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
-    assert Job.from_task(lambda: SMALL["logistic"](1)).program.nodes

@@ -9,8 +9,8 @@ import pytest
 from roundlog.arithmetic import in_format
 from roundlog.log import LogReader, LogWriter, PayloadKind
 from roundlog.number_format import FLOAT32, Format, narrow_float32
-from roundlog.rounding import LogFindingKind, Recorder
-from roundlog.rounding.ovt import TRITS, ThresholdRecorder, Thresholds, Trits
+from roundlog.rounding import LogFindingKind
+from roundlog.rounding.ovt import TRITS, Trits
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError, JobLimits
@@ -33,7 +33,7 @@ EVERY = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "policy", "bits"), EVERY)
 def test_every_machine_gets_the_trainers_root(name: str, policy: int, bits: int, tmp_path) -> None:
-    Job.from_task(lambda: TASKS[name](), policy=policy, bits=bits).write(tmp_path / "job")
+    Job.from_task(lambda: TASKS[name](), policy=policy, bits=bits, compare=False).write(tmp_path / "job")
     trainer = finish(start("native", "train", tmp_path / "job", tmp_path / "trainer"))
     role = "audit twice" if policy == POLICY_CERTIFIED else "audit"
     log = tmp_path / "trainer" / "log"
@@ -118,25 +118,8 @@ def test_a_log_of_the_other_policy_is_reported_as_unreadable(trained, tmp_path) 
     assert all("belongs to run" in text for text in audit.unreadable)
 
 
-def test_a_recorder_that_the_policy_does_not_allow_is_refused(trained, tmp_path) -> None:
-    job, _, _ = trained
-    certified = kept_job("logistic_sgd")
-    with pytest.raises(ValueError, match="not one of the policy `threshold`"):
-        Trainer(job, tmp_path / "run", recorder=Recorder(4))
-    for wrong in (ThresholdRecorder(), Recorder(4)):
-        with pytest.raises(ValueError, match="not one of the policy `certified`"):
-            Trainer(certified, tmp_path / "run", recorder=wrong)
-
-
-def test_thresholds_change_the_log_and_not_the_training(trained, tmp_path) -> None:
-    job, result, _ = trained
-    sparse = Trainer(job, tmp_path / "run", recorder=ThresholdRecorder(Thresholds(default=0.499))).run()
-    assert sparse.checkpoint_root == result.checkpoint_root
-    assert sparse.log_bytes < result.log_bytes
-
-
 def test_a_job_of_few_bits_survives_its_files_and_declares_the_memory_that_it_needs(tmp_path) -> None:
-    job = Job.from_task(linear_task, policy=POLICY_THRESHOLD, bits=25)
+    job = Job.from_task(linear_task, policy=POLICY_THRESHOLD, bits=25, compare=False)
     job.write(tmp_path / "job")
     assert json.loads((tmp_path / "job" / "spec.json").read_text())["rounding_bits"] == 25
     assert Job.read(tmp_path / "job").spec == job.spec

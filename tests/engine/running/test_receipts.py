@@ -28,7 +28,7 @@ Trained = tuple[Path, Job, TrainingResult]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     directory = tmp_path_factory.mktemp("trained")
-    job = Job.from_task(lambda: linear_task(steps=12, interval=2))
+    job = Job.from_task(lambda: linear_task(steps=12, interval=2), compare=False)
     return directory, job, Trainer(job, directory / "run").run()
 
 
@@ -61,7 +61,7 @@ def test_an_unfinished_run_and_a_run_by_threshold_have_no_receipt(trained: Train
     _, job, result = trained
     with pytest.raises(ReceiptError, match="5 of 6 checkpoints"):
         Receipt.of(job.spec, result.state_roots[:5], "0.1.0")
-    by_log = Job.from_task(lambda: linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD)
+    by_log = Job.from_task(lambda: linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD, compare=False)
     with pytest.raises(ReceiptError, match="threshold"):
         Receipt.of(by_log.spec, [bytes(32)], "0.1.0")
 

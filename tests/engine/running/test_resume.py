@@ -28,7 +28,9 @@ from tests.engine.tasks import features_task, linear_task
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("trained")
-    Job.from_task(lambda: features_task(steps=12, interval=2)).write(directory / "job")  # keeps a tensor as it is
+    Job.from_task(lambda: features_task(steps=12, interval=2), compare=False).write(
+        directory / "job"
+    )  # keeps a tensor as it is
     job = Job.read(directory / "job")
     return directory, job, Trainer(job, directory / "run").run()
 
@@ -138,26 +140,6 @@ def test_a_bit_that_flips_on_record_where_no_checkpoint_is_kept_is_computed_agai
     assert Run(job, tmp_path / "run").recorded_roots() == result.state_roots
 
 
-def test_a_record_of_another_run_is_not_taken_over(trained, tmp_path) -> None:
-    _, job, result = trained
-    Job.from_task(lambda: features_task(steps=12, interval=2, seed=77)).write(tmp_path / "other")
-    Trainer(Job.read(tmp_path / "other"), tmp_path / "strange", RunOptions(keep_every=6)).run()
-    Trainer(job, tmp_path / "run", RunOptions(keep_every=6)).run()
-    for name in ("roots", "roots.sums"):
-        shutil.copy(tmp_path / "strange" / name, tmp_path / "run" / name)
-    assert Run(job, tmp_path / "run").recorded_roots() == []
-    assert Trainer(job, tmp_path / "run").run().state_roots == result.state_roots
-
-
-def test_checkpoints_may_be_kept_every_few_intervals(trained, tmp_path) -> None:
-    _, job, result = trained
-    run = Trainer(job, tmp_path / "run", RunOptions(keep_every=4)).run()
-    assert run.checkpoint_root == result.checkpoint_root
-    kept = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
-    assert kept == ["00000008.safetensors", "00000012.safetensors"]
-    assert replay_interval(Run(job, tmp_path / "run"), 4)[-1] == result.state_roots[4]
-
-
 def test_a_checkpoint_holds_what_steps_change_and_the_last_one_all(trained, tmp_path) -> None:
     directory, job, result = trained
     kept = [set(load_file(path)) for path in sorted((directory / "run" / "checkpoints").iterdir())]
@@ -199,7 +181,7 @@ def test_checkpoints_after_a_stop_hold_what_was_fabricated(tmp_path) -> None:
         made.optimizer.param_groups[0]["lr"] = 1e38
         return made
 
-    job = Job.from_task(task)
+    job = Job.from_task(task, compare=False)
     found = Trainer(job, tmp_path, RunOptions(continue_after_stop=True)).run()
     (step, _), kept = noted_stop(tmp_path), [load_kept(tmp_path, job, 2 * n + 2) for n in range(4)]
     assert step < 4 and [root for _, root, _ in kept] == found.state_roots

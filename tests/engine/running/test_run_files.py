@@ -13,7 +13,6 @@ from roundlog.program import DType, TensorType
 from roundlog.storage import StorageError, StoredTensors, save_state, save_tensors
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, StoredState
-from roundlog.training.run import Run
 
 from tests.engine.kept_jobs import KEPT_JOBS
 from tests.engine.microbatch.memory_taken import taken
@@ -56,14 +55,7 @@ def test_a_state_that_is_overwritten_after_it_was_checked_is_not_used(directory:
         Auditor(job, tmp_path / "another run").run()
 
 
-def test_the_state_before_the_first_step_is_read_when_it_is_used(directory: Path, tmp_path: Path) -> None:
-    job = Job.read(directory)
-    done, states = Run(job, tmp_path / "run").newest(3)
-    assert done == 0 and isinstance(states, TensorsOf)
-    assert [state.shape for state in states] == [kind.shape for kind in job.program.states.values()]
-    assert state_root(states) == job.spec.initial_state_root
-
-
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="measured by Linux's /proc")
 def test_a_stored_state_takes_the_memory_of_one_tensor_at_a_time(tmp_path: Path) -> None:
     count, numel = 48, 1 << 20

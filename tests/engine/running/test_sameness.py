@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import resource
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +11,11 @@ import torch
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.real_steps.eager_steps import EagerTraining
 from roundlog.commitments import state_root
-from roundlog.data import DataError
 from roundlog.program import Program
 from roundlog.training import sameness
 from roundlog.training.job import Job
 from roundlog.training.sameness import Sameness, confirm_same
 from torch import Tensor, nn
-
-from tests.engine.memory_limits import limit
 
 
 def task_of(function: Callable[[Tensor], Tensor] = torch.tanh, lr: float = 0.01, **more: object) -> Task:
@@ -149,16 +143,6 @@ def test_a_job_keeps_its_weights_when_the_tasks_that_it_was_made_of_change() -> 
     assert state_root(job.initial.values()) == job.spec.initial_state_root
 
 
-@pytest.mark.slow
-def test_a_model_that_insists_on_fp32_is_compared_in_fp32() -> None:
-    def function(y: Tensor) -> Tensor:
-        assert y.dtype == torch.float32
-        return y.tanh()
-
-    same = compared(task_of(function))
-    assert not same.in_fp64 and "since the model does not run in FP64" in str(same)
-
-
 def test_what_a_step_writes_into_its_batch_is_gone_when_it_runs_again() -> None:
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return model(batch["x"].mul_(3.0)).square().mean()
@@ -166,6 +150,7 @@ def test_what_a_step_writes_into_its_batch_is_gone_when_it_runs_again() -> None:
     assert compared(task_of(loss=loss)).in_fp64
 
 
+@pytest.mark.slow
 def test_ties_and_steps_that_magnify_rounding_pass() -> None:
     """Equal maxima, gradients that are zero but for rounding under Adam, and a sine of large numbers."""
     compared(task_of(lambda y: torch.relu(y * 0).amax(1) + y.round().max(1).values * 0))
@@ -173,23 +158,6 @@ def test_ties_and_steps_that_magnify_rounding_pass() -> None:
     compared(task_of(lambda y: torch.sin(y * 1e4)))
 
 
-def test_a_training_that_breaks_down_in_pytorch_too_passes() -> None:
-    assert compared(task_of(lambda y: y.exp().exp(), lr=1e20)).steps == 3
-
-
 def test_a_step_that_stops_where_pytorch_goes_on_is_refused() -> None:
     with pytest.raises(CaptureError, match="the captured step stops where yours goes on: step 0: operator"):
         Job.from_task(lambda: task_of(lambda y: (y * 0 + 1e30).long().bool().float() + y))
-
-
-def test_a_folder_without_room_for_results_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    task = task_of()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(DataError, match=r"what the steps of the comparison give cannot be kept in .*gone"):
-        Job.from_task(lambda: task)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = {name: value.clone() for name, value in task.model.state_dict().items()}
-    with limit(resource.RLIMIT_FSIZE, 3000), pytest.raises(DataError, match=r"File too large\): set TMPDIR"):
-        Job.from_task(lambda: task)
-    assert all(torch.equal(value, before[name]) for name, value in task.model.state_dict().items())
-    assert not list(tmp_path.iterdir())

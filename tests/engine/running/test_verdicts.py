@@ -19,7 +19,6 @@ from roundlog.training.trainer import Trainer, TrainingResult, log_path
 
 from tests.engine import forged_logs
 from tests.engine.kept_jobs import kept_job
-from tests.engine.tasks import halfway_task
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,8 @@ class Honest:
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Honest:
-    job = Job.from_task(lambda: halfway_task(steps=4))
-    return Honest(job, Trainer(job, tmp_path_factory.mktemp("honest") / "run").run())
+def honest(halfway: tuple[Job, TrainingResult]) -> Honest:
+    return Honest(*halfway)
 
 
 def bend(honest: Honest, target: Path, rng: np.random.Generator, count: int) -> Path:
@@ -96,7 +94,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.slow_but("one bent-0", "all absent-1")
+@pytest.mark.slow_but("one bent-0")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_verdict_is_that_of_a_plain_recomputation(change: str, seed: int, honest: Honest, tmp_path: Path) -> None:

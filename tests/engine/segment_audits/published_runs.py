@@ -67,7 +67,7 @@ def train(directory: Path) -> Trained:
         made.model.get_parameter("bias").requires_grad_(False)
         return made
 
-    job = Job.from_task(task)
+    job = Job.from_task(task, compare=False)
     job.write(directory / "job")
     return Trained(directory, job, Trainer(job, directory / "run").run().state_roots)
 

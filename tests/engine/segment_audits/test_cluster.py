@@ -1,30 +1,17 @@
-"""Workers on a Ray cluster: the verdict is the same whoever is killed. A stand-in for Ray shows what is made of its
-errors; the rest takes two nodes on this machine, and is skipped where Ray is not installed."""
+"""Workers on a Ray cluster: a stand-in for Ray shows what is made of its errors. Verdicts by workers that are killed
+are those of test_lost_workers."""
 
 from __future__ import annotations
 
-import random
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import psutil
 import pytest
-from roundlog.segment_audits.cluster import ClusterError, ClusterWorker, cluster_workers, connect_cluster
-
-from tests.engine.segment_audits.published_runs import Liar, Trained, train
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(tmp_path_factory.mktemp("trained"))
-
+from roundlog.segment_audits.cluster import ClusterError, ClusterWorker, connect_cluster
 
 # A stand-in for Ray.
 
@@ -99,15 +86,6 @@ def raising(error: Exception) -> Callable[[], Any]:
     return outcome
 
 
-def test_an_actor_answers_as_an_executor_does(asked: Asked) -> None:
-    worker = ClusterWorker(threads=3)
-    assert asked.options == {"num_cpus": 3, "max_restarts": 0, "max_task_retries": 0}
-    asked.outcome = lambda: 7
-    assert worker.submit(len, "x").result(0) == 7
-    worker.shutdown(wait=False, cancel_futures=True)
-    assert len(asked.killed) == 1
-
-
 def test_what_a_call_raises_is_told_apart_from_a_lost_worker(asked: Asked) -> None:
     worker, failed = ClusterWorker(threads=1), TaskError("a page long")
     failed.cause = OSError("the disk is full")
@@ -135,91 +113,3 @@ def raising_with(text: str) -> Callable[..., None]:
         raise ConnectionError(text)
 
     return init
-
-
-def test_a_cluster_is_joined_from_elsewhere_than_the_working_directory(
-    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray has all workers look for modules in the directory from which it is joined."""
-    ray, joined = sys.modules["ray"], list[Path]()
-    ray.__spec__ = object()  # type: ignore[assignment]
-    ray.is_initialized = lambda: False  # type: ignore[attr-defined]
-    ray.init = lambda **options: joined.append(Path.cwd())  # type: ignore[attr-defined]
-    ray.cluster_resources = lambda: {"CPU": 3.0}  # type: ignore[attr-defined]
-    monkeypatch.chdir(tmp_path)
-    assert connect_cluster("ray://there:1") == 3
-    assert joined == [Path(sys.prefix).resolve()] and Path.cwd() == tmp_path
-
-
-# Ray itself.
-
-
-@dataclass
-class Nodes:
-    """A cluster of two nodes on this machine, with a processor each."""
-
-    cluster: Any
-    second: Any
-
-    def replace(self) -> None:
-        """Takes a node away, with all on it, and adds another."""
-        self.cluster.remove_node(self.second, allow_graceful=False)
-        self.second = self.cluster.add_node(num_cpus=1)
-
-    def workers(self) -> list[psutil.Process]:
-        """The processes of actors of audits."""
-        found = []
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                if "_Hands" in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tiebreak[cluster]'")
-    from ray.cluster_utils import Cluster
-
-    # What Ray does at the exit of a process, only its main thread can ask for; nodes are added by another.
-    options = {"num_cpus": 1, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=options, shutdown_at_exit=False)
-    found = Nodes(cluster, cluster.add_node(num_cpus=1))
-    cluster.wait_for_nodes()
-    assert connect_cluster(cluster.address) == 2
-    yield found
-    ray.shutdown()
-    cluster.shutdown()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_the_verdict_is_the_same_whoever_is_killed(trained: Trained, nodes: Nodes, tmp_path: Path, seed: int) -> None:
-    """In each round up to three workers are killed, and in some a node is lost with all on it."""
-    chance, over, killed = random.Random(seed), threading.Event(), []
-    liar = Liar(trained, tmp_path / "liar")
-    liar.lie(4, consistent=True)
-
-    def kill() -> None:
-        for _ in range(chance.randint(1, 3)):
-            while not over.wait(0.01) and not (alive := nodes.workers()):
-                pass
-            if over.wait(chance.uniform(0.0, 2.0)):
-                return
-            with suppress(psutil.Error):
-                (victim := chance.choice(nodes.workers() or alive)).kill()
-                killed.append(victim.pid)
-        if chance.random() < 0.2 and not over.is_set():
-            nodes.replace()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        honest = trained.audit(tmp_path / "honest", make=cluster_workers(1), workers=2, repeat_share=0.2)
-        found = trained.audit(tmp_path / "lied", liar.listing(), make=cluster_workers(1), workers=2, repeat_share=0.2)
-    finally:
-        over.set()
-        killer.join()
-    assert honest.is_whole and honest.distrusted == []
-    assert found.wrong is not None and found.wrong.interval == 4 and found.distrusted == []
-    assert honest.lost + found.lost <= len(killed) + 2

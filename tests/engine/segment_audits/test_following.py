@@ -13,15 +13,10 @@ from roundlog.segment_audits.plan import SegmentAudit, Sharing
 from roundlog.segment_audits.segment import Listing, WorkerAnswer, audit_segment
 
 from tests.engine.segment_audits.audit_workers import source_of
-from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained
 
 TURN = 0.1
 """Time between two looks. The trainer takes 1 for an interval."""
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(tmp_path_factory.mktemp("trained"))
 
 
 @dataclass

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from roundlog.commitments import MerkleTree
-from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 
-from tests.engine.segment_audits.audit_workers import Stand
-from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(tmp_path_factory.mktemp("trained"))
+from tests.engine.segment_audits.published_runs import Liar, Trained
 
 
 def test_a_former_challenge_is_found_again(trained: Trained, tmp_path: Path) -> None:
@@ -35,31 +27,3 @@ def test_a_former_challenge_is_found_again(trained: Trained, tmp_path: Path) -> 
         assert found.wrong is not None and found.wrong.interval == wrong and found.checkpoint_root == challenged
     other = trained.audit(tmp_path / "other", liar.listing(), challenged=bytes(32))
     assert other.wrong is not None, "no interval explains that challenge; one is wrong all the same"
-
-
-@pytest.mark.parametrize(
-    ("every", "consistent", "hangs"), [(2, True, False), (2, False, True), (4, False, False), (INTERVALS, True, True)]
-)
-def test_an_audit_ends_though_no_interval_explains_the_challenge(
-    every: int, consistent: bool, hangs: bool, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What lies between a wrong interval and the next published state cannot be audited."""
-    monkeypatch.setattr("roundlog.segment_audits.workers.FIRST", 0.1)
-    liar = Liar(trained, tmp_path / "liar")
-    for interval in (2, 5):
-        liar.lie(interval, consistent=consistent)
-    orders: list[SegmentOrder] = []
-
-    def works(order: SegmentOrder) -> WorkerAnswer:
-        orders.append(order)
-        assert len(orders) < 10 * INTERVALS, "the same order again and again"
-        return audit_segment(order)
-
-    found = trained.audit(
-        tmp_path / "audit",
-        liar.listing(every),
-        make=lambda number: Stand(works, hangs=lambda order: hangs),
-        challenged=bytes(32),
-    )
-    assert found.wrong is not None and found.wrong.interval in (2, 5)
-    assert set(found.right).isdisjoint({2, 5}) and {0, 1} <= set(found.right)

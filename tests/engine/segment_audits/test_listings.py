@@ -28,7 +28,7 @@ from tests.engine.tasks import linear_task
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return Job.from_task(lambda: linear_task(steps=10, interval=2))
+    return Job.from_task(lambda: linear_task(steps=10, interval=2), compare=False)
 
 
 def test_a_run_publishes_as_it_goes_and_each_state_once(job: Job, tmp_path: Path) -> None:

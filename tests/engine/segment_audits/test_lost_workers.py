@@ -13,18 +13,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from roundlog.data import RemoteDataError
 from roundlog.segment_audits.plan import Reports, SegmentAudit
 from roundlog.segment_audits.segment import SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.segment_audits.workers import NoWorkersError, ProcessWorker
 
 from tests.engine.segment_audits.audit_workers import Stand, named
-from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(tmp_path_factory.mktemp("trained"))
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained
 
 
 def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
@@ -90,28 +84,6 @@ def test_what_kills_every_worker_is_told(trained: Trained, tmp_path: Path) -> No
 
     with pytest.raises(NoWorkersError, match=r"no worker is left: worker 2.*\(OSError: the disk is full\)"):
         trained.audit(tmp_path / "audit", make=lambda number: Stand(fails))
-
-
-def test_what_a_worker_has_answered_before_its_data_were_lost_is_believed(trained: Trained, tmp_path: Path) -> None:
-    answered: list[SegmentOrder] = []
-
-    def loses(order: SegmentOrder) -> WorkerAnswer:
-        if answered:
-            raise RemoteDataError(Path("data.safetensors"), "block 3 of the field x cannot be used")
-        answered.append(order)
-        return replace(audit_segment(order), fetched=7)
-
-    with pytest.raises(NoWorkersError, match=r"no worker is left: .*RemoteDataError: data.safetensors: block 3 of the"):
-        trained.audit(tmp_path / "audit", make=lambda number: Stand(loses), workers=1)
-    orders: list[SegmentOrder] = []
-
-    def carries_on(order: SegmentOrder) -> WorkerAnswer:
-        orders.append(order)
-        return replace(audit_segment(order), fetched=5)
-
-    found = trained.audit(tmp_path / "audit", make=lambda number: Stand(carries_on), workers=1)
-    assert found.is_whole and found.fetched == 5 * len(orders)
-    assert answered[0].segment not in [order.segment for order in orders]
 
 
 class Stopped:

@@ -19,7 +19,7 @@ from roundlog.segment_audits.segment import Listing, SegmentOrder, WorkerAnswer,
 from roundlog.training.options import RunOptions
 
 from tests.engine.segment_audits.audit_workers import Behaviour, named, source_of
-from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, train
+from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained
 
 
 @dataclass
@@ -72,11 +72,6 @@ def behaviour_of(draw: Random, kind: str) -> Behaviour:
         return None if draw.random() < 0.3 else audit_segment(order)
 
     return {"honest": audit_segment, "lies": lie, "dies": die}[kind]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train(tmp_path_factory.mktemp("trained"))
 
 
 @pytest.fixture(scope="module")
