@@ -1,13 +1,16 @@
 """Storage: a file is whole or absent, and a hostile tensor file is refused before anything is allocated."""
 
+import errno
 import json
 import os
+import resource
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from roundlog.program.model import DType, ProgramError, TensorType, as_array
 from roundlog.storage import (

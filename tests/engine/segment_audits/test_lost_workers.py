@@ -45,6 +45,7 @@ def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
         assert found.wrong is not None and found.wrong.interval == 4 and found.distrusted == []
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_what_a_liar_answers_while_it_is_found_out_counts_for_nothing(
     trained: Trained, tmp_path: Path, fails: bool
 ) -> None:
