@@ -29,7 +29,11 @@ ROOMS = {
     "engine/roundlog/adjudication": ["tests/engine/adjudication", "tests/engine/dispute"],
     "engine/roundlog/rounding": ["tests/engine/rounding"],
     "engine/roundlog/log": ["tests/engine/log"],
-    "engine/roundlog/commitments": ["tests/engine/test_commitments.py", "tests/engine/log"],
+    "engine/roundlog/commitments": [
+        "tests/engine/test_merkle.py",
+        "tests/engine/test_tensor_roots.py",
+        "tests/engine/log",
+    ],
     "engine/roundlog/training/receipt.py": ["tests/engine/running/test_receipts.py"],
     "contracts/src": [],
 }

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 BY_HELP = {
-    "bench_data": "its least data train for minutes; tests/client/cli/test_cli_large_data.py runs its parts",
+    "bench_data": "its least data train for minutes",
     "bench_dispute": "a devnet with a game for every kind of lie: minutes; tests/e2e/test_bench_dispute.py finds them",
     "bench_distributed": "sets of ranks that wait for each other: minutes; tests/engine/ranks has the rest",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
