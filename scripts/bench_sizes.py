@@ -196,7 +196,7 @@ def dispute(job: Path, room: Path) -> str:
     """Have a trainer whose model has one weight an ulp off and an auditor play their game on a chain of its own, and
     give its end in words. Raises SystemExit unless the claim is rejected."""
     room.mkdir(parents=True)
-    with Scene(room, kind="auto") as scene:
+    with Scene(room) as scene:
         terms = replace(TERMS, clock_allowance=12 * 3600, referee_allowance=12 * 3600)
         number = post_job(scene.context(scene.customer, lambda notice: None), job, terms, scene.referee.address)
         # Both on machines of full speed.

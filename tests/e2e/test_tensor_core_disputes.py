@@ -78,7 +78,7 @@ def test_a_trainer_that_lies_by_one_ulp_of_a_product_loses_at_that_element(
     node, descriptor = job.program.nodes[lie.operator], describe(job.program, lie.operator)
     assert (node.op, node.type.dtype, descriptor.family) == ("tensor_core_matmul", DType.BF16, Family.CHAIN)
 
-    world.post_made(job)
+    world.post(job)
     trainer = tampering_trainer(world.context("trainer"), world.job, lies=[lie])
     world.run(world.customer(), trainer, AuditorRole(world.context("auditor"), world.job), world.referee())
     game = world.game()

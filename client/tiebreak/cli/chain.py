@@ -108,7 +108,6 @@ def deploy(*, account: network.KeyOptions, node: network.ChainOptions, json: boo
     "status",
     "tiebreak status 1",
     "tiebreak status --account 0x...",
-    "watch -n 4 tiebreak status --account 0x...",
 )
 def status(
     job: int | None = argument("[JOB]", "Number of a job.", None, min=1),
