@@ -4,9 +4,8 @@
 
 Models are made by their shapes, with random weights, and trained on random tokens: LoRA adapters (r = 8, on queries
 and values, FP32) on weights in BF16 under an autocast, or all of a model in FP32. Each part is a process of its own
-with one thread, and plain PyTorch takes the same steps in one. Printed is a line for each part: its processor's
-seconds, and the largest memory it had. Below stand a step in steps of plain PyTorch's, bytes of the log for a step,
-those of a checkpoint and of the last one, and the memory that was planned. --small: a tenth of each size.
+with one thread, and plain PyTorch takes the same steps in one. Printed are a part's processor seconds and largest
+memory; below, a step in plain PyTorch's, bytes of log and checkpoints, the plan, a stranger's bytes, the lie's place.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 from bench_data import serving
 from roundlog import Task
+from roundlog.kernels.scratch import give_back
 from roundlog.training import Job
 from tiebreak.contract.enums import JobStatus, Level
 from tiebreak.contract.events import ElementProven
@@ -199,7 +199,7 @@ def dispute(job: Path, room: Path) -> str:
     with Scene(room) as scene:
         terms = replace(TERMS, clock_allowance=12 * 3600, referee_allowance=12 * 3600)
         number = post_job(scene.context(scene.customer, lambda notice: None), job, terms, scene.referee.address)
-        # Both on machines of full speed.
+        give_back()  # a step of it, by which clocks were tried
         trainer, auditor = (replace(party, machine=A) for party in (scene.trainer, scene.auditor))
         manner = ("--poll", "1s", "--json", "--dir")
         run_together(
