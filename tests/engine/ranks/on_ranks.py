@@ -162,7 +162,7 @@ def _case(ranks: Ranks, name: str, draw: Any, reader: int | None) -> Any:
         return Recorder(4).round(0, owned, (), {}, FLOAT32, Window((stop,), 0, start, stop))
 
     kind = TensorType(tuple(y.shape), DType.F32)
-    found = BatchSum(kind, FLOAT32, op, attributes, lambda _: part, 1, whole, ranks.size, round_share, reader)
+    found = BatchSum(kind, FLOAT32, op, attributes, lambda _: part, 1, whole, round_share, reader)
     start, stop = found.share(ranks, ranks.rank)
     return found, right, bound.whole(y).reshape(-1)[start:stop], seen
 
