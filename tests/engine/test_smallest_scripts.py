@@ -18,6 +18,7 @@ BY_HELP = {
     "bench_dispute": "a devnet with a game for every kind of lie: minutes; tests/e2e/test_bench_dispute.py finds them",
     "bench_distributed": "sets of ranks that wait for each other: minutes; tests/engine/ranks has the rest",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
+    "measure_house": "walks the checkout that its environment is of, and this is a copy; `make lint` runs its gate",
     "other_architecture": "fetches an AArch64 Python; tests/engine/test_other_architecture.py has the rest",
     "prove_contracts": "needs halmos, which has an environment of its own",
 }
@@ -46,7 +47,6 @@ SMALLEST: dict[str, list[str]] = {
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
     "matrix_of_texts": ["--model", "gpt2_fp32", "--machine", "native, one thread"],
     "measure_capture": [],
-    "measure_house": [],
     "measure_mutants": ["--each", "1", "--only", "log/payload"],
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")
