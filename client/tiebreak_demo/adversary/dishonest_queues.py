@@ -1,4 +1,4 @@
-"""Dishonest queues, which drop the orders of their role, or keep what becomes of them."""
+"""Dishonest queues, which drop the orders of their role."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import replace
 from tiebreak.contract.game import VerificationGame
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
-from tiebreak.rpc.chain_errors import ChainError, ContractError
 from tiebreak.transactions.sender import Sender
 
 _MOVES = {
@@ -36,25 +35,6 @@ class ResigningQueue(TransactionQueue):
 
     def put(self, order: Order) -> bool:
         return order.call.function != "appeal" and super().put(order)
-
-
-class RememberingQueue(TransactionQueue):
-    """A queue that keeps the contract's errors about refused proofs of elements."""
-
-    def __init__(self, contract: VerificationGame, sender: Sender) -> None:
-        super().__init__(contract, sender)
-        self.refused: list[ContractError] = []
-
-    def put(self, order: Order) -> bool:
-        if order.call.function != "proveElement":
-            return super().put(order)
-
-        def failed(error: ChainError) -> None:
-            if isinstance(error, ContractError):
-                self.refused.append(error)
-            order.failed(error)
-
-        return super().put(replace(order, failed=failed))
 
 
 def silenced(context: RoleContext, *, moves: int = 0) -> RoleContext:
