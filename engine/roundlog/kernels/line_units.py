@@ -26,7 +26,8 @@ _ANY_ORDER = {"reassoc"}
 _TOGETHER = 64
 """Terms, or columns, after which it is asked whether there is a number that is not of BF16."""
 _NONE = np.uint32(0xFFFFFFFF)
-_EXACT = 2.0**53
+EXACT = 2.0**53
+"""A sum of products whose lines' units multiply to less is one that FP64 adds exactly."""
 
 
 @njit(inline="always")
@@ -60,7 +61,15 @@ def _in_units(size: Any, least: Any, places: Any, others: Any) -> Any:
 
 
 @njit(inline="always")
+def _is_other(words: Any, at: int) -> Any:
+    """Whether a number is none of BF16."""
+    return words.itemsize == 4 and np.uint32(words[at]) & np.uint32(0xFFFF) != 0
+
+
+@njit(inline="always")
 def _of_line(words: Any, first: int, stride: int, terms: int) -> Any:
+    if _is_other(words, first):
+        return inf
     size, least, places, others = 0.0, _NONE, np.uint32(0), np.uint32(0)
     for begin in range(0, terms, _TOGETHER):
         for k in range(begin, min(begin + _TOGETHER, terms)):
@@ -84,7 +93,12 @@ def _along_terms(words: Any, first: int, strides: Any, terms: int, units: Any, s
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
 def _along_lines(words: Any, first: int, stride: int, terms: int, units: Any, begin: int) -> None:
     """Of lines whose numbers lie side by side: some, from `begin` on."""
-    count = min(_TOGETHER, len(units) - begin)
+    count, others = min(_TOGETHER, len(units) - begin), 0
+    for c in range(count):
+        others += _is_other(words, first + begin + c)
+    if others == count:
+        units[begin : begin + count] = inf
+        return
     size, least, places = np.zeros(count), np.full(count, _NONE), np.zeros(count, np.uint32)
     for k in range(terms):
         line = words[first + k * stride + begin : first + k * stride + begin + count]
@@ -124,7 +138,9 @@ def line_units(lines: Lines, shape: tuple[int, int, int]) -> F64:
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
-def _exact(rows: Any, columns: Any, size: Any, terms: int, indices: Any, exact: Any, start: int, stop: int) -> None:
+def _exact(
+    rows: Any, columns: Any, size: Any, terms: int, indices: Any, known: Any, exact: Any, start: int, stop: int
+) -> None:
     (a, first_a, of_a), (b, first_b, of_b) = rows, columns
     former, units = -1, 0.0
     for i in range(start, stop):
@@ -132,14 +148,18 @@ def _exact(rows: Any, columns: Any, size: Any, terms: int, indices: Any, exact: 
         batch, row = divmod(line, size[0])
         if line != former:
             former, units = line, _of_line(a, first_a + batch * of_a[0] + row * of_a[1], of_a[2], terms)
-        others = _of_line(b, first_b + batch * of_b[0] + column * of_b[1], of_b[2], terms)
-        exact[i] = units * others < _EXACT
+        place = batch * size[1] + column
+        if known[place] < 0.0:
+            known[place] = _of_line(b, first_b + batch * of_b[0] + column * of_b[1], of_b[2], terms)
+        exact[i] = units * known[place] < EXACT
 
 
 def exact_products(rows: Lines, columns: Lines, size: tuple[int, int], terms: int, indices: I64) -> Bool:
-    """bool[n]: whether the elements with these flat indices, ascending, of products of rows and columns, each of this
-    size, are sums that FP64 adds exactly."""
-    exact = np.empty(len(indices), np.bool_)
+    """bool[n]: whether the elements with these flat indices, ascending and at least one, of products of rows and
+    columns, each of this size, are sums that FP64 adds exactly."""
+    exact, batches = np.empty(len(indices), np.bool_), int(indices[-1]) // (size[0] * size[1]) + 1
+    # A column is measured once, where one of its elements is asked for first, on whichever thread.
+    known = np.full(batches * size[1], -1.0)
     work = 2 * terms * len(indices)
-    in_parts(lambda *ends: _exact(rows, columns, size, terms, indices, exact, *ends), len(indices), work)
+    in_parts(lambda *ends: _exact(rows, columns, size, terms, indices, known, exact, *ends), len(indices), work)
     return exact

@@ -13,16 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
+import numpy as np
 import torch
 
 from roundlog.arithmetic import as_float32
-from roundlog.kernels.line_units import Lines, exact_products, line_units
+from roundlog.kernels.line_units import EXACT, Lines, exact_products, line_units
 from roundlog.kernels.number_words import words_around
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.reduction import sum_and_measures
 from roundlog.operators.summation import Measures, last_exponents
-
-_EXACT = 2.0**53
 
 
 def measure_operands(a: torch.Tensor, b: torch.Tensor) -> Measures:
@@ -69,7 +68,7 @@ def units_of(measures: Measures) -> torch.Tensor:
 
 def are_exact(units: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
     """Whether FP64 adds the products of the terms of two lines exactly. Infinite and NaN ones never are."""
-    return units * others < _EXACT
+    return units * others < EXACT
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +107,10 @@ def operand_units(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch
     None if one of them has no line of BF16 numbers, so that no sum of their product is known to be exact."""
     found = []
     for x, axis in ((a, -2), (b, -1)):
-        units = torch.from_numpy(line_units(_lines(x, axis), _shape(x, axis)))
-        if not bool(units.isfinite().any()):
+        units = line_units(_lines(x, axis), _shape(x, axis))
+        if not np.isfinite(units).any():
             return None
-        found.append(units)
+        found.append(torch.from_numpy(units))
     rows, columns = found
     return rows.reshape(-1), columns
 
