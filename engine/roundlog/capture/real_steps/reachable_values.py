@@ -108,7 +108,7 @@ def memory_of(x: Tensor) -> int:
 
 
 def _digest(data: Any) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _no_value() -> None:
