@@ -69,7 +69,7 @@ class Lane(Enum):
     @property
     def width(self) -> int:
         """Most jobs of this lane at a time; of `FILES`, of those with a bond behind them, and as many of those without:
-        what strangers can have fetched for nothing must not keep waiting what a bond is lost without."""
+        downloads that strangers cause for free do not delay those that a bond depends on."""
         return 8 if self is Lane.FILES else 1
 
 

@@ -107,7 +107,7 @@ class ChainNode:
 
     @property
     def view(self) -> int:
-        """A number that changes when another node is believed: what was seen of the chain is to be read again then."""
+        """Generation counter: it changes when another node becomes the trusted one, and cached chain data are stale."""
         return self._transport.view
 
     @property

@@ -126,7 +126,7 @@ def arrow_fields(table: object, names: Sequence[str] | None = None) -> dict[str,
 
 
 def _table_of(source: object) -> Any:
-    """The pyarrow.Table of a source. Neither library is imported: what nobody has imported, nobody can give."""
+    """The pyarrow.Table of a source. Neither library is imported here: a source of its type exists only where it is."""
     pyarrow, datasets = sys.modules.get("pyarrow"), sys.modules.get("datasets")
     if pyarrow is not None and isinstance(source, pyarrow.Table):
         return source

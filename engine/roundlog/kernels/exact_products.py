@@ -44,7 +44,7 @@ _SUMS = 1 << 11
 once: they stay in the cache, too."""
 
 _PADDING, _INF, _MINUS_INF, _NAN = 64 * _LANES, 65 * _LANES, 66 * _LANES, 67 * _LANES
-"""Codes of what has factor 0: nothing that is read, and what is not finite."""
+"""Codes of padding, infinities and NaN, whose factor is 0."""
 _IN_BUCKETS = FLOAT32.rule
 """Rule of the format that buckets are rounded to on the way."""
 _ROOM = BUCKETS + 8
