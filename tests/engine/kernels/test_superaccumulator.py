@@ -93,8 +93,7 @@ def sums_of(a: F32, b: F32, format: Format) -> list[int]:
     return [int(word) for word in found]
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 64, 511, 512, 513, 1200])
-@pytest.mark.parametrize("bits", [32, 31, 27, 23])
+@pytest.mark.parametrize(("k", "bits"), [(1, 32), (2, 23), (5, 32), (64, 31), (512, 32), (513, 24), (1200, 32)])
 def test_sums_of_any_products_are_rounded_correctly(k: int, bits: int) -> None:
     rng = np.random.default_rng(k)
     a, b = any_numbers(rng, (3, k)), any_numbers(rng, (k, 2))
@@ -112,26 +111,10 @@ def test_sums_of_any_products_are_rounded_correctly(k: int, bits: int) -> None:
 @pytest.mark.parametrize("bits", [32, 24])
 def test_what_hides_behind_pairs_that_cancel_is_rounded_correctly(end: int, bits: int) -> None:
     rng = np.random.default_rng(end)
-    for k in (4, 11, 100, 700):
+    for k in (4, 11, 700):
         a, b = hidden(rng, k, ENDS[end])
         right = expected([Fraction(float(x)) * Fraction(float(y)) for x, y in ENDS[end]], narrow_float32(bits))
         assert sums_of(a[None], b[:, None], narrow_float32(bits)) == [right]
-
-
-def test_sums_of_single_numbers_are_rounded_correctly() -> None:
-    rng = np.random.default_rng(0)
-    for k in (1, 2, 7, 300):
-        x = any_numbers(rng, (5, k))
-        x[1] = -(x[0][::-1])
-        x[2] = LARGEST
-        found = exact.new_sums(5)
-        runs = (
-            Runs.strided(x.reshape(-1), np.arange(5) * k, k, 1),
-            Runs.strided(np.ones(1, np.float32), np.zeros(1, int), k, 0),
-        )
-        exact_products.add_products(found, *runs, np.arange(5), np.zeros(5, np.int64))
-        right = [expected([Fraction(float(term)) for term in row]) for row in x]
-        assert exact.rounded(found, FLOAT32).view(np.uint32).tolist() == right
 
 
 def test_placed_numbers_go_to_the_sum_of_their_place() -> None:
@@ -206,9 +189,9 @@ def test_an_infinity_beside_padding_is_no_term() -> None:
     assert found.tolist() == [4.0, 4.0, np.inf, np.inf]
 
 
-@pytest.mark.parametrize("bits", [32, 24])
-@pytest.mark.parametrize("terms", [3, 600])
-@pytest.mark.parametrize("shape", [(60, 70), (3, 1100), (900, 5)])
+@pytest.mark.parametrize(
+    ("shape", "terms", "bits"), [((60, 70), 3, 32), ((60, 70), 600, 24), ((3, 1100), 3, 24), ((900, 5), 3, 32)]
+)
 def test_many_sums_are_rounded_as_one_is(shape: tuple[int, int], terms: int, bits: int) -> None:
     """More than are taken at once, some of them not finite, some of single elements."""
     rng, (rows, columns) = np.random.default_rng(terms), shape
