@@ -241,11 +241,3 @@ def test_groups_follow_one_another_and_the_sum_begins_anew_at_each_segment() -> 
     assert element(HOPPER, "bf16", a, b, BFLOAT16) == large
     assert element(HOPPER, "bf16", a, b, FLOAT16) == INFINITY
     assert element(HOPPER, "bf16", [], [], FLOAT32) == 0
-
-
-@pytest.mark.parametrize("arithmetic", ARITHMETICS.values(), ids=lambda one: one.name)
-def test_segments_are_whole_groups(arithmetic: TensorCoreArithmetic) -> None:
-    assert arithmetic.name in ARITHMETICS and ARITHMETICS[arithmetic.name] is arithmetic
-    for terms in arithmetic.terms.values():
-        assert arithmetic.segment_terms % terms == 0 and terms <= 16
-    assert arithmetic.subnormals <= arithmetic.terms.keys() <= OPERAND_FORMATS.keys()
