@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,9 @@ from roundlog.training.trainer import Trainer
 from torch import nn
 
 needs_modes = pytest.mark.skipif(not ROUNDING, reason="it is not known how threads of this machine are set")
+
+
+UP = ROUNDING.get("up")
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +82,16 @@ def test_what_a_thread_is_set_to_is_read_put_right_and_put_back(change: str) -> 
     assert not ENVIRONMENT.is_right() and not computes_right()
 
 
+@needs_modes
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_process_that_does_not_compute_as_ieee_754_says_is_told_so(change: str) -> None:
+    check_machine(torch.device("cpu"))
+    CHANGES[change]()
+    said = "flushes subnormal numbers to zero" if change == "flushing" else "does not round to nearest"
+    with pytest.raises(MachineError, match=said):
+        check_machine(torch.device("cpu"))
+
+
 # Bits of FPCR as Arm has them, of MXCSR as Intel.
 WRONG = [
     *((FPCR, bit) for bit in (1 << 24, 1 << 23, 1 << 22, 3 << 22, 1 << 1, 1 << 0)),
@@ -110,9 +125,10 @@ def test_the_negative_control_sees_each_change_noticed_on_every_thread(change: s
 
 
 @needs_modes
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("when", [-1, 0], ids=["before", "after a step"])
+@pytest.mark.parametrize(("change", "when"), [("flushing", -1), ("flushing", 0), ("up", -1)])
 def test_a_changed_environment_changes_no_root(change: str, when: int, job: Job, right: bytes, tmp_path: Path) -> None:
+    """Before the run, or after a step of it."""
+
     def on_step(event: StepEvent) -> None:
         if event.step == when:
             CHANGES[change]()
@@ -142,7 +158,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None], times: i
 
 
 @needs_modes
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["flushing", "up"])
 def test_a_step_during_which_it_changes_is_computed_again(
     change: str, job: Job, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,3 +259,74 @@ def test_the_code_for_arm_reads_and_writes_its_register() -> None:
     written = machine.emit_assembly(llvm.parse_assembly(FPCR.code))
     assert "mrs\tx0, FPCR" in written and "msr\tFPCR, x0" in written
     assert isinstance(environment.ENVIRONMENT, environment.Environment)
+
+
+@pytest.mark.slow
+@needs_modes
+def test_a_worker_thread_that_rounds_otherwise_is_noticed() -> None:
+    # Threads inherit the mode that their maker has at that moment, and keep it when their maker returns to another.
+    script = f"""
+import ctypes, torch
+from roundlog.arithmetic import MachineError, check_machine
+torch.set_num_threads(2)
+fesetround = ctypes.CDLL(None).fesetround
+fesetround({UP})
+torch.ones(1 << 20) + 1  # the pool starts
+fesetround(0)
+try:
+    check_machine(torch.device("cpu"))
+except MachineError:
+    print("noticed")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "noticed", done.stderr
+
+
+KERNELS = """
+import ctypes, torch
+import numpy as np
+from roundlog.arithmetic import MachineError, check_machine
+from roundlog.kernels.reducing import sum_rows
+torch.set_num_threads(3)
+fesetround = ctypes.CDLL(None).fesetround
+check_machine(torch.device("cpu"))
+{change}
+sum_rows(np.ones((8, 1 << 18), dtype=np.float32))  # the kernels' threads start
+{back}
+try:
+    check_machine(torch.device("cpu"))
+except MachineError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@needs_modes
+def test_a_thread_of_the_kernels_whose_maker_rounds_otherwise_is_put_right() -> None:
+    script = KERNELS.format(change=f"fesetround({UP})", back="fesetround(0)")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+FORKED = """
+import os, signal
+import numpy as np, torch
+from roundlog.kernels.reducing import sum_rows
+from roundlog.kernels.threads import on_every_thread
+torch.set_num_threads(3)
+many = np.ones((8, 1 << 18), dtype=np.float32)
+sum_rows(many)  # the kernels' threads start
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    asked = on_every_thread(lambda: True)
+    os._exit(0 if asked and (sum_rows(many).total == 1 << 18).all() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_was_forked_does_not_wait_for_its_parents_threads() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "0", done.stdout + done.stderr

@@ -22,16 +22,27 @@ from roundlog.adjudication.adjudicate import (
 from roundlog.adjudication.openings import Material, needed
 from roundlog.adjudication.partial import ExactSum, decode_partial, start
 from roundlog.commitments import CHUNK_SIZE, tensor_bytes, tensor_tree
+from roundlog.definitions import FLOATS
 from roundlog.descriptors import Family, describe
 from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Input, Row
-from roundlog.dispute import DisputedOperator, FabricatedValues, SomeOutputs, running_results, trace_step
+from roundlog.dispute import (
+    DisputedOperator,
+    FabricatedValues,
+    SomeOutputs,
+    disputed_operator,
+    running_results,
+    trace_step,
+)
+from roundlog.dispute.disputed_operator import running_sums
 from roundlog.execution import Executor
 from roundlog.program import DType
 from roundlog.rounding.policies import without_log
 from roundlog.training.job import Job
 from roundlog.training.run import Run
 
+from tests.engine.adjudication.adjudication_cases import descriptor_of
 from tests.engine.kept_jobs import kept_job
+from tests.engine.operators.operator_cases import golden
 from tests.engine.tasks import conv_task
 
 STEP = 1
@@ -133,7 +144,33 @@ def test_running_results_come_to_the_element_and_every_segment_has_its_material(
     assert {"sum", "matmul"} <= seen
 
 
-@pytest.mark.slow
+def test_whatever_is_no_sum_is_left_to_the_reference() -> None:
+    x = torch.randn(3, 5)
+    material = Material(values={0: x}, states=[], dataset=[], schedule=torch.zeros(0))
+    extreme = descriptor_of("amax", [x], {"dims": (1,)})
+    assert extreme.family == Family.EXTREME and running_sums(extreme, 0, material) is None
+    nothing = descriptor_of("sum", [x[:, :0]], {"dims": (1,)})
+    assert nothing.terms == 0 and running_sums(nothing, 0, material) is None
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_running_sums_of_a_whole_element_are_those_of_the_reference(
+    dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Term by term, over the ends of blocks, with infinities and NaN."""
+    monkeypatch.setattr(disputed_operator, "_BLOCK", 8)
+    for name in ("sum", "matmul", "conv2d"):
+        for case in golden(name):
+            if case.kind.dtype == dtype and case.bits == 32 and case.inputs[0].numel():
+                material = Material(values=dict(enumerate(case.inputs)), states=[], dataset=[], schedule=torch.zeros(0))
+                cut = replace(descriptor_of(name, case.inputs, case.attributes), segment=3)
+                for element in range(0, cut.elements, 5):
+                    partial, found = start(cut), running_sums(cut, element, material)
+                    for terms, running in zip(segments(cut), found, strict=True):
+                        partial = run_segment(cut, element, partial, terms, material)
+                        assert running == partial, (name, element, terms)
+
+
 def test_a_sum_with_an_infinity_is_one_from_that_segment_on() -> None:
     terms = torch.tensor([1.0, 2.0, float("inf"), 4.0, 5.0, float("-inf"), 7.0])
     item = Input(0, DType.F32, (7,), (Row(0, (1,)),))

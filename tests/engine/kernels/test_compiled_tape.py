@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 
 import llvmlite.binding as llvm
@@ -75,19 +74,6 @@ def test_a_check_sees_every_element(code: int, size: int) -> None:
                 assert by_code == said, (x, y, spot)
 
 
-def test_a_product_and_a_sum_are_rounded_one_after_the_other() -> None:
-    rng = np.random.default_rng(0)
-    a, b, c = (rng.standard_normal(10_001).astype(np.float32) for _ in range(3))
-    tape = tape_of((of.MUL, 0, 1, 0, 0), (of.ADD, 3, 2, 0, 0), inputs=3)
-    code = MachineCode(Form(Assignments.of(tape, 3), ((0, F32),) * 3, (F32,)))
-    out = np.empty_like(a)
-    addresses = np.array([x.ctypes.data for x in (a, b, c, out)])
-    assert code(addresses.ctypes.data, None, 0, len(out))
-    assert same_bits(out, a * b + c)
-    contracted = (a.astype(np.float64) * b + c).astype(np.float32)
-    assert not same_bits(out, contracted)
-
-
 def test_the_code_for_arm_rounds_products_and_compares_as_everywhere() -> None:
     """Its instructions for a product and a sum at once, and for the larger of two (which takes a number for NaN), are
     not used."""
@@ -120,24 +106,6 @@ def test_parts_of_threads_make_the_same_whole(monkeypatch: pytest.MonkeyPatch) -
                 x[spot] = 1.0
     finally:
         torch.set_num_threads(before)
-
-
-def test_code_is_made_when_interpreting_has_cost_as_much_and_shared_by_what_has_one_form() -> None:
-    tape = tape_of((of.ADD, 0, 1, 0, 0), (of.FLOOR, 2, 2, 0, 0), inputs=2)
-    size = (machine_code.WORTH // 4 - machine_code.PLAYED) // 2
-    x, out = np.ones(size, dtype=np.float32), np.empty(size, dtype=np.float32)
-    large = Chain(tape, [TapeOperand(F32, 1, size), TapeOperand(F32, 1, 1)], [F32], size)
-    small = Chain(tape, [TapeOperand(F32, 1, 40), TapeOperand(F32, 1, 1)], [F32], 40)
-    other = Chain(tape, [TapeOperand(F32, 1, 40), TapeOperand(F32, 8, 5)], [F32], 40)
-    for count in range(1, 6):
-        large.play([x.ctypes.data] * 2, [out.ctypes.data])
-        assert (large._played.code is not None) == (count == 5)
-    assert small._played is large._played and other._played is not large._played
-    played = weakref.ref(large._played)
-    del large
-    assert played() is not None
-    del small
-    assert played() is None
 
 
 @pytest.mark.slow

@@ -191,14 +191,10 @@ def test_values_lie_within_the_proven_bound(name: str) -> None:
 
 @pytest.mark.slow
 def test_values_lie_within_the_bound_without_fma_too() -> None:
-    here = test_values_lie_within_the_proven_bound.__name__
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{here}"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""},
-        timeout=500,
-    )
+    here = f"{__file__}::{test_values_lie_within_the_proven_bound.__name__}"
+    environment = {**os.environ, "NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", here]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
     assert done.returncode == 0, done.stdout[-3000:]
 
 

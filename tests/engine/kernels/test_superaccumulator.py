@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import round_sums
 from roundlog.arithmetic.exact_sums import round_scaled_integer
 from roundlog.kernels import exact_products
 from roundlog.kernels import superaccumulator as exact
@@ -153,31 +152,6 @@ def test_what_is_not_finite_is_what_ieee_754_makes_of_it(a: list[float], b: list
 
 
 PLAIN = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
-ODD = {"stride": (2, 3), "padding": (2, 1), "dilation": (1, 2), "groups": 2}
-
-
-@pytest.mark.parametrize("odd", [False, True])
-@pytest.mark.parametrize("name", ["conv2d", "conv2d_grad_input", "conv2d_grad_weight"])
-def test_runs_of_a_convolution_are_its_products(name: str, odd: bool) -> None:
-    options = ODD if odd else PLAIN
-    x, w = (2, 4, 7, 9), (6, 4 // (2 if odd else 1), 3, 2)
-    forward = operator("conv2d")
-    assert isinstance(forward, Contraction)
-    g = forward.output_shape((x, w), options)
-    shapes, more = {
-        "conv2d": ((x, w), {}),
-        "conv2d_grad_input": ((g, w), {"size": x[2:]}),
-        "conv2d_grad_weight": ((g, x), {"size": w[2:]}),
-    }[name]
-    op, rng = operator(name), np.random.default_rng(2)
-    assert isinstance(op, Contraction)
-    inputs = [torch.from_numpy(any_numbers(rng, shape)) for shape in shapes]
-    attributes = {**options, **more}
-    count = int(np.prod(op.output_shape(shapes, attributes)))
-    for elements in (np.arange(count), rng.permutation(count)[:5]):
-        right = round_sums(op.listed(inputs, attributes, elements))
-        found = exact_products.round_products(*op.runs(inputs, attributes, elements), FLOAT32)
-        assert found.tobytes() == right.tobytes()
 
 
 def test_an_infinity_beside_padding_is_no_term() -> None:
@@ -187,31 +161,6 @@ def test_an_infinity_beside_padding_is_no_term() -> None:
     assert isinstance(op, Contraction)
     found = exact_products.round_products(*op.runs([x, w], PLAIN, np.arange(4)), FLOAT32)
     assert found.tolist() == [4.0, 4.0, np.inf, np.inf]
-
-
-@pytest.mark.parametrize(
-    ("shape", "terms", "bits"), [((60, 70), 3, 32), ((60, 70), 600, 24), ((3, 1100), 3, 24), ((900, 5), 3, 32)]
-)
-def test_many_sums_are_rounded_as_one_is(shape: tuple[int, int], terms: int, bits: int) -> None:
-    """More than are taken at once, some of them not finite, some of single elements."""
-    rng, (rows, columns) = np.random.default_rng(terms), shape
-    a, b = any_numbers(rng, (rows, terms)), any_numbers(rng, (terms, columns))
-    a[1, 0], b[2, 3], a[2, 1] = np.inf, np.nan, -np.inf
-    a[:, -1], b[-1, 1] = 0, np.inf
-    chosen = np.sort(rng.choice(rows * columns, rows * columns * 3 // 4, replace=False))
-    of_a, of_b = np.divmod(chosen, columns)
-    runs = (
-        Runs.strided(a.reshape(-1), np.arange(rows) * terms, terms, 1),
-        Runs.strided(b.reshape(-1), np.arange(columns), terms, columns),
-    )
-    with np.errstate(invalid="ignore"):
-        by_terms = exact.new_sums(len(chosen))
-        exact.add_terms(by_terms, a[of_a].astype(np.float64) * b.T[of_b].astype(np.float64))
-    right = exact.rounded(by_terms, narrow_float32(bits))
-    found = exact_products.round_products(*runs, of_a, of_b, narrow_float32(bits))
-    assert np.array_equal(np.isnan(found), np.isnan(right)) and np.isnan(right).any()
-    assert np.array_equal(found[~np.isnan(found)].view(np.uint32), right[~np.isnan(right)].view(np.uint32))
-    assert np.isposinf(found).any() or np.isneginf(found).any()
 
 
 def test_hidden_midpoints_take_no_thousand_times_as_long() -> None:

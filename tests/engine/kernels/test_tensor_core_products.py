@@ -14,8 +14,6 @@ from roundlog.adjudication import NoTensorCoreValueError
 from roundlog.adjudication.tensor_core_groups import chain
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
-from roundlog.operators import operator
-from roundlog.program import DType
 
 from tests.engine.kernels import tensor_core_cases as cases
 
@@ -95,16 +93,6 @@ def test_any_number_of_terms(rows: int, terms: int, columns: int) -> None:
         check(name, format, *cases.gaussian(format, np.random.default_rng(terms), rows, terms, columns))
 
 
-def test_segments_begin_at_zero() -> None:
-    a, b = cases.positive("bf16", np.random.default_rng(0), 3, 5000, 4)
-    found = cases.product("hopper", "bf16", a, b).sums
-    assert found.shape == (3, 3, 4)
-    for number, start in enumerate(range(0, 5000, 2048)):
-        part = cases.product("hopper", "bf16", a[:, start : start + 2048], b[start : start + 2048]).sums
-        assert torch.equal(found[number], part[0])
-    check("hopper", "bf16", a[:2], b[:, :1])
-
-
 @pytest.mark.parametrize("format", ["bf16", "tf32"])
 def test_operands_lie_in_any_strides(format: str) -> None:
     rng = np.random.default_rng(7)
@@ -169,17 +157,6 @@ def test_subnormal_operands_are_numbers_whatever_the_thread_makes_of_them(name: 
     finally:
         torch.set_flush_denormal(False)
     assert all(map(torch.equal, found, wanted))
-
-
-@pytest.mark.parametrize(("dtype", "terms"), [(torch.bfloat16, 40), (torch.float16, 2100)])
-def test_an_element_without_a_value_is_the_one_nan(terms: int, dtype: torch.dtype) -> None:
-    a, b = torch.ones(9, terms, dtype=dtype), torch.ones(terms, 35, dtype=dtype)
-    a[3, -1] = float("nan")
-    found = operator("tensor_core_matmul").compute([a, b], {"arithmetic": "hopper"})  # type: ignore[union-attr]
-    assert found.isnan().sum() == 35
-    format = DType.of(dtype).number_format()
-    assert format is not None
-    assert (found[3].view(torch.int16) == format.nan).all()
 
 
 @pytest.mark.slow

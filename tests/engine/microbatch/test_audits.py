@@ -19,9 +19,9 @@ from roundlog.training.trainer import Trainer, TrainingResult
 from torch import nn
 
 from tests.engine import forged_logs
-from tests.engine.kept_jobs import kept_job
+from tests.engine.kept_jobs import KEPT_JOBS, kept_job
 from tests.engine.microbatch.test_parts import job_of_one_step
-from tests.engine.tasks import HalfwayGPT, classify, conv_task, gpt_task, linear_task
+from tests.engine.tasks import classify, conv_task, linear_task
 
 
 def accumulating_task() -> Task:
@@ -45,7 +45,6 @@ def accumulating_task() -> Task:
 
 
 TASKS = {
-    "gpt": (lambda: gpt_task(steps=2, interval=1, network=HalfwayGPT), 4),
     "batch norm": (lambda: conv_task(steps=2, interval=1), 8),
     "logistic regression": (lambda: linear_task(steps=2, interval=1), 5),
     "accumulation": (accumulating_task, 4),
@@ -166,17 +165,14 @@ def test_a_value_that_is_not_finite_is_named_as_for_the_whole_batch(tmp_path: Pa
     assert "(mul, test_audits.py:" in messages.pop()
 
 
-@pytest.mark.slow
-def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader(tmp_path: Path) -> None:
-    job = Job.from_task(gpt_task, compare=False)
-    job.write(tmp_path / "job")
-    assert peak_bytes(job.program, 2) < peak_bytes(job.program, 1)
+def test_the_memory_limit_goes_by_the_micro_batches_of_the_reader() -> None:
+    job, folder = kept_job("logistic_sgd"), KEPT_JOBS / "logistic_sgd"
     data = (*job.dataset.values(), job.schedule)
-    limit = 3 * sum(t.nbytes for t in job.initial.values()) + sum(t.nbytes for t in data) + peak_bytes(job.program, 2)
+    held = 3 * sum(t.nbytes for t in job.initial.values()) + sum(t.nbytes for t in data)
+    halves, alone = (held + peak_bytes(job.program, count) for count in (2, 8))
+    assert alone < halves < held + peak_bytes(job.program, 1)
     with pytest.raises(JobError, match="audit in more micro-batches"):
-        Job.read(tmp_path / "job", JobLimits(memory_bytes=limit))
-    assert Job.read(tmp_path / "job", JobLimits(memory_bytes=limit, micro_batches=2)).spec == job.spec
+        Job.read(folder, JobLimits(memory_bytes=halves))
     # More than there are samples means one by one.
-    alone = limit - peak_bytes(job.program, 2) + peak_bytes(job.program, 4)
-    for parts in (4, 5, 1000):
-        assert Job.read(tmp_path / "job", JobLimits(memory_bytes=alone, micro_batches=parts)).spec == job.spec
+    for limit, parts in ((halves, 2), (alone, 8), (alone, 1000)):
+        assert Job.read(folder, JobLimits(memory_bytes=limit, micro_batches=parts)).spec == job.spec

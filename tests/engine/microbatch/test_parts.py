@@ -12,7 +12,6 @@ import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.execution import NonFiniteError, slicing
-from roundlog.execution.microbatch.analysis import analyse
 from roundlog.execution.slicing import ranges
 from roundlog.operators import Summation, operator
 from roundlog.operators import summation as terms
@@ -23,8 +22,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from torch import nn
 
-from tests.engine.microbatch.random_programs import make
-from tests.engine.microbatch.test_random_programs import bits, check_all_cuts
+from tests.engine.microbatch.test_random_programs import bits
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "size": (3, 3)}
 STRIDED = {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2), "groups": 2, "size": (2, 3)}
@@ -163,16 +161,6 @@ def test_parts_are_only_accepted_where_no_term_goes_through_more_additions(monke
 def always_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever a sum can be taken part by part, even if that needs more memory."""
     monkeypatch.setattr(slicing, "bytes_in_parts", lambda *given: -1)
-
-
-@pytest.mark.slow
-def test_random_programs_sum_to_the_same_bits(always_in_parts: None, tmp_path: Path) -> None:
-    summed: set[str] = set()
-    for seed in range(360, 390):
-        program = make(seed).program
-        summed.update(program.nodes[index].op for index in analyse(program, 2).parts)
-        check_all_cuts(seed, tmp_path)
-    assert {"sum", "matmul", "scatter_add", "conv2d_grad_weight"} <= summed
 
 
 def job_of_one_step(model: nn.Module, loss: Any, x: torch.Tensor) -> Job:

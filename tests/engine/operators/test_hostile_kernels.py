@@ -13,17 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from roundlog.adjudication import binary32 as ieee
 from roundlog.kernels import threads
 from roundlog.operators import Inexact, operator
 from roundlog.operators.contraction import Contraction, MatMul, blocked_product, column_energies, row_energies
 from roundlog.operators.convolution import Conv2dGradWeight, _Convolution
 from roundlog.operators.exact_lines import measure_operands
 from roundlog.operators.summation import InParts, Measures, Summation
-from roundlog.rounding import Follower, Recorder
 
 UNIT = 2.0**-53
-GUARD = 4
 
 
 class Worst:
@@ -48,22 +45,16 @@ def up(shape: tuple[int, ...]) -> float:
     return 1.0
 
 
-def down(shape: tuple[int, ...]) -> float:
-    return -1.0
-
-
 def mixed(shape: tuple[int, ...]) -> Any:
     return np.where(np.arange(np.prod(shape)).reshape(shape) % 3 == 0, 1.0, -1.0)
 
 
-SIGNS = [down, mixed]
-
-
-@pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
-def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+def shared_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work for three threads, however little it is."""
     before = torch.get_num_threads()
     monkeypatch.setattr(threads, "MIN_ELEMENTS", 1)
-    torch.set_num_threads(request.param)
+    torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
 
@@ -156,16 +147,15 @@ def exactly(op: Inexact, inputs: list[torch.Tensor], attributes: dict[str, Any],
     return [sum(map(Fraction, row), Fraction(0)) for row in terms.tolist()]
 
 
-@pytest.mark.slow_but("three threads-*cancelling*")
-@pytest.mark.parametrize("signs", SIGNS, ids=lambda f: f.__name__)
+@pytest.mark.slow_but("cancelling")
 @pytest.mark.parametrize("numbers", NUMBERS, ids=lambda f: f.__name__)
 @pytest.mark.usefixtures("shared_out")
 def test_no_error_that_a_kernel_may_make_steps_over_the_bound(
-    numbers: Callable[..., torch.Tensor], signs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    numbers: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, inputs, attributes in cases(numbers):
         op = inexact(name)
-        with hostile(monkeypatch, signs):
+        with hostile(monkeypatch, mixed):
             # So wide an interval that every element is marked, and tells its approximation and its bound.
             rounded, marked = op.certify(inputs, attributes, 2.0**60)
         assert marked.indices.tolist() == list(range(rounded.numel()))
@@ -174,39 +164,10 @@ def test_no_error_that_a_kernel_may_make_steps_over_the_bound(
             assert abs(Fraction(marked.y[i].item()) - exact) <= Fraction(marked.d[i].item()), (name, i)
 
 
-@pytest.mark.slow_but("three threads-*cancelling*")
-@pytest.mark.parametrize("numbers", [spread, cancelling], ids=lambda f: f.__name__)
-@pytest.mark.usefixtures("shared_out")
-def test_hostile_machines_round_correctly_and_follow_each_other(
-    numbers: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entries = 0
-    for name, inputs, attributes in cases(numbers):
-        op, recorder = inexact(name), Recorder(GUARD)
-        with hostile(monkeypatch, up):
-            trained = recorder.round(0, op, inputs, attributes)
-        chosen = some(trained.numel())
-        right = [ieee.rounded(exact) for exact in exactly(op, inputs, attributes, chosen)]
-        assert [bits & 0xFFFFFFFF for bits in trained.view(torch.int32).view(-1)[chosen].tolist()] == right, name
-        log = recorder.take()
-        entries += sum(map(len, log.values()))
-        for signs in SIGNS:
-            # Nothing is verified: what follows here can only be right if both machines mean the same.
-            follower = Follower(GUARD, 0.0, np.random.default_rng(0))
-            follower.follow(0, log)
-            with hostile(monkeypatch, signs):
-                followed = follower.round(0, op, inputs, attributes)
-            assert torch.equal(followed.view(torch.int32), trained.view(torch.int32)), name
-            assert follower.findings == [], name
-    assert entries > 20
-
-
-@pytest.mark.slow_but("*-mixed")
-@pytest.mark.parametrize("signs", SIGNS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("numbers", [even, cancelling], ids=lambda f: f.__name__)
 @pytest.mark.usefixtures("shared_out")
 def test_sums_part_by_part_stay_within_the_bound_of_the_whole(
-    numbers: Callable[..., torch.Tensor], signs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    numbers: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = numbers(6, 2400).T.contiguous(), numbers(5, 2400).T.contiguous()
     g, x = numbers(8, 3, 15, 20), numbers(8, 2, 15, 20)
@@ -225,22 +186,9 @@ def test_sums_part_by_part_stay_within_the_bound_of_the_whole(
 
         assert op.keeps_bound([terms // 4] * 4)
         in_parts = InParts(op, terms, 4, read)
-        with hostile(monkeypatch, signs):
+        with hostile(monkeypatch, mixed):
             y, bound = in_parts.evaluate([], attributes)
         d = bound.whole(y).reshape(-1)
         chosen = some(y.numel())
         for i, exact in zip(chosen, exactly(op, inputs, attributes, chosen), strict=True):
             assert abs(Fraction(y.reshape(-1)[i].item()) - exact) <= Fraction(d[i].item()), (name, i)
-
-
-@pytest.mark.slow
-def test_these_kernels_are_as_hostile_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the other tests of this file would show nothing: nearly all of the bound is used."""
-    a, b = even(20, 400), even(20, 400).T
-    with hostile(monkeypatch, up):
-        _, marked = inexact("matmul").certify([a, b], {}, 2.0**60)
-    exact = exactly(inexact("matmul"), [a, b], {}, list(range(400)))
-    used = [
-        abs(Fraction(y) - e) / Fraction(d) for y, d, e in zip(marked.y.tolist(), marked.d.tolist(), exact, strict=True)
-    ]
-    assert 0.9 < max(used) <= 1

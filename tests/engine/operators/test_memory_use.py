@@ -25,4 +25,4 @@ def test_no_operator_takes_more_memory_than_it_declares() -> None:
     assert taken["one long scatter"] > 24 << 22
     # That integers decide is part of what was measured. Products are not written out for it.
     decided = {label: sums for label, _, _, sums in measured}
-    assert decided["ties"] >= 1 << 21 and decided["one long dot product"] and decided["a kernel's gradient"]
+    assert decided["ties"] >= 1 << 21 and decided["one long dot product"]
