@@ -89,7 +89,7 @@ def test_the_arrays_of_a_read_log_can_be_written_to() -> None:
     assert all(a.flags.writeable for e in log.values() for a in (e.indices, e.decisions, e.values))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(step_logs(), st.data())
 def test_a_mutated_payload_is_refused_or_is_the_one_payload_of_another_log(
     log: dict[int, Entries], data: st.DataObject

@@ -79,6 +79,7 @@ def test_the_old_log_stays_until_the_new_one_is_whole(path: Path) -> None:
     assert summarise(path).root == new.root != old.root
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_no_log_and_the_next_one_is_not_hindered(path: Path) -> None:
     writer = (
         "import sys, time; sys.path.insert(0, sys.argv[2])\n"
