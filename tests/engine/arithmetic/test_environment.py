@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -222,36 +220,6 @@ def test_a_thread_of_the_kernels_that_is_changed_disturbs_and_is_put_right() -> 
         torch.set_num_threads(torch_threads)
 
 
-FAST = """
-/* What crtfastmath.o does, which -Ofast links: GCC leaves it out of shared libraries since version 13. */
-#ifdef __aarch64__
-__attribute__((constructor)) static void fast(void) { __asm__ volatile("msr fpcr, %0" : : "r"(1UL << 24)); }
-#else
-#include <xmmintrin.h>
-__attribute__((constructor)) static void fast(void) { _mm_setcsr(_mm_getcsr() | 0x8040); }
-#endif
-"""
-
-
-@needs_modes
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc here")
-def test_a_library_that_is_loaded_in_the_middle_of_a_step_changes_no_root(
-    job: Job, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, library = tmp_path / "fast.c", tmp_path / "fast.so"
-    source.write_text(FAST)
-    subprocess.run(["gcc", "-Ofast", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=60)
-    loaded: list[bool] = []
-
-    def load() -> None:
-        ctypes.CDLL(str(library))
-        loaded.append(ENVIRONMENT.is_right())
-
-    meddle(monkeypatch, load, 1)
-    assert Trainer(job, tmp_path / "train").run().checkpoint_root == right
-    assert loaded == [False]
-
-
 def test_the_code_for_arm_reads_and_writes_its_register() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -280,32 +248,6 @@ except MachineError:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "noticed", done.stderr
-
-
-KERNELS = """
-import ctypes, torch
-import numpy as np
-from roundlog.arithmetic import MachineError, check_machine
-from roundlog.kernels.reducing import sum_rows
-torch.set_num_threads(3)
-fesetround = ctypes.CDLL(None).fesetround
-check_machine(torch.device("cpu"))
-{change}
-sum_rows(np.ones((8, 1 << 18), dtype=np.float32))  # the kernels' threads start
-{back}
-try:
-    check_machine(torch.device("cpu"))
-except MachineError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-@needs_modes
-def test_a_thread_of_the_kernels_whose_maker_rounds_otherwise_is_put_right() -> None:
-    script = KERNELS.format(change=f"fesetround({UP})", back="fesetround(0)")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
 FORKED = """

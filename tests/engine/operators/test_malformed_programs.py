@@ -7,60 +7,23 @@ import json
 import time
 import tracemalloc
 from collections.abc import Callable
-from random import Random
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from roundlog.execution.fusion import peak_bytes
 from roundlog.operators import REGISTRY, check
-from roundlog.program import DType, Node, Program, ProgramError, TensorType, from_json, to_json
-
-from tests.engine.operators.operator_cases import CASES
+from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 
 Document = dict[str, Any]
 F32, I64 = DType.F32, DType.I64
 
 
-def whole() -> Program:
-    """A valid program in which every operator of the registry occurs."""
-    nodes: list[Node] = []
-    loads: list[int] = []
-
-    def add(op: str, inputs: tuple[int, ...], attributes: dict[str, Any], kind: TensorType) -> int:
-        kind = REGISTRY[op].infer([nodes[i].type for i in inputs], attributes, kind)
-        nodes.append(Node(op, inputs, attributes, kind, f"net.py:{len(nodes)}"))
-        return len(nodes) - 1
-
-    scalar = TensorType((), F32)
-    add("data", (), {"slot": 0}, TensorType((2, 3), I64))
-    add("schedule", (), {"slot": 0}, scalar)
-    add("constant", (), {"bits": (0x3F800000, 0)}, TensorType((2,), F32))
-    add("iota", (), {"start": 1, "step": 2}, TensorType((4,), I64))
-    add("uniform", (), {"stream": 5}, TensorType((2, 2), F32))
-    for op, generate in sorted(CASES.items()):
-        if op not in ("loss", "store"):
-            case = next(case for case in generate(Random(op)) if 0 < case.inputs[0].numel() < 99 or len(nodes) > 0)
-            inputs = []
-            for x in case.inputs:
-                kind = TensorType(tuple(x.shape), DType.of(x.dtype))
-                inputs.append(add("state", (), {"slot": len(loads)}, kind))
-                loads.append(inputs[-1])
-            add(op, tuple(inputs), dict(case.attributes), scalar)
-    add("loss", (1,), {}, scalar)
-    for slot, value in enumerate(loads):
-        add("store", (value,), {"slot": slot}, scalar)
-    return Program(
-        nodes=tuple(nodes),
-        state_names=tuple(f"state.{slot}" for slot in range(len(loads))),
-        data_names=("x",),
-        schedule_names=("rate",),
-        batch_size=2,
-    )
-
-
-WHOLE = whole()
-TEXT = to_json(WHOLE)
+VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "descriptors.json"
+TEXT = json.loads(VECTORS.read_text())["program"].encode()
+WHOLE = from_json(TEXT)
+"""A valid program in which every operator of the registry occurs."""
 
 
 def small() -> Document:
@@ -238,7 +201,7 @@ def test_a_program_is_refused_where(what: str, change: Callable[[Document], None
         TEXT.replace(b'"version":1', b'"version":01'),
         TEXT.replace(b'"version":1', b'"version":1.0'),
         TEXT.replace(b'"slot":0', b'"slot":-0'),
-        TEXT.replace(b"net.py", b"\\u006eet.py", 1),
+        TEXT.replace(b'"images"', b'"\\u0069mages"', 1),
     ],
     ids=range(17),
 )
