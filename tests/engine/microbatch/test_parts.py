@@ -22,8 +22,6 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from torch import nn
 
-from tests.engine.microbatch.test_random_programs import bits
-
 CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "size": (3, 3)}
 STRIDED = {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2), "groups": 2, "size": (2, 3)}
 
@@ -41,6 +39,10 @@ CASES: dict[str, tuple[str, dict[str, object], list[tuple[tuple[int, ...], int]]
     "scatter_add, one axis": ("scatter_add", {"dim": 0, "size": 4}, [((24,), 0), ((24,), 0)]),
     "scatter_add inside": ("scatter_add", {"dim": 1, "size": 3}, [((3, 24, 2), 1), ((3, 24, 2), 1)]),
 }
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().view(torch.int32)
 
 
 def plain(x: torch.Tensor) -> torch.Tensor:
