@@ -163,6 +163,29 @@ def test_an_infinity_beside_padding_is_no_term() -> None:
     assert found.tolist() == [4.0, 4.0, np.inf, np.inf]
 
 
+@pytest.mark.parametrize(("shape", "terms", "bits"), [((60, 70), 600, 32), ((3, 1100), 3, 24)])
+def test_many_sums_are_rounded_as_one_is(shape: tuple[int, int], terms: int, bits: int) -> None:
+    """More than are taken at once, some of them not finite, some of single elements."""
+    rng, (rows, columns) = np.random.default_rng(terms), shape
+    a, b = any_numbers(rng, (rows, terms)), any_numbers(rng, (terms, columns))
+    a[1, 0], b[2, 3], a[2, 1] = np.inf, np.nan, -np.inf
+    a[:, -1], b[-1, 1] = 0, np.inf
+    chosen = np.sort(rng.choice(rows * columns, rows * columns * 3 // 4, replace=False))
+    of_a, of_b = np.divmod(chosen, columns)
+    runs = (
+        Runs.strided(a.reshape(-1), np.arange(rows) * terms, terms, 1),
+        Runs.strided(b.reshape(-1), np.arange(columns), terms, columns),
+    )
+    with np.errstate(invalid="ignore"):
+        by_terms = exact.new_sums(len(chosen))
+        exact.add_terms(by_terms, a[of_a].astype(np.float64) * b.T[of_b].astype(np.float64))
+    right = exact.rounded(by_terms, narrow_float32(bits))
+    found = exact_products.round_products(*runs, of_a, of_b, narrow_float32(bits))
+    assert np.array_equal(np.isnan(found), np.isnan(right)) and np.isnan(right).any()
+    assert np.array_equal(found[~np.isnan(found)].view(np.uint32), right[~np.isnan(right)].view(np.uint32))
+    assert np.isposinf(found).any() or np.isneginf(found).any()
+
+
 def test_hidden_midpoints_take_no_thousand_times_as_long() -> None:
     """Every output of the second product is a tie behind products that cancel. It took 3,000 times as long as the
     first."""
