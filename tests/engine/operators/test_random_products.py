@@ -66,6 +66,9 @@ def product(rng: Random) -> Case:
     a, b = numbers(rng, batches, rows, terms), numbers(rng, batches, terms, columns)
     if batches == 1 and rng.random() < 0.5:
         a, b = a[0], b[0]
+    if rows <= FEW:
+        # Kernels of few rows read terms, or columns, that lie side by side.
+        return "matmul", [laid_out(rng, a), b if rng.random() < 0.5 else b.mT.contiguous().mT], {}
     return "matmul", [laid_out(rng, a), laid_out(rng, b)], {}
 
 
