@@ -245,7 +245,7 @@ def test_a_descriptor_that_no_operator_has_is_refused(descriptor: Descriptor, me
         encode_descriptor(descriptor)
 
 
-def test_the_good_ones_of_the_hostile_ones_pass() -> None:
+def test_valid_descriptors_are_read_back() -> None:
     short = (DType.BF16, DType.F16)
     numbers = [of_dtypes(one, kind, kind, kind) for one in (GOOD, MAP, replace(COPY, code=1)) for kind in short]
     compared = of_dtypes(replace(MAP, code=11), DType.BOOL, DType.F16, DType.F16)

@@ -196,7 +196,7 @@ def test_a_running_result_of_tensor_cores_that_nothing_reaches_is_refused(data: 
         words(0, -(1 << 50), 1),
     ],
 )
-def test_the_others_are_read_back(data: bytes) -> None:
+def test_running_results_of_tensor_cores_are_read_back(data: bytes) -> None:
     assert decode_partial(chain(), data).encode() == data
 
 

@@ -34,7 +34,7 @@ def tape_of(*instructions: tuple[int, int, int, int, int], inputs: int) -> Tape:
 
 
 @pytest.mark.parametrize("size", [machine_code._CACHED, machine_code._CACHED + 5])
-def test_what_is_written_past_the_cache_is_the_same(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores_past_the_cache_give_the_same_bits(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "WORTH", -1)
     x = torch.randn(size)
     tape = tape_of((of.MUL, 0, 0, 0, 1), (of.SQRT, 1, 1, 0, 1), inputs=1)

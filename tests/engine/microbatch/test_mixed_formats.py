@@ -46,7 +46,7 @@ def test_every_value_is_what_the_meaning_of_its_operator_says(seed: int) -> None
 
 
 @pytest.mark.slow
-def test_so_are_those_of_more_programs() -> None:
+def test_values_of_more_programs_are_right() -> None:
     for seed in range(8, 40):
         check_by_oracle(seed)
 
@@ -82,7 +82,7 @@ def test_executors_and_auditors_come_to_the_same_bits(seed: int, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("bits", "always_in_parts"), [(26, False), (32, True)])
-def test_so_they_do_for_more_programs(
+def test_executors_and_auditors_agree_about_more_programs(
     bits: int, always_in_parts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """always_in_parts: wherever a sum can be taken part by part, even if that needs more memory."""

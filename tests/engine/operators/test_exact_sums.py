@@ -178,7 +178,7 @@ def test_few_slices_among_many_are_the_same(name: str, outside: bool) -> None:
     assert torch.equal(Recorder(4).round(0, op, inputs, attributes).reshape(-1), exact)
 
 
-def test_nothing_is_placed_anywhere() -> None:
+def test_scatter_add_of_indices_out_of_range_gives_zeros() -> None:
     index = torch.full((4, 1), 100)
     rounded, marked = operator("scatter_add").certify([torch.ones(4, 3), index], {"dim": 0, "size": 50}, 4.0)
     assert rounded.shape == (50, 3) and not rounded.any() and not len(marked.indices)

@@ -47,6 +47,7 @@ from tests.engine.operators import operands as of
 from tests.engine.operators.operator_cases import CASES, FUNCTIONS, Case, GoldenCase, golden
 from tests.engine.oracle.array import from_torch
 from tests.engine.oracle.by_verifier import right, with_one_nan
+from tests.engine.running import foreign_device
 
 SHORT = (BFLOAT16, FLOAT16)
 
@@ -93,7 +94,7 @@ def inexact(name: str) -> Inexact:
     return op
 
 
-def test_what_is_infinite_for_certain_is_not_logged() -> None:
+def test_a_certain_infinity_is_not_logged() -> None:
     """FP32 holds it, and FP16 does not."""
     recorder = Recorder(4)
     x = torch.full((5,), 20.0)
@@ -134,6 +135,33 @@ def test_kernels_give_the_golden_vectors(name: str) -> None:
             assert (tuple(found.shape), DType.of(found.dtype)) == (case.kind.shape, dtype)
             assert encoded(found) == case.words, (name, case)
             assert [from_torch(x) for x in inputs] == before, "inputs are read only"
+
+
+def compute_on_a_device() -> None:
+    """Hold a device that is not the CPU against the vectors; in a process of its own."""
+    foreign_device.install()
+    device = torch.device(foreign_device.NAME, 0)
+    for name in sorted(CASES):
+        op = REGISTRY[name]
+        for case in (case for case in golden(name) if all(x.numel() for x in case.inputs)):
+            out = narrow_float32(case.bits) if case.kind.dtype == DType.F32 else case.kind.dtype.number_format()
+            with foreign_device.foreign():
+                inputs = [x.to(device) for x in case.inputs]
+                if isinstance(op, Inexact):
+                    assert out is not None
+                    found = Recorder(4).round(0, op, inputs, dict(case.attributes), out)
+                else:
+                    found = compute_narrow(op, inputs, case.attributes, out)
+                there = found.cpu()
+            assert encoded(there) == case.words, (name, case)
+
+
+@pytest.mark.slow
+def test_a_device_gives_the_golden_vectors() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    code = f"from {__name__} import compute_on_a_device; compute_on_a_device()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 UNIT = Fraction(1, 2**53)

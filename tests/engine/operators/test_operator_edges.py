@@ -104,7 +104,7 @@ def test_an_index_out_of_range_never_reaches_a_kernel(bad: int, place: int) -> N
         assert torch.equal(caught.value.output.reshape(-1)[:first], right[:first])
 
 
-def test_what_an_index_outside_would_place_stands_nowhere() -> None:
+def test_scatter_add_drops_what_an_index_out_of_range_places() -> None:
     scatter = REGISTRY["scatter_add"]
     assert isinstance(scatter, Inexact)
     x = torch.tensor([[1.0, 2.0, 4.0, torch.inf], [8.0, 16.0, 32.0, 64.0]])
@@ -120,7 +120,7 @@ def test_what_an_index_outside_would_place_stands_nowhere() -> None:
     assert scatter.approximate([x, index], {"dim": 1, "size": 0}).shape == (2, 0)
 
 
-def test_no_index_is_in_the_range_of_nothing() -> None:
+def test_an_index_into_an_empty_axis_is_refused() -> None:
     index = torch.zeros(2, dtype=torch.int64)
     gather, take = (REGISTRY[name] for name in ("gather", "take"))
     with pytest.raises(ProgramError):
