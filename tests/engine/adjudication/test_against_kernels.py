@@ -113,17 +113,14 @@ def test_infinities_and_nan_have_the_same_bits_for_trainers_auditors_and_the_ref
         descriptor, chunks = descriptor_of(name, inputs, attributes), Bits(inputs)
         answers = [adjudicate(descriptor, element, STEP, chunks) for element in range(descriptor.elements)]
         found = [from_torch(canonical(rounded_everywhere(op, inputs, attributes, FLOAT32))).items]
-        terms = {"matmul": (-1, -2), "conv2d_grad_weight": (0, 0)}.get(name)
-        if terms is not None:
+        axes = {"matmul": (-1, -2), "conv2d_grad_weight": (0, 0)}.get(name)
+        if axes is not None:
             # Term by term, as in micro-batches.
-            count = inputs[0].shape[terms[0]]
-            of_terms = [tuple(x.shape) for x in inputs]
-            parts = InParts(
-                op,
-                op.terms(of_terms, attributes),
-                count,
-                lambda i, inputs=inputs, terms=terms: [x.narrow(at, i, 1) for x, at in zip(inputs, terms, strict=True)],
-            )
+            def part(i: int, inputs: list[torch.Tensor] = inputs, axes: tuple[int, int] = axes) -> list[torch.Tensor]:
+                return [x.narrow(axis, i, 1) for x, axis in zip(inputs, axes, strict=True)]
+
+            shapes = [tuple(x.shape) for x in inputs]
+            parts = InParts(op, op.terms(shapes, attributes), inputs[0].shape[axes[0]], part)
             found.append(from_torch(canonical(Follower.without_log(4).round(0, parts, (), attributes))).items)
         for items in found:
             for answer, item in zip(answers, items, strict=True):

@@ -51,8 +51,10 @@ def searched(kind: Format, number: Fraction) -> int:
 
 
 @pytest.mark.parametrize("kind", SHORT, ids=str)
-def test_every_encoding_stands_for_pytorchs_number_and_comes_back(kind: Format) -> None:
-    for word, x in enumerate(numbers(kind)):
+def test_encodings_stand_for_pytorchs_numbers_and_come_back(kind: Format) -> None:
+    read = numbers(kind)
+    for word in (*range(0, len(read), 5), *range(kind.infinity - 3, kind.infinity + 2), kind.sign):
+        x = read[word]
         assert kind.is_finite(word) == bool(x.isfinite())
         if kind.is_finite(word):
             number = Fraction(float(x))
@@ -73,7 +75,7 @@ def test_ends_of_the_range_are_pytorchs(kind: Format) -> None:
 
 
 @given(shorts, st.integers(0, 2**15 - 1), st.integers(-300, 0), st.sampled_from([-1, 0, 1]), st.booleans())
-@settings(max_examples=1000)
+@settings(max_examples=200)
 def test_what_fp32_does_not_hold_rounds_once(kind: Format, at: int, place: int, off: int, negative: bool) -> None:
     """Beside a midpoint by less than FP32, or FP64, can tell: rounding twice would take the midpoint's way."""
     table = magnitudes(kind)

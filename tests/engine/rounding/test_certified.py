@@ -231,6 +231,15 @@ def test_the_secret_sample_finds_bent_decisions_at_the_promised_rate() -> None:
     assert abs(caught - expected) < 5 * np.sqrt(expected)
 
 
+def test_values_that_are_not_finite_are_left_for_the_executor_to_stop_at() -> None:
+    op = operator("sum")
+    x = torch.ones(3, 4)
+    x[1, 2] = torch.inf
+    for rounding in (Recorder(GUARD), Follower(GUARD, 0.05, np.random.default_rng(0))):
+        result = rounding.round(0, op, [x], {"dims": (1,)})
+        assert result.isfinite().reshape(-1).tolist() == [True, False, True]
+
+
 @pytest.mark.parametrize("width", [23, 31])
 def test_a_logged_value_between_the_candidates_that_has_too_many_bits_is_forged(width: int) -> None:
     """Followed, it would be a result that no honest machine of this job can hold."""
