@@ -67,9 +67,9 @@ def bounds(y: torch.Tensor, seed: int) -> list:
     [
         *(((3, 5, 7), scale, 1) for scale in (1.0, 4.0, 11.0)),
         ((1, 1, 1), 4.0, 2),
-        ((2, 300, 130), 4.0, 2),
+        ((2, 150, 70), 4.0, 2),
         ((4, 1, 9000), 4.0, 1),
-        ((2, 2048, 33), 11.0, 2),
+        ((2, 700, 33), 11.0, 2),
     ],
 )
 def test_marking_is_the_references_to_the_bit(shape, scale: float, threads: int) -> None:
