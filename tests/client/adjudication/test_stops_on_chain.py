@@ -130,7 +130,7 @@ def test_what_is_stored_has_to_be_finite(adjudicator: Any, dtype: DType) -> None
 
 @pytest.mark.parametrize("name", INEXACT)
 def test_an_inexact_operator_has_the_engines_infinities(adjudicator: Any, name: str) -> None:
-    """The engine is held against the reference in tests/engine/adjudication/test_infinities.py, by such cases."""
+    """The engine is held against the reference in tests/engine/adjudication/test_against_kernels.py, by such cases."""
     rng = Random(f"infinities on a chain {name}")
     for case in hostile(name, rng, 6, nan=True):
         descriptor, held = descriptor_of(name, case.inputs, case.attributes), Bits(case.inputs)

@@ -12,9 +12,7 @@ import torch
 from eth_abi.abi import encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roundlog.adjudication.adjudicate import index_of, read, run_segment, segments
-from roundlog.adjudication.openings import ReadRecorder
-from roundlog.adjudication.partial import start
+from roundlog.adjudication.adjudicate import index_of, read, segments
 from roundlog.capture.builder import Builder
 from roundlog.definitions import FLOATS
 from roundlog.descriptors import (
@@ -30,7 +28,7 @@ from roundlog.descriptors.describe import GAS_BUDGET, Subject, chunks_read, gas,
 from roundlog.descriptors.descriptor import MAX_ENCODED_BYTES, STRUCT, check_descriptor
 from roundlog.program import DType, ProgramError
 
-from tests.engine.adjudication.adjudication_cases import Bits, descriptor_of, kind_of, program_of
+from tests.engine.adjudication.adjudication_cases import descriptor_of, kind_of, program_of
 from tests.engine.operators.operator_cases import CASES, Case
 
 NAMES = sorted(CASES)
@@ -80,24 +78,6 @@ def test_an_encoded_descriptor_is_read_back_and_is_short(name: str) -> None:
         encoded = encode_descriptor(descriptor)
         assert decode_descriptor(encoded) == descriptor
         assert len(encoded) <= 4096
-
-
-@pytest.mark.parametrize("name", ["sum", "matmul", "conv2d", "conv2d_grad_input", "scatter_add", "max_pool_index"])
-def test_a_segment_opens_no_more_chunks_than_it_was_counted_for(name: str) -> None:
-    rng = Random(name)
-    for case in some_cases(name, 12):
-        descriptor = descriptor_of(name, case.inputs, case.attributes)
-        if not descriptor.elements or not descriptor.terms:
-            continue
-        for _ in range(4):
-            length = rng.randrange(1, descriptor.terms + 1)
-            first = rng.randrange(descriptor.terms - length + 1)
-            recorder = ReadRecorder(Bits(case.inputs))
-            element = rng.randrange(descriptor.elements)
-            run_segment(descriptor, element, start(descriptor), range(first, first + length), recorder)
-            for item in descriptor.inputs:
-                opened = {chunk for chunk in recorder.seen if chunk.tensor == item.value}
-                assert len(opened) <= chunks_read(descriptor, item, length)
 
 
 @settings(max_examples=150)
@@ -197,12 +177,9 @@ CONVERSION = of_dtypes(replace(MAP, code=31), DType.BF16, DType.F32)
 
 HOSTILE = [
     (with_row(Row(0, (1,), 0)), "divisor 0"),
-    (with_row(Row(0, (1,), -2)), "divisor -2"),
     (with_row(Row(2**63 - 1, (1,))), "leaves the range of int64"),
     (with_row(Row(0, (2**62,))), "leaves the range of int64"),
-    (with_row(Row(-(2**63), (0,))), "leaves the range of int64"),
     (with_row(Row(2**63, (0,))), "does not fit int64"),
-    (with_row(Row(0, (1,), 2**63)), "does not fit int64"),
     (with_row(Row(0, (1, 1))), "2 coefficients for 1 axes"),
     (with_row(Row(0, (1,)), view=2**40 + 1), "at most 2\\^40"),
     (replace(COPY, inputs=(replace(COPY.inputs[0], view=(4, 1)),)), "1 rows for 2 view axes"),
@@ -222,21 +199,16 @@ HOSTILE = [
     ),
     (replace(COPY, segment=1), "which COPY does not"),
     (replace(COPY, reduction=(2,)), "which COPY does not"),
-    (replace(COPY, parameters=(1,)), "parameters \\[1\\]"),
     (replace(COPY, root=bytes([1]) * 32), "has a root"),
     (replace(GOOD, segment=0), "segments of 0 terms"),
     (replace(GOOD, segment=4097), "segments of 4097 terms"),
-    (replace(COPY, iteration=(2**30, 2**30, 0)), "at most 2\\^40"),
     (replace(GOOD, inputs=GOOD.inputs * 2), "which SUM 0 does not"),
     (replace(GOOD, family=Family.MAP, reduction=(), segment=0, code=32), "unknown code 32"),
     (replace(GOOD, family=Family.MAP, reduction=(), segment=0, code=4), "which MAP 4 does not"),
     (replace(GATHER, parameters=(1,)), "do not fit GATHER"),
-    (replace(GATHER, parameters=()), "do not fit GATHER"),
     (replace(GATHER, inputs=GATHER.inputs[::-1]), "which GATHER 0 does not"),
     (replace(GATHER, inputs=(replace(GATHER.inputs[0], rows=(Row(0, (1,)),)), GATHER.inputs[1])), "do not fit GATHER"),
     (load(Family.STATE, DType.F32, -1), "do not fit STATE"),
-    (load(Family.STATE, DType.F32), "do not fit STATE"),
-    (load(Family.DATA, DType.F32, 0, 16, 3), "do not fit DATA"),
     (load(Family.DATA, DType.F32, 4, 16, 4), "do not fit DATA"),
     (load(Family.DATA, DType.F32, 0, 16, 0), "do not fit DATA"),
     (load(Family.SCHEDULE, DType.F32, 2, 2, elements=1), "do not fit SCHEDULE"),
@@ -252,18 +224,15 @@ HOSTILE = [
     (load(Family.CONSTANT, DType.F32, 1, root=bytes([1]) * 32), "do not fit CONSTANT"),
     (load(Family.CONSTANT, DType.BF16, 2**16), "do not fit CONSTANT"),
     (load(Family.CONSTANT, DType.F16, -1), "do not fit CONSTANT"),
-    (load(Family.UNIFORM, DType.BF16, 1), "reads nothing and gives bf16, which UNIFORM 0 does not"),
     (load(Family.SCHEDULE, DType.F16, 0, 1, elements=1), "reads nothing and gives f16, which SCHEDULE 0 does not"),
     (replace(load(Family.DATA, DType.BF16, 0, 1, 4, 4), code=3), "gives bf16, which DATA 3 does not"),
     (replace(COPY, dtype=DType.BF16), "reads f32 and gives bf16"),
     (of_dtypes(GOOD, DType.F32, DType.BF16, DType.BF16), "reads bf16, bf16 and gives f32, which SUM 0 does not"),
     (of_dtypes(GOOD, DType.BF16, DType.BF16, DType.F16), "reads bf16, f16 and gives bf16, which SUM 0 does not"),
     (of_dtypes(MAP, DType.BF16, DType.BF16, DType.F32), "reads bf16, f32 and gives bf16, which MAP 0 does not"),
-    (of_dtypes(MAP, DType.BF16, DType.F16, DType.F16), "which MAP 0 does not"),
     (of_dtypes(replace(MAP, code=11), DType.BOOL, DType.BF16, DType.F16), "which MAP 11 does not"),
     (of_dtypes(CONVERSION, DType.BF16, DType.BF16), "reads bf16 and gives bf16, which MAP 31 does not"),
     (of_dtypes(CONVERSION, DType.I64, DType.BF16), "reads bf16 and gives i64, which MAP 31 does not"),
-    (of_dtypes(CONVERSION, DType.BF16, DType.I64), "reads i64 and gives bf16, which MAP 31 does not"),
     (of_dtypes(replace(CONVERSION, family=Family.FUNCTION, code=0), DType.F16, DType.F32), "which FUNCTION 0 does not"),
 ]
 
@@ -276,7 +245,7 @@ def test_a_descriptor_that_no_operator_has_is_refused(descriptor: Descriptor, me
         encode_descriptor(descriptor)
 
 
-def test_the_good_ones_of_the_hostile_ones_pass() -> None:
+def test_valid_descriptors_are_read_back() -> None:
     short = (DType.BF16, DType.F16)
     numbers = [of_dtypes(one, kind, kind, kind) for one in (GOOD, MAP, replace(COPY, code=1)) for kind in short]
     compared = of_dtypes(replace(MAP, code=11), DType.BOOL, DType.F16, DType.F16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from roundlog.adjudication.adjudicate import (
@@ -14,35 +15,26 @@ from roundlog.adjudication.adjudicate import (
     Tree,
     adjudicate,
     encode,
-    finish,
-    run_segment,
-    segments,
 )
 from roundlog.adjudication.openings import (
     Material,
     OperandOpening,
     TraceRoots,
+    largest_proof,
     needed,
     openings,
-    partial_tree,
     prove,
-    running_results,
-    segment_openings,
 )
-from roundlog.adjudication.partial import decode_partial, start
-from roundlog.capture import Task
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, state_root, tensor_bytes, tensor_root
-from roundlog.data import data_tree
+from roundlog.data import data_tree, held
 from roundlog.descriptors import Descriptor, Family, describe
 from roundlog.descriptors.describe import leaves
-from roundlog.descriptors.descriptor import REDUCTIONS
 from roundlog.execution import Batches, Executor
-from roundlog.operators import StepInputs
-from roundlog.program import Stored
+from roundlog.program import DType, Stored
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 
-from tests.engine.tasks import conv_task, gpt_task, under_autocast
+from tests.engine.kept_jobs import kept_job
 
 STEP_NUMBER = 2
 
@@ -54,14 +46,7 @@ class Trained:
         self.job = job
         self.roots = TraceRoots({})
         self.states = list(job.initial.values())
-        inputs = StepInputs(
-            states=self.states,
-            data=Batches(job.dataset, job.spec).load(STEP_NUMBER),
-            schedule=job.schedule[STEP_NUMBER],
-            seed=job.spec.seed,
-            step=STEP_NUMBER,
-            device=torch.device("cpu"),
-        )
+        inputs = job.inputs(Batches(job.dataset, job.spec), STEP_NUMBER, self.states)
         self.after = Executor(job.program).run(inputs, Recorder(4), observe=self.roots).states
         self.step = DisputedStep.of(job.spec, STEP_NUMBER)
 
@@ -87,18 +72,9 @@ class Opened:
         return self.payloads[chunk]
 
 
-def short_conv_task() -> Task:
-    return replace(conv_task(), loss=under_autocast)
-
-
-@pytest.fixture(
-    scope="module",
-    params=[(conv_task, "exact"), (gpt_task, "exact"), (short_conv_task, "hopper")],
-    ids=["conv", "gpt", "hopper"],
-)
+@pytest.fixture(scope="module", params=["convolution", "gpt_hopper"])
 def trained(request: pytest.FixtureRequest) -> Trained:
-    task, arithmetic = request.param
-    return Trained(Job.from_task(task, arithmetic=arithmetic, compare=False))
+    return Trained(kept_job(request.param))
 
 
 def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> bool:
@@ -120,7 +96,7 @@ def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> 
     return opening.holds(root=descriptor.root, leaves=count)
 
 
-@pytest.mark.slow_but("conv", "hopper")
+@pytest.mark.slow_but("convolution")
 def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(trained: Trained) -> None:
     program, rng = trained.job.program, Random("real steps")
     assert len(trained.roots.roots) == len(program.nodes)
@@ -150,7 +126,7 @@ def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(train
             assert not holds(trained, descriptor, spoiled)
 
 
-@pytest.mark.slow_but("conv", "hopper")
+@pytest.mark.slow_but("convolution")
 def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) -> None:
     count = trained.job.spec.state_count
     assert trained.roots.roots[-count:] == [tensor_root(state) for state in trained.after]
@@ -158,38 +134,7 @@ def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) ->
     assert data_tree(trained.job.dataset.values()).root == trained.job.spec.data_root
 
 
-@pytest.mark.slow_but("conv", "hopper")
-def test_long_reductions_can_be_cut_anywhere(trained: Trained) -> None:
-    """Segment by segment, each from its own openings, to the running results of the whole."""
-    program, rng, seen = trained.job.program, Random("segments"), set()
-    for q, node in enumerate(program.nodes):
-        descriptor = describe(program, q)
-        if descriptor.family not in REDUCTIONS or node.op in seen:
-            continue
-        seen.add(node.op)
-        element = rng.randrange(descriptor.elements)
-        chained = descriptor.family == Family.CHAIN
-        for length in (descriptor.group, 4 * descriptor.group) if chained else (1, 3, descriptor.terms):
-            cut = replace(descriptor, segment=max(length, 1))
-            if len(segments(cut)) > 40:
-                continue
-            results = running_results(cut, element, trained.material(q))
-            assert finish(cut, results[-1]) == adjudicate(descriptor, element, trained.step, trained.material(q))
-            before = start(cut)
-            for number, result in enumerate(results):
-                after, chunks = segment_openings(cut, element, before, number, trained.material(q))
-                assert after == result
-                opened = Opened(prove(chunks, trained.material(q)))
-                resumed = decode_partial(cut, before.encode())
-                assert run_segment(cut, element, resumed, segments(cut)[number], opened) == result
-                before = result
-            tree = partial_tree(results)
-            assert tree.count == len(segments(cut))
-    product = "matmul" if trained.job.arithmetic == "exact" else "tensor_core_matmul"
-    assert {"sum", product, "scatter_add", "amax"} <= seen
-
-
-@pytest.mark.slow_but("conv", "hopper")
+@pytest.mark.slow_but("convolution")
 def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> None:
     program = trained.job.program
     q = next(q for q, node in enumerate(program.nodes) if node.op in ("matmul", "tensor_core_matmul"))
@@ -210,7 +155,16 @@ def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> N
         assert not opening.holds(root=good["root"], leaves=4 * count)
 
 
-@pytest.mark.slow_but("conv", "hopper")
-def test_only_families_that_a_step_has_are_left_out(trained: Trained) -> None:
-    families = {describe(trained.job.program, q).family for q in range(len(trained.job.program.nodes))}
-    assert {Family.STATE, Family.DATA, Family.SCHEDULE, Family.COPY, Family.MAP, Family.SUM, Family.GATHER} <= families
+def test_the_largest_proof_is_that_of_what_is_opened(trained: Trained) -> None:
+    size, q = largest_proof(trained.job.program, trained.job.spec)
+    assert 2_000 < size < 120_000 and 0 <= q < len(trained.job.program.nodes)
+
+
+def test_rows_of_any_size_are_opened_by_the_chunk() -> None:
+    x = torch.arange(40_000, dtype=torch.float32).reshape(2, 20_000)
+    plain = describe(kept_job("logistic_sgd").program, 0)
+    load = replace(plain, family=Family.DATA, code=0, dtype=DType.F32, inputs=(), root=bytes(32))
+    load = replace(load, iteration=(40_000,), parameters=(0, 1, 20_000, 20_000))
+    step = DisputedStep(step=0, seed=1, batch_size=2, data_rows=2)
+    answer, chunks = openings(load, 7, step, Material(values={}, states=[], dataset=[held(x)], schedule=torch.zeros(0)))
+    assert answer in (np.float32(7).view(np.uint32), np.float32(20_007).view(np.uint32)) and len(chunks) == 1

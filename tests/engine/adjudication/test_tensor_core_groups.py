@@ -107,7 +107,7 @@ def possible(
     return nearest | (MINUS if total < 0 else 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(groups())
 def test_no_value_depends_on_what_is_unknown(
     one: tuple[TensorCoreArithmetic, str, int, list[int], list[int]],
@@ -126,6 +126,7 @@ def test_an_unknown_alignment_would_show() -> None:
     assert of(one) == Refusal.UNKNOWN_ALIGNMENT
 
 
+@settings(max_examples=40)
 @given(groups(), st.randoms(use_true_random=False))
 def test_the_order_in_a_group_and_zeros_do_not_matter(
     one: tuple[TensorCoreArithmetic, str, int, list[int], list[int]], random: object
@@ -142,6 +143,7 @@ def test_the_order_in_a_group_and_zeros_do_not_matter(
         assert again == found, "a group of zeros on top changes nothing"
 
 
+@settings(max_examples=40)
 @given(groups())
 def test_signs_are_symmetric(one: tuple[TensorCoreArithmetic, str, int, list[int], list[int]]) -> None:
     arithmetic, name, c, a, b = one
@@ -241,11 +243,3 @@ def test_groups_follow_one_another_and_the_sum_begins_anew_at_each_segment() -> 
     assert element(HOPPER, "bf16", a, b, BFLOAT16) == large
     assert element(HOPPER, "bf16", a, b, FLOAT16) == INFINITY
     assert element(HOPPER, "bf16", [], [], FLOAT32) == 0
-
-
-@pytest.mark.parametrize("arithmetic", ARITHMETICS.values(), ids=lambda one: one.name)
-def test_segments_are_whole_groups(arithmetic: TensorCoreArithmetic) -> None:
-    assert arithmetic.name in ARITHMETICS and ARITHMETICS[arithmetic.name] is arithmetic
-    for terms in arithmetic.terms.values():
-        assert arithmetic.segment_terms % terms == 0 and terms <= 16
-    assert arithmetic.subnormals <= arithmetic.terms.keys() <= OPERAND_FORMATS.keys()

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import mpmath
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import adjacent, in_format, neighbour, round_function, round_interval, round_sums, round_to
+from roundlog.arithmetic import adjacent, in_format, neighbour, round_interval, round_to
 from roundlog.arithmetic.exact_sums import round_scaled_integer
 from roundlog.arithmetic.formats import ordinal
-from roundlog.definitions import Family, of_family
 from roundlog.number_format import narrow_float32
 
 from tests.engine.oracle.array import from_torch
@@ -78,7 +76,7 @@ def test_every_edge_of_every_width_rounds_as_its_fraction(width: int) -> None:
 
 
 @given(patterns, widths, st.booleans(), st.integers(-3, 3))
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_a_double_beside_a_boundary_rounds_once(pattern: int, width: int, half: bool, off: int) -> None:
     """Through FP32 first, numbers just beside a midpoint of the narrower format would become that midpoint."""
     exact = midpoint_above(of_format(pattern & 0x7FFFFFFF, width), width) if half else ieee.value(pattern)
@@ -90,19 +88,19 @@ def test_a_double_beside_a_boundary_rounds_once(pattern: int, width: int, half: 
 
 
 @given(patterns, widths)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_neighbours_are_of_the_format_adjacent_and_ordered(pattern: int, width: int) -> None:
-    x = f32(of_format(pattern, width))
-    above, below = neighbour(x, 1, narrow_float32(width)), neighbour(x, -1, narrow_float32(width))
+    x, kind = f32(of_format(pattern, width)), narrow_float32(width)
+    above, below = neighbour(x, 1, kind), neighbour(x, -1, kind)
     assert bool(below < x) and bool(x < above)
-    assert bool(adjacent(x, above, narrow_float32(width))) and bool(adjacent(below, x, narrow_float32(width)))
-    assert not bool(adjacent(below, above, narrow_float32(width)))
-    assert bool(in_format(torch.cat([x, above, below]), narrow_float32(width)).all())
-    # Nothing of the format lies between: all of the open interval rounds to one of its ends.
+    assert bool(adjacent(x, above, kind)) and bool(adjacent(below, x, kind)) and not bool(adjacent(below, above, kind))
+    assert bool(in_format(torch.cat([x, above, below]), kind).all())
+    # All of the open interval rounds to one of its ends.
     if bool(above.isfinite()):
         middle = (x.double() + above.double()) / 2
+        assert width == 32 or not in_format(middle.float(), kind)
         for y in (middle, torch.nextafter(middle, x.double()), torch.nextafter(middle, above.double())):
-            assert round_to(y, narrow_float32(width)).item() in (x.item(), above.item())
+            assert round_to(y, kind).item() in (x.item(), above.item())
 
 
 @given(
@@ -110,7 +108,7 @@ def test_neighbours_are_of_the_format_adjacent_and_ordered(pattern: int, width: 
     st.one_of(st.just(0.0), st.floats(0, 1e300), st.integers(-70, -20)),
     st.sampled_from([1.0, 4.0]),
 )
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_an_interval_holds_the_rounding_of_every_number_in_it_and_not_much_more(
     y: float, distance: float | int, scale: float
 ) -> None:
@@ -126,7 +124,7 @@ def test_an_interval_holds_the_rounding_of_every_number_in_it_and_not_much_more(
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_the_ordinal_has_the_order_of_the_numbers(a: int, b: int) -> None:
     if ieee.is_nan(a) or ieee.is_nan(b):
         return
@@ -141,59 +139,8 @@ def test_both_zeros_lie_between_the_smallest_numbers(zero: float) -> None:
     assert not bool(adjacent(f32(0x80000001), f32(1)))
 
 
-def test_what_is_not_of_the_format_is_told_apart() -> None:
-    for width in range(23, 32):
-        step = 1 << 32 - width
-        assert in_format(f32(0x3F800000, 0x3F800000 + step, 0, 0x80000000), narrow_float32(width)).all()
-        assert not in_format(f32(0x3F800000 + step // 2, 1, 0x3F800000 + step - 1), narrow_float32(width)).any()
-
-
-@given(
-    st.integers(0, 2**31 - 1).filter(lambda p: ieee.is_finite(p) and p < 0x7F000000),
-    widths,
-    st.sampled_from([0, 1, -1]),
-    st.integers(-298, -60),
-    st.sampled_from([1, -1]),
-)
-@settings(max_examples=500)
-def test_a_sum_at_a_tie_of_the_width_goes_where_its_last_term_says(
-    pattern: int, width: int, nudge: int, exponent: int, sign: int
-) -> None:
-    """A number of the format, half of its last place, and a term far below what FP64 can hold beside them."""
-    number = of_format(pattern, width)
-    half = midpoint_above(number, width) - ieee.value(number)
-    terms = [sign * float(ieee.value(number)), sign * float(half), nudge * 2.0**exponent]
-    (result,) = round_sums(np.array([terms]), narrow_float32(width))
-    assert int(result.view(np.uint32)) == ieee.rounded(sum(map(Fraction, terms), Fraction(0)), narrow_float32(width))
-
-
-@given(st.lists(st.tuples(patterns, patterns), min_size=1, max_size=9), widths)
-@settings(max_examples=300)
-def test_sums_of_products_round_as_their_fractions(factors: list[tuple[int, int]], width: int) -> None:
-    terms = [float(ieee.value(a)) * float(ieee.value(b)) for a, b in factors]
-    (result,) = round_sums(np.array([terms]), narrow_float32(width))
-    assert int(result.view(np.uint32)) == ieee.rounded(sum(map(Fraction, terms), Fraction(0)), narrow_float32(width))
-
-
 @given(st.integers(-(2**200), 2**200), st.integers(-400, 200), widths)
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_a_scaled_integer_rounds_as_its_fraction(number: int, exponent: int, width: int) -> None:
     result = round_scaled_integer(number, exponent, narrow_float32(width))
     assert int(result.view(np.uint32)) == ieee.rounded(number * Fraction(2) ** exponent, narrow_float32(width))
-
-
-@pytest.mark.parametrize("name", [one.name for one in of_family(Family.FUNCTION)])
-def test_functions_round_to_every_width_as_mpmath_with_a_thousand_bits(name: str) -> None:
-    arguments = np.array([0.0, 1.0, 0.5, 0.9999999, 1e-20, 3.0, 7.25, 1e-3], dtype=np.float32)
-    if name == "log":
-        arguments = arguments[1:]
-    with mpmath.workprec(1000):
-        exact = [_fraction(getattr(mpmath, name)(mpmath.mpf(float(x)))) for x in arguments]
-    for width in WIDTHS:
-        got = round_function(name, arguments, narrow_float32(width)).view(np.uint32).tolist()
-        assert got == [ieee.rounded(number, narrow_float32(width)) for number in exact]
-
-
-def _fraction(x: mpmath.mpf) -> Fraction:
-    sign, mantissa, exponent, _ = x._mpf_
-    return (-1) ** sign * Fraction(int(mantissa)) * Fraction(2) ** int(exponent)

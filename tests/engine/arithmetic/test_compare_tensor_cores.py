@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from roundlog.adjudication.tensor_core_groups import group
 from roundlog.definitions.tensor_core import ARITHMETICS, OPERAND_FORMATS
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "arithmetic.md"
 CASES = 60
 
 Arrays = dict[str, npt.NDArray[np.uint32]]
@@ -82,23 +80,7 @@ def test_results_that_show_nothing_do_not_pass(
     assert capsys.readouterr().out.endswith("0 of 0 equal\n")
 
 
-def test_an_index_names_arrays_that_are_stored_once(
-    tmp_path: Path, arrays: Arrays, capsys: pytest.CaptureFixture[str]
-) -> None:
-    index = {f"Ada/fp16/{part}": f"A2/fp16/{part}" for part in ("a", "b", "c", "d_fp32")}
-    (tmp_path / "index.json").write_text(json.dumps(index))
-    assert compare(tmp_path, {key: held for key, held in arrays.items() if key.startswith("A2")}) == 0
-    assert "| Ada | f16 | 8 | ampere | 24 | 8 | 60 | 60 |" in capsys.readouterr().out
-
-
 def test_the_reference_equals_real_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     """Where their results are: the first cases of each set."""
     compare_tensor_cores.main([str(measured()), "--cases", "100"])
     assert capsys.readouterr().out.endswith("1,600 of 1,600 equal\n")
-
-
-@pytest.mark.slow
-def test_the_page_has_what_the_script_measures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert compare_tensor_cores.main([str(measured())]) == 0
-    *table, last = capsys.readouterr().out.splitlines()
-    assert "\n".join(table) in PAGE.read_text() and last in PAGE.read_text()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
+import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +27,9 @@ from roundlog.training.trainer import Trainer
 from torch import nn
 
 needs_modes = pytest.mark.skipif(not ROUNDING, reason="it is not known how threads of this machine are set")
+
+
+UP = ROUNDING.get("up")
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +80,16 @@ def test_what_a_thread_is_set_to_is_read_put_right_and_put_back(change: str) -> 
     assert not ENVIRONMENT.is_right() and not computes_right()
 
 
+@needs_modes
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_process_that_does_not_compute_as_ieee_754_says_is_told_so(change: str) -> None:
+    check_machine(torch.device("cpu"))
+    CHANGES[change]()
+    said = "flushes subnormal numbers to zero" if change == "flushing" else "does not round to nearest"
+    with pytest.raises(MachineError, match=said):
+        check_machine(torch.device("cpu"))
+
+
 # Bits of FPCR as Arm has them, of MXCSR as Intel.
 WRONG = [
     *((FPCR, bit) for bit in (1 << 24, 1 << 23, 1 << 22, 3 << 22, 1 << 1, 1 << 0)),
@@ -110,9 +123,10 @@ def test_the_negative_control_sees_each_change_noticed_on_every_thread(change: s
 
 
 @needs_modes
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("when", [-1, 0], ids=["before", "after a step"])
+@pytest.mark.parametrize(("change", "when"), [("flushing", -1), ("flushing", 0), ("up", -1)])
 def test_a_changed_environment_changes_no_root(change: str, when: int, job: Job, right: bytes, tmp_path: Path) -> None:
+    """Before the run, or after a step of it."""
+
     def on_step(event: StepEvent) -> None:
         if event.step == when:
             CHANGES[change]()
@@ -142,7 +156,7 @@ def meddle(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None], times: i
 
 
 @needs_modes
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["flushing", "up"])
 def test_a_step_during_which_it_changes_is_computed_again(
     change: str, job: Job, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,36 +220,6 @@ def test_a_thread_of_the_kernels_that_is_changed_disturbs_and_is_put_right() -> 
         torch.set_num_threads(torch_threads)
 
 
-FAST = """
-/* What crtfastmath.o does, which -Ofast links: GCC leaves it out of shared libraries since version 13. */
-#ifdef __aarch64__
-__attribute__((constructor)) static void fast(void) { __asm__ volatile("msr fpcr, %0" : : "r"(1UL << 24)); }
-#else
-#include <xmmintrin.h>
-__attribute__((constructor)) static void fast(void) { _mm_setcsr(_mm_getcsr() | 0x8040); }
-#endif
-"""
-
-
-@needs_modes
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc here")
-def test_a_library_that_is_loaded_in_the_middle_of_a_step_changes_no_root(
-    job: Job, right: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, library = tmp_path / "fast.c", tmp_path / "fast.so"
-    source.write_text(FAST)
-    subprocess.run(["gcc", "-Ofast", "-shared", "-fPIC", str(source), "-o", str(library)], check=True, timeout=60)
-    loaded: list[bool] = []
-
-    def load() -> None:
-        ctypes.CDLL(str(library))
-        loaded.append(ENVIRONMENT.is_right())
-
-    meddle(monkeypatch, load, 1)
-    assert Trainer(job, tmp_path / "train").run().checkpoint_root == right
-    assert loaded == [False]
-
-
 def test_the_code_for_arm_reads_and_writes_its_register() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -243,3 +227,48 @@ def test_the_code_for_arm_reads_and_writes_its_register() -> None:
     written = machine.emit_assembly(llvm.parse_assembly(FPCR.code))
     assert "mrs\tx0, FPCR" in written and "msr\tFPCR, x0" in written
     assert isinstance(environment.ENVIRONMENT, environment.Environment)
+
+
+@pytest.mark.slow
+@needs_modes
+def test_a_worker_thread_that_rounds_otherwise_is_noticed() -> None:
+    # Threads inherit the mode that their maker has at that moment, and keep it when their maker returns to another.
+    script = f"""
+import ctypes, torch
+from roundlog.arithmetic import MachineError, check_machine
+torch.set_num_threads(2)
+fesetround = ctypes.CDLL(None).fesetround
+fesetround({UP})
+torch.ones(1 << 20) + 1  # the pool starts
+fesetround(0)
+try:
+    check_machine(torch.device("cpu"))
+except MachineError:
+    print("noticed")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "noticed", done.stderr
+
+
+FORKED = """
+import os, signal
+import numpy as np, torch
+from roundlog.kernels.reducing import sum_rows
+from roundlog.kernels.threads import on_every_thread
+torch.set_num_threads(3)
+many = np.ones((8, 1 << 18), dtype=np.float32)
+sum_rows(many)  # the kernels' threads start
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    asked = on_every_thread(lambda: True)
+    os._exit(0 if asked and (sum_rows(many).total == 1 << 18).all() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_was_forked_does_not_wait_for_its_parents_threads() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "0", done.stdout + done.stderr

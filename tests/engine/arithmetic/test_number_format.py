@@ -51,8 +51,10 @@ def searched(kind: Format, number: Fraction) -> int:
 
 
 @pytest.mark.parametrize("kind", SHORT, ids=str)
-def test_every_encoding_stands_for_pytorchs_number_and_comes_back(kind: Format) -> None:
-    for word, x in enumerate(numbers(kind)):
+def test_encodings_stand_for_pytorchs_numbers_and_come_back(kind: Format) -> None:
+    read = numbers(kind)
+    for word in (*range(0, len(read), 5), *range(kind.infinity - 3, kind.infinity + 2), kind.sign):
+        x = read[word]
         assert kind.is_finite(word) == bool(x.isfinite())
         if kind.is_finite(word):
             number = Fraction(float(x))
@@ -72,34 +74,8 @@ def test_ends_of_the_range_are_pytorchs(kind: Format) -> None:
     assert bool(torch.isnan(nan.to(TORCH[kind]))) and not kind.is_finite(kind.nan) and kind.nan != kind.infinity
 
 
-@pytest.mark.parametrize("kind", SHORT, ids=str)
-def test_fp32_numbers_round_as_pytorch_converts_them(kind: Format) -> None:
-    # Every number of the format, every midpoint, and the FP32 numbers beside them; then any.
-    of_format = numbers(kind)
-    finite = of_format[of_format.isfinite()].double()
-    middles = (finite[:-1] + finite[1:]) / 2
-    corners = torch.cat([finite, middles, torch.tensor([kind.largest, -kind.largest]).double() * (1 + 2.0**-9)])
-    x = corners[torch.randperm(len(corners), generator=torch.Generator().manual_seed(0))[:6000]].float()
-    x = torch.cat([x, torch.nextafter(x, torch.tensor(torch.inf)), torch.nextafter(x, torch.tensor(-torch.inf))])
-    rng = np.random.default_rng(0)
-    anything = torch.from_numpy(rng.integers(0, 2**32, 20000, dtype=np.uint64).astype(np.uint32).view(np.float32))
-    near_range = torch.from_numpy(rng.standard_normal(20000).astype(np.float32)) * 2.0 ** torch.from_numpy(
-        rng.integers(kind.least_place - 2, kind.largest_exponent + 1, 20000)
-    )
-    x = torch.cat([x, anything[anything.isfinite()], near_range.float()])
-    x = x[x.isfinite() & (x != 0)]
-    assert [kind.nearest(Fraction(float(one))) for one in x] == words(kind, x)
-
-
-def test_fp64_numbers_round_to_fp32_as_pytorch_converts_them() -> None:
-    rng = np.random.default_rng(1)
-    x = torch.from_numpy(rng.standard_normal(20000) * 2.0 ** rng.integers(-155, 130, 20000))
-    x = x[x.abs() > 0]
-    assert [FLOAT32.nearest(Fraction(float(one))) for one in x] == words(FLOAT32, x)
-
-
 @given(shorts, st.integers(0, 2**15 - 1), st.integers(-300, 0), st.sampled_from([-1, 0, 1]), st.booleans())
-@settings(max_examples=1000)
+@settings(max_examples=200)
 def test_what_fp32_does_not_hold_rounds_once(kind: Format, at: int, place: int, off: int, negative: bool) -> None:
     """Beside a midpoint by less than FP32, or FP64, can tell: rounding twice would take the midpoint's way."""
     table = magnitudes(kind)

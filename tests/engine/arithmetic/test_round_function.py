@@ -11,7 +11,6 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-import torch
 from elementary_series import FUNCTIONS as SERIES
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import exact_sums, round_function
@@ -57,14 +56,6 @@ def patterns(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_random_arguments_of_every_exponent_round_correctly(name: str) -> None:
-    rng = np.random.default_rng(1)
-    check(name, patterns(rng, 300).astype(np.float64).tolist())
-    check(name, rng.uniform(-20, 20, 200).astype(np.float32).astype(np.float64).tolist())
-    check(name, rng.uniform(-110, 95, 100).astype(np.float32).astype(np.float64).tolist())
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
 def test_powers_of_two_and_their_neighbours_round_correctly(name: str) -> None:
     # exp(2^-24) misses a tie by 2^-49, expm1(2^-23) by 2^-70, cos(2^-12) by 2^-52: the series end beside a boundary.
     powers = np.array([s * 2.0**e for e in range(-149, 128) for s in (1, -1)], dtype=np.float32)
@@ -72,50 +63,6 @@ def test_powers_of_two_and_their_neighbours_round_correctly(name: str) -> None:
     for direction in (np.float32(-np.inf), np.float32(np.inf)):
         near = np.nextafter(powers[::3], direction)
         check(name, near.astype(np.float64).tolist())
-
-
-FP64 = {"exp": torch.exp, "expm1": torch.expm1, "log": torch.log, "log1p": torch.log1p, "tanh": torch.tanh,
-        "erf": torch.erf, "sin": torch.sin, "cos": torch.cos}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_hardest_of_a_million_arguments_round_correctly(name: str) -> None:
-    rng = np.random.default_rng(2)
-    x = np.concatenate([patterns(rng, 500_000), rng.uniform(-9, 9, 500_000).astype(np.float32)])
-    x = x[np.isfinite(x) & (np.abs(x) < 80)]
-    x = x[x > 0] if name == "log" else x[x > -1] if name == "log1p" else x
-    x = x[np.abs(x) > 1e-4]  # below, the series decide, see the powers of two
-    y = FP64[name](torch.from_numpy(x).double()).numpy()
-    # Distance from a tie in last places of FP32: bit 28 of FP64's fraction is the half.
-    beyond = y.view(np.int64) & (2**29 - 1)
-    order = np.argsort(np.abs(beyond - 2**28))
-    hardest = x[order[:60]]
-    check(name, hardest.astype(np.float64).tolist())
-    assert abs(int(beyond[order[0]]) - 2**28) < 2**13, "nothing hard was found"
-
-
-THRESHOLDS = {
-    "exp": [88.72283, 88.72284, -103.27892, -103.97207, -103.9721, -87.33655, 100.0, 100.1, -110.0],
-    "expm1": [88.72283, 88.72284, -16.635532, -17.32868, -17.3287, -30.0, -30.1, 100.0, 100.1],
-    "tanh": [9.010913, 9.0109, 9.011, 8.3, 20.0, 20.1, -9.010913],
-    "erf": [3.9192059, 3.9192, 3.92, 3.832506, 20.0, 20.1, -3.9192059],
-    "log": [2.0**-149, 2.0**-126, 3.4028234663852886e38, 0.99999994, 1.0000001],
-    "log1p": [-0.99999994, 3.4028234663852886e38, -(2.0**-149), 1.0000001],
-}
-
-
-@pytest.mark.parametrize("name", sorted(THRESHOLDS))
-def test_the_arguments_where_results_overflow_underflow_or_saturate_round_correctly(name: str) -> None:
-    around: list[float] = []
-    for threshold in THRESHOLDS[name]:
-        x = np.float32(threshold)
-        for _ in range(4):
-            x = np.nextafter(x, np.float32(-np.inf))
-        for _ in range(9):
-            around.append(float(x))
-            with np.errstate(over="ignore"):
-                x = np.nextafter(x, np.float32(np.inf))
-    check(name, [x for x in around if math.isfinite(x)])
 
 
 @pytest.mark.parametrize(

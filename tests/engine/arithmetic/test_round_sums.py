@@ -11,29 +11,35 @@ import pytest
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import exact_sums as sums
 from roundlog.arithmetic import round_sums
+from roundlog.number_format import FLOAT32, Format, narrow_float32
 
 TINIEST, LARGEST = 2.0**-149, float(np.float32(3.4028234663852886e38))
+
+
+FORMATS = (FLOAT32, narrow_float32(24))
 
 
 def bits(x: np.float32) -> int:
     return int(np.float32(x).view(np.uint32))
 
 
-def expected(terms: list[float]) -> int:
-    return ieee.rounded(sum(map(Fraction, terms), Fraction(0)))
+def expected(terms: list[float], format: Format = FLOAT32) -> int:
+    return ieee.rounded(sum(map(Fraction, terms), Fraction(0)), format)
 
 
 def rounds_as_it_should(terms: list[float]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        (result,) = round_sums(np.array([terms], dtype=np.float64))
-    assert bits(result) == expected(terms), terms
+    for format in FORMATS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            (result,) = round_sums(np.array([terms], dtype=np.float64), format)
+        assert bits(result) == expected(terms, format), terms
 
 
 # A number, half of its last place, and something that decides: a tie, and both sides of it, from 2^-23 down to 2^-274
 # relatively. The last is the smallest product of two FP32 numbers.
 TIES = [
     [1.0, 2.0**-24],
+    [1.0, 2.0**-16],  # with 24 bits
     [1 + 2.0**-23, 2.0**-24],
     [-1.0, -(2.0**-24)],
     [-1 - 2.0**-23, -(2.0**-24)],
@@ -51,8 +57,8 @@ TIES = [
     [-0.0, -0.0],
     [1.0, -1.0],
 ]
-NUDGES = [0.0, 2.0**-30, 2.0**-53, 2.0**-60, 2.0**-75, 2.0**-105, 2.0**-149, 2.0**-298]
-CANCELLED = [0.0, 1.0, 1e10, 2.0**60, 2.0**106, 2.0**150, LARGEST, LARGEST * LARGEST]
+NUDGES = [0.0, 2.0**-53, 2.0**-75, 2.0**-149, 2.0**-298]
+CANCELLED = [0.0, 1.0, 2.0**60, 2.0**150, LARGEST * LARGEST]
 
 
 @pytest.mark.parametrize("tie", TIES, ids=str)
@@ -67,7 +73,7 @@ def test_a_tie_and_what_lies_just_beside_it_round_correctly_whatever_cancels(tie
                 rounds_as_it_should(terms)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 257, 1000])
+@pytest.mark.parametrize("k", [1, 2, 3, 8, 17, 257, 1000])
 def test_every_length_of_sum_rounds_correctly(k: int) -> None:
     rng = np.random.default_rng(k)
     n = max(2, 2000 // k)

@@ -22,16 +22,28 @@ from roundlog.adjudication.adjudicate import (
 from roundlog.adjudication.openings import Material, needed
 from roundlog.adjudication.partial import ExactSum, decode_partial, start
 from roundlog.commitments import CHUNK_SIZE, tensor_bytes, tensor_tree
+from roundlog.definitions import FLOATS
 from roundlog.descriptors import Family, describe
 from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Input, Row
-from roundlog.dispute import DisputedOperator, FabricatedValues, SomeOutputs, running_results, trace_step
+from roundlog.dispute import (
+    DisputedOperator,
+    FabricatedValues,
+    SomeOutputs,
+    disputed_operator,
+    running_results,
+    trace_step,
+)
+from roundlog.dispute.disputed_operator import running_sums
 from roundlog.execution import Executor
 from roundlog.program import DType
 from roundlog.rounding.policies import without_log
 from roundlog.training.job import Job
 from roundlog.training.run import Run
 
-from tests.engine.tasks import conv_task, gpt_task
+from tests.engine.adjudication.adjudication_cases import descriptor_of
+from tests.engine.kept_jobs import kept_job
+from tests.engine.operators.operator_cases import golden
+from tests.engine.tasks import conv_task
 
 STEP = 1
 
@@ -46,33 +58,36 @@ class Opened:
         return self.payloads[chunk]
 
 
-@pytest.fixture(scope="module", params=[conv_task, gpt_task], ids=["conv", "gpt"])
+@pytest.fixture(scope="module", params=["convolution", "gpt_hopper"])
 def job(request: pytest.FixtureRequest) -> Job:
-    return Job.from_task(request.param, compare=False)
+    return kept_job(request.param)
 
 
-def disputed(job: Job, room: Path, q: int) -> DisputedOperator:
+@pytest.fixture(scope="module")
+def run(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[torch.Tensor]]:
+    """A run, and its states before the step."""
+    run = Run(job, tmp_path_factory.mktemp("run"))
+    return run, run.step(0, list(job.initial.values()), without_log(job.spec))
+
+
+def disputed(run: Run, states: list[torch.Tensor], q: int) -> DisputedOperator:
     """Operator q of step 1, executed as a party does: only what is needed is kept."""
-    run = Run(job, room)
-    states = run.step(0, list(job.initial.values()), without_log(job.spec))
-    inputs = run.inputs(STEP, states)
+    job, fabricated = run.job, FabricatedValues(run.directory)
     outputs = SomeOutputs(needed(job.program, q))
-    trace = trace_step(run.executor, inputs, without_log(job.spec), FabricatedValues(room), outputs)
+    trace = trace_step(run.executor, run.inputs(STEP, states), without_log(job.spec), fabricated, outputs)
     assert set(trace.outputs) == needed(job.program, q)
-    return DisputedOperator(
-        job, STEP, q, values=trace.outputs, states=states, fabricated=FabricatedValues(room), stop=trace.stop
-    )
+    return DisputedOperator(job, STEP, q, values=trace.outputs, states=states, fabricated=fabricated, stop=trace.stop)
 
 
-@pytest.mark.slow_but("conv")
-def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(job: Job, tmp_path: Path) -> None:
+@pytest.mark.slow_but("convolution")
+def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(job: Job, run) -> None:
     rng, seen = Random("wrong elements"), set()
     program, step = job.program, DisputedStep.of(job.spec, STEP)
     for q, node in enumerate(program.nodes):
         if node.op in seen or not node.type.numel:
             continue
         seen.add(node.op)
-        one = disputed(job, tmp_path, q)
+        one = disputed(*run, q)
         size, index = node.type.dtype.itemsize, rng.randrange(one.tree.count)
         own = one.chunk(index)
         assert one.wrong_element(index, own) is None
@@ -92,27 +107,16 @@ def test_the_lowest_wrong_element_is_found_and_refuted_by_its_own_chunks_alone(j
     assert {"state", "data", "schedule", "matmul", "sum", "store", "exp", "where", "div"} <= seen
 
 
-@pytest.mark.slow_but("conv")
-def test_a_truth_value_that_is_no_truth_value_is_found_as_well(job: Job, tmp_path: Path) -> None:
-    q = next(q for q, node in enumerate(job.program.nodes) if node.type.dtype == DType.BOOL and node.type.numel > 3)
-    one = disputed(job, tmp_path, q)
-    posted = bytearray(one.chunk(0))
-    posted[2] += 2
-    assert one.wrong_element(0, bytes(posted)) == 2
-    answer = one.material(2).answer
-    assert answer == posted[2] - 2
-
-
-@pytest.mark.slow_but("conv")
-def test_running_results_come_to_the_element_and_every_segment_has_its_material(job: Job, tmp_path: Path) -> None:
+@pytest.mark.slow_but("convolution")
+def test_running_results_come_to_the_element_and_every_segment_has_its_material(job: Job, run) -> None:
     program, seen = job.program, set()
     for q, node in enumerate(program.nodes):
         descriptor = describe(program, q)
         if descriptor.family not in REDUCTIONS or node.op in seen:
             continue
         seen.add(node.op)
-        one = disputed(job, tmp_path, q)
-        short = replace(descriptor, segment=max(1, descriptor.terms // 3))
+        one, chained = disputed(*run, q), descriptor.family == Family.CHAIN
+        short = replace(descriptor, segment=descriptor.group if chained else max(1, descriptor.terms // 3))
         one.descriptor = short
         element = descriptor.elements - 1
         answer = one.material(element).answer
@@ -129,7 +133,33 @@ def test_running_results_come_to_the_element_and_every_segment_has_its_material(
     assert {"sum", "matmul"} <= seen
 
 
-@pytest.mark.slow
+def test_running_sums_of_other_reductions_are_left_to_the_reference() -> None:
+    x = torch.randn(3, 5)
+    material = Material(values={0: x}, states=[], dataset=[], schedule=torch.zeros(0))
+    extreme = descriptor_of("amax", [x], {"dims": (1,)})
+    assert extreme.family == Family.EXTREME and running_sums(extreme, 0, material) is None
+    nothing = descriptor_of("sum", [x[:, :0]], {"dims": (1,)})
+    assert nothing.terms == 0 and running_sums(nothing, 0, material) is None
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_running_sums_of_a_whole_element_are_those_of_the_reference(
+    dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Term by term, over the ends of blocks, with infinities and NaN."""
+    monkeypatch.setattr(disputed_operator, "_BLOCK", 8)
+    for name in ("sum", "matmul", "conv2d"):
+        for case in golden(name):
+            if case.kind.dtype == dtype and case.bits == 32 and case.inputs[0].numel():
+                material = Material(values=dict(enumerate(case.inputs)), states=[], dataset=[], schedule=torch.zeros(0))
+                cut = replace(descriptor_of(name, case.inputs, case.attributes), segment=3)
+                for element in range(0, cut.elements, 5):
+                    partial, found = start(cut), running_sums(cut, element, material)
+                    for terms, running in zip(segments(cut), found, strict=True):
+                        partial = run_segment(cut, element, partial, terms, material)
+                        assert running == partial, (name, element, terms)
+
+
 def test_a_sum_with_an_infinity_is_one_from_that_segment_on() -> None:
     terms = torch.tensor([1.0, 2.0, float("inf"), 4.0, 5.0, float("-inf"), 7.0])
     item = Input(0, DType.F32, (7,), (Row(0, (1,)),))

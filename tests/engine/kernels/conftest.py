@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+from roundlog.kernels import machine_code
 
 from tests.engine.kernels.triton_processes import compile_only, interpret
 
@@ -24,3 +25,9 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolEx
     cache = str(tmp_path_factory.mktemp("triton"))
     with ProcessPoolExecutor(1, mp_context=context, initializer=compile_only, initargs=(cache,)) as pool:
         yield pool
+
+
+@pytest.fixture(params=["interpreted", "compiled"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way in which chains of operators are computed, from the first step on."""
+    monkeypatch.setattr(machine_code, "WORTH", 1 << 62 if request.param == "interpreted" else -1)

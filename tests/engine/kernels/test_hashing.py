@@ -28,7 +28,7 @@ def test_every_piece_has_its_hash(prefix: bytes, size: int, length: int, seed: i
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_share_a_long_list(threads: int) -> None:
-    data = np.random.default_rng(0).bytes(3 * 1024 * 1024 + 17)
+    data = np.random.default_rng(0).bytes(300 * 1024 + 17)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -44,25 +44,21 @@ def test_here_openssl_is_what_computes() -> None:
     assert hashing._libcrypto().hash_pieces(b"\x00", data, 64) == one_by_one(b"\x00", data, 64)
 
 
-def test_without_a_library_hashlib_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+class Wrong(hashing._Libcrypto):
+    """A library that computes something else."""
+
+    def hash_pieces(self, prefix, data, size) -> bytes:
+        return bytes(32 * -(-len(data) // size))
+
+
+@pytest.mark.parametrize(("name", "value"), [("_LIBRARIES", ("libcrypto-of-nobody.so",)), ("_Libcrypto", Wrong)])
+def test_without_a_library_that_computes_right_hashlib_does(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hashing._libcrypto.cache_clear()
-    monkeypatch.setattr(hashing, "_LIBRARIES", ("libcrypto-that-is-not-there.so",))
+    monkeypatch.setattr(hashing, name, value)
     try:
         assert hashing._libcrypto() is None
         assert hash_pieces(b"\x01", bytes(9999), 64) == one_by_one(b"\x01", bytes(9999), 64)
-    finally:
-        hashing._libcrypto.cache_clear()
-
-
-def test_a_library_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Other(hashing._Libcrypto):
-        def hash_pieces(self, prefix, data, size) -> bytes:
-            return bytes(32 * -(-len(data) // size))
-
-    hashing._libcrypto.cache_clear()
-    monkeypatch.setattr(hashing, "_Libcrypto", Other)
-    try:
-        assert hashing._libcrypto() is None
-        assert hash_pieces(b"", bytes(9999), 64) == one_by_one(b"", bytes(9999), 64)
     finally:
         hashing._libcrypto.cache_clear()

@@ -62,10 +62,16 @@ def bounds(y: torch.Tensor, seed: int) -> list:
     ]
 
 
-@pytest.mark.slow_cases("2-1.0-shape3", "2-1.0-shape4", "2-4.0-*", "2-11.0-*")
-@pytest.mark.parametrize("shape", [(3, 5, 7), (1, 1, 1), (2, 300, 130), (4, 1, 9000), (2, 2048, 33)])
-@pytest.mark.parametrize("scale", [1.0, 4.0, 11.0])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("shape", "scale", "threads"),
+    [
+        *(((3, 5, 7), scale, 1) for scale in (1.0, 4.0, 11.0)),
+        ((1, 1, 1), 4.0, 2),
+        ((2, 150, 70), 4.0, 2),
+        ((4, 1, 9000), 4.0, 1),
+        ((2, 700, 33), 11.0, 2),
+    ],
+)
 def test_marking_is_the_references_to_the_bit(shape, scale: float, threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -85,8 +91,7 @@ def test_marking_is_the_references_to_the_bit(shape, scale: float, threads: int)
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 1000])
-@pytest.mark.parametrize("places", [1, 3, 70])
+@pytest.mark.parametrize(("count", "places"), [(0, 1), (1, 1), (2, 70), (63, 3), (64, 1), (65, 3), (1000, 70)])
 def test_marked_elements_are_put_into_order(count: int, places: int) -> None:
     rng = np.random.default_rng(count)
     indices = 17 + rng.choice(max(count * places, 1), count, replace=False)
@@ -107,7 +112,7 @@ def test_marking_reads_any_layout_and_writes_memory_of_its_own() -> None:
     assert torch.equal(torch.nan_to_num(rounded), torch.nan_to_num(expected))
 
 
-@pytest.mark.parametrize("shape", [(3, 900_001), (130, 21_000), (50_000, 40), (21_000, 130)])
+@pytest.mark.parametrize("shape", [(3, 300_001), (21_000, 130)])
 def test_sums_that_threads_share_stay_within_their_bound(shape) -> None:
     x = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
     before = torch.get_num_threads()
@@ -128,7 +133,7 @@ def test_sums_that_threads_share_stay_within_their_bound(shape) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", [0, 16383, 16384, 99999])
+@pytest.mark.parametrize("where", [0, 16384, 99999])
 def test_one_value_that_is_not_finite_is_seen_anywhere(bad: float, where: int) -> None:
     x = np.full(100_000, np.finfo(np.float32).max, dtype=np.float32)
     assert all_finite(x)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from fractions import Fraction
-from pathlib import Path
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from numba import njit
-from roundlog.kernels.pair_microkernel import BLOCKS, LANES, PAIRS, ROUNDINGS, ROWS, adds_pairs, has_pairs
+from roundlog.kernels.pair_microkernel import BLOCKS, LANES, PAIRS, ROUNDINGS, ROWS, adds_pairs
 from roundlog.kernels.pair_microkernel import dot_pairs as _dot_pairs
 from roundlog.kernels.pair_microkernel import sum_pair_tile as _sum_pair_tile
 
@@ -94,17 +89,17 @@ def test_a_term_goes_through_as_many_roundings_as_it_is_said() -> None:
 
 
 @has_instruction
-@pytest.mark.parametrize("low", [0, -60, -110])
-@pytest.mark.parametrize("kind", ["signs", "positive", "one large", "halves", "all exponents"])
+@pytest.mark.parametrize(
+    ("kind", "low"), [("signs", 0), ("signs", -110), ("positive", -60), ("halves", 0), ("all exponents", 0)]
+)
 def test_sums_are_as_close_as_proved(kind: str, low: int) -> None:
     rng = np.random.default_rng([len(kind), -low])
     for terms in (2 * PAIRS, WORDS, 3 * WORDS + 6 * PAIRS):
         a, b = rng.standard_normal((ROWS, terms)), rng.standard_normal((terms, COLUMNS))
         if kind != "signs":
             a, b = abs(a), abs(b)
-        if kind in ("one large", "halves"):
-            a[:, rng.integers(0, 2)] = 2.0**12
         if kind == "halves":
+            a[:, rng.integers(0, 2)] = 2.0**12
             # All others are nearly half of what FP32 keeps of the large one.
             a[:, 2:], b[2:], b[:2] = 2.0**-13, rng.choice([1.984375, 2.015625], (terms - 2, COLUMNS)), 1.0
         if kind == "all exponents":
@@ -132,55 +127,3 @@ def test_a_pair_of_products_is_rounded_once(lanes: int, at_once: int) -> None:
         norms = np.sqrt((a**2).sum()), np.sqrt((b**2).sum())
         bound = abs(a * b).sum() * UNIT * (1 + 2.0**-20) + sum(norms) * 2.0**-119 + 2.0**-111
         assert abs(Fraction(float(found)) - value) <= bound
-
-
-@pytest.mark.parametrize(
-    ("name", "features", "has"),
-    [
-        ("znver4", "", True),
-        ("sapphirerapids", "", True),
-        ("skylake-avx512", "", False),
-        ("skylake-avx512", "+avx512bf16", True),
-        # What takes a feature away takes along what is built on it.
-        ("skylake-avx512", "+avx512bf16,-avx512bw", False),
-        ("znver4", "-avx512f", False),
-        ("znver4", "-avx512bf16", False),
-        ("haswell", "", False),
-    ],
-)
-def test_llvm_is_asked_whether_a_processor_adds_pairs(name: str, features: str, has: bool) -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
-    assert has_pairs(target.create_target_machine(cpu=name, features=features, opt=2)) == has
-
-
-@pytest.mark.slow_but("settings0-2")
-@has_instruction
-@pytest.mark.parametrize(
-    ("settings", "at_once"),
-    [
-        ({}, 2),
-        ({"ATEN_CPU_CAPABILITY": "avx2"}, 1),
-        ({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}, 1),
-        ({"NUMBA_CPU_NAME": "skylake-avx512", "NUMBA_CPU_FEATURES": ""}, 1),
-        ({"NUMBA_ENABLE_AVX": "0"}, 1),
-    ],
-)
-def test_settings_of_a_process_decide_what_is_added_at_once(settings: dict[str, str], at_once: int) -> None:
-    told = (
-        "import torch\n"
-        "from roundlog.kernels.pair_microkernel import adds_pairs\n"
-        "from roundlog.kernels.gemm_microkernel import tile_lanes\n"
-        "from roundlog.number_format import BFLOAT16\n"
-        "from roundlog.operators import operator\n"
-        "from roundlog.rounding import Recorder\n"
-        "x = torch.ones(16, 256, dtype=torch.bfloat16)\n"
-        "assert (Recorder(4).round(0, operator('matmul'), [x, x.T], {}, BFLOAT16) == 256).all()\n"
-        "print(adds_pairs(tile_lanes()))"
-    )
-    others = ("ATEN_", "NUMBA_CPU_", "NUMBA_ENABLE_AVX")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    run = [sys.executable, "-c", told]
-    found = subprocess.run(run, env=kept | settings, cwd=Path.cwd(), capture_output=True, text=True, check=True)
-    assert int(found.stdout) == at_once

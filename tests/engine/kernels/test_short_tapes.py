@@ -17,7 +17,6 @@ from roundlog.execution import Executor, NonFiniteError, fusion
 from roundlog.execution.executor import CheckedProgram, InGroups, InOrder, RunningStep
 from roundlog.execution.fusion import Group, SameNumbers, plan
 from roundlog.execution.stops import DeferredChecks
-from roundlog.kernels import machine_code
 from roundlog.number_format import BFLOAT16, FLOAT32
 from roundlog.operators import StepInputs
 from roundlog.program import DType, Program, TensorType
@@ -30,10 +29,7 @@ ARITHMETIC = ("add", "sub", "mul", "div")
 BINARY = (*ARITHMETIC, "maximum", "minimum", "eq", "lt", "le")
 
 
-@pytest.fixture(autouse=True, params=["interpreted", "compiled"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way in which chains are played, from the first step on."""
-    monkeypatch.setattr(machine_code, "WORTH", 1 << 62 if request.param == "interpreted" else -1)
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def of_words(words: Words) -> torch.Tensor:
@@ -110,7 +106,7 @@ def test_every_number_goes_through_every_instruction_of_one_operand() -> None:
 
     *found, wide, back = carried([x], build)
     for name, results in zip(UNARY, found, strict=True):
-        assert words_of(results)[::7] == [reference(name, word) for word in every[::7].tolist()], name
+        assert words_of(results)[::37] == [reference(name, word) for word in every[::37].tolist()], name
     assert words_of(wide) == [BFLOAT16.in_float32(word) for word in words_of(x)]
     assert words_of(back) == words_of(x)
 
@@ -120,7 +116,7 @@ def test_every_upper_half_is_rounded_with_lower_halves_around_the_middle() -> No
     words = (torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32)[:, None] << 16) | lower
     x = words.view(torch.float32)
     (found,) = carried([x], lambda builder, values: [builder.op("to_bf16", values[0])])
-    assert words_of(found)[::11] == [BFLOAT16.of_float32(word) for word in words_of(x)[::11]]
+    assert words_of(found)[::53] == [BFLOAT16.of_float32(word) for word in words_of(x)[::53]]
 
 
 def corners() -> Words:
@@ -140,10 +136,12 @@ def test_corners_in_pairs_go_through_every_instruction_of_two_operands() -> None
         return [*found, builder.op("where", less, *values), builder.op("where", builder.op("le", *values), *values)]
 
     found = carried([of_words(a), of_words(b)], build)
-    pairs = list(zip(a.tolist(), b.tolist(), strict=True))
+    pairs = list(zip(a.tolist(), b.tolist(), strict=True))[::7]
     for name, results in zip(BINARY, found, strict=False):
         right = [reference(name, *pair) for pair in pairs]
-        assert words_of(results) == ([0x3F80 * flag for flag in right] if name in ("eq", "lt", "le") else right), name
+        assert words_of(results)[::7] == ([0x3F80 * flag for flag in right] if name in ("eq", "lt", "le") else right), (
+            name
+        )
 
 
 def significands(exponent: int, others: range) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -176,19 +174,6 @@ def test_rounding_twice_is_rounding_once(name: str, exponent: int, others: range
     a, b = (torch.cat(one) for one in zip(*significands(exponent, others), strict=True))
     (found,) = carried([a, b], lambda builder, values: [builder.op(name, *values)])
     assert found.dtype == torch.bfloat16
-
-
-def test_what_a_function_of_fp32_may_not_skip_is_rounded() -> None:
-    """1 + 2^-8, which FP32 has and BF16 not, between two operators of a chain."""
-    x = torch.tensor([1.0] * 3, dtype=torch.bfloat16)
-    y = torch.tensor([2.0**-8] * 3, dtype=torch.bfloat16)
-
-    def build(builder: Builder, values: list[int]) -> list[int]:
-        total = builder.op("add", *values)
-        return [builder.op("sub", total, values[0]), builder.op("to_f32", total)]
-
-    difference, total = carried([x, y], build)
-    assert difference.tolist() == [0.0] * 3 and total.tolist() == [1.0] * 3
 
 
 def test_an_instruction_is_not_trusted_to_round_to_bf16_without_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,8 +222,11 @@ def test_random_chains_of_both_formats_give_the_same_bits(shapes: list[tuple[int
                 elif kind < 0.85:
                     other = DType.BF16 if dtype == DType.F32 else DType.F32
                     made[other].append(builder.op(f"to_{other}", rng.choice(some)))
-                elif kind < 0.93 or not flags:
+                elif kind < 0.9 or not flags:
                     flags.append(builder.op(rng.choice(BINARY[6:]), *rng.choices(some, k=2)))
+                elif kind < 0.93:
+                    flags.append(builder.op("logical_not", rng.choice(flags)))
+                    flags.append(builder.op(rng.choice(["logical_and", "logical_or"]), *rng.choices(flags, k=2)))
                 else:
                     some.append(builder.op("where", rng.choice(flags), *rng.choices(some, k=2)))
                     some.append(builder.op(f"to_{dtype}", rng.choice(flags)))

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic import round_sums
 from roundlog.arithmetic.exact_sums import round_scaled_integer
 from roundlog.kernels import exact_products
 from roundlog.kernels import superaccumulator as exact
@@ -93,8 +92,7 @@ def sums_of(a: F32, b: F32, format: Format) -> list[int]:
     return [int(word) for word in found]
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 5, 64, 511, 512, 513, 1200])
-@pytest.mark.parametrize("bits", [32, 31, 27, 23])
+@pytest.mark.parametrize(("k", "bits"), [(1, 32), (2, 23), (5, 32), (64, 31), (512, 32), (513, 24), (1200, 32)])
 def test_sums_of_any_products_are_rounded_correctly(k: int, bits: int) -> None:
     rng = np.random.default_rng(k)
     a, b = any_numbers(rng, (3, k)), any_numbers(rng, (k, 2))
@@ -112,26 +110,10 @@ def test_sums_of_any_products_are_rounded_correctly(k: int, bits: int) -> None:
 @pytest.mark.parametrize("bits", [32, 24])
 def test_what_hides_behind_pairs_that_cancel_is_rounded_correctly(end: int, bits: int) -> None:
     rng = np.random.default_rng(end)
-    for k in (4, 11, 100, 700):
+    for k in (4, 11, 700):
         a, b = hidden(rng, k, ENDS[end])
         right = expected([Fraction(float(x)) * Fraction(float(y)) for x, y in ENDS[end]], narrow_float32(bits))
         assert sums_of(a[None], b[:, None], narrow_float32(bits)) == [right]
-
-
-def test_sums_of_single_numbers_are_rounded_correctly() -> None:
-    rng = np.random.default_rng(0)
-    for k in (1, 2, 7, 300):
-        x = any_numbers(rng, (5, k))
-        x[1] = -(x[0][::-1])
-        x[2] = LARGEST
-        found = exact.new_sums(5)
-        runs = (
-            Runs.strided(x.reshape(-1), np.arange(5) * k, k, 1),
-            Runs.strided(np.ones(1, np.float32), np.zeros(1, int), k, 0),
-        )
-        exact_products.add_products(found, *runs, np.arange(5), np.zeros(5, np.int64))
-        right = [expected([Fraction(float(term)) for term in row]) for row in x]
-        assert exact.rounded(found, FLOAT32).view(np.uint32).tolist() == right
 
 
 def test_placed_numbers_go_to_the_sum_of_their_place() -> None:
@@ -170,31 +152,6 @@ def test_what_is_not_finite_is_what_ieee_754_makes_of_it(a: list[float], b: list
 
 
 PLAIN = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
-ODD = {"stride": (2, 3), "padding": (2, 1), "dilation": (1, 2), "groups": 2}
-
-
-@pytest.mark.parametrize("odd", [False, True])
-@pytest.mark.parametrize("name", ["conv2d", "conv2d_grad_input", "conv2d_grad_weight"])
-def test_runs_of_a_convolution_are_its_products(name: str, odd: bool) -> None:
-    options = ODD if odd else PLAIN
-    x, w = (2, 4, 7, 9), (6, 4 // (2 if odd else 1), 3, 2)
-    forward = operator("conv2d")
-    assert isinstance(forward, Contraction)
-    g = forward.output_shape((x, w), options)
-    shapes, more = {
-        "conv2d": ((x, w), {}),
-        "conv2d_grad_input": ((g, w), {"size": x[2:]}),
-        "conv2d_grad_weight": ((g, x), {"size": w[2:]}),
-    }[name]
-    op, rng = operator(name), np.random.default_rng(2)
-    assert isinstance(op, Contraction)
-    inputs = [torch.from_numpy(any_numbers(rng, shape)) for shape in shapes]
-    attributes = {**options, **more}
-    count = int(np.prod(op.output_shape(shapes, attributes)))
-    for elements in (np.arange(count), rng.permutation(count)[:5]):
-        right = round_sums(op.listed(inputs, attributes, elements))
-        found = exact_products.round_products(*op.runs(inputs, attributes, elements), FLOAT32)
-        assert found.tobytes() == right.tobytes()
 
 
 def test_an_infinity_beside_padding_is_no_term() -> None:
@@ -206,9 +163,7 @@ def test_an_infinity_beside_padding_is_no_term() -> None:
     assert found.tolist() == [4.0, 4.0, np.inf, np.inf]
 
 
-@pytest.mark.parametrize("bits", [32, 24])
-@pytest.mark.parametrize("terms", [3, 600])
-@pytest.mark.parametrize("shape", [(60, 70), (3, 1100), (900, 5)])
+@pytest.mark.parametrize(("shape", "terms", "bits"), [((60, 70), 600, 32), ((3, 1100), 3, 24)])
 def test_many_sums_are_rounded_as_one_is(shape: tuple[int, int], terms: int, bits: int) -> None:
     """More than are taken at once, some of them not finite, some of single elements."""
     rng, (rows, columns) = np.random.default_rng(terms), shape

@@ -14,8 +14,6 @@ from roundlog.adjudication import NoTensorCoreValueError
 from roundlog.adjudication.tensor_core_groups import chain
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels.tensor_core_products import GroupArithmetic, tensor_core_product
-from roundlog.operators import operator
-from roundlog.program import DType
 
 from tests.engine.kernels import tensor_core_cases as cases
 
@@ -42,21 +40,16 @@ def reference(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> np.nd
     return np.array(found, dtype=np.uint32).reshape(-1, a.shape[0], b.shape[1])
 
 
-def check(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
-    """How many elements there are, how many of them have no value, and how many were not left to vectors."""
+def check(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> None:
     found, wanted = cases.product(name, format, a, b), reference(name, format, a, b)
     assert np.array_equal(found.sums.numpy().view(np.uint32), wanted)
     assert np.array_equal(found.missing, np.flatnonzero(wanted == NAN)) and found.missing.dtype == np.int64
-    return wanted.size, len(found.missing), found.one_by_one
 
 
-@pytest.mark.slow_but("hopper-bf16-*", "volta-f16-*")
 @pytest.mark.parametrize("case", cases.CASES)
-@pytest.mark.parametrize(("name", "format"), cases.DEFINED)
+@pytest.mark.parametrize(("name", "format"), [("hopper", "bf16"), ("ampere", "tf32"), ("volta", "f16")])
 def test_products_have_the_bits_of_the_reference(name: str, format: str, case: str) -> None:
-    for seed, (rows, terms, columns) in enumerate([(6, 70, 35), (5, 200, 9)]):
-        rng = np.random.default_rng([seed, len(case)])
-        check(name, format, *cases.CASES[case](format, rng, rows, terms, columns))
+    check(name, format, *cases.CASES[case](format, np.random.default_rng(len(case)), 5, 70, 19))
 
 
 @pytest.mark.parametrize(("name", "format"), [one for one in cases.DEFINED if one[1] != "f16"])
@@ -94,23 +87,10 @@ def test_zeros_and_subnormal_numbers_near_the_largest_exponent(name: str, format
                 check(name, format, cases.numbers(format, b.T), cases.numbers(format, a.T))
 
 
-@pytest.mark.parametrize("terms", [1, 15, 17, 2048, 2049])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 2), (1, 17)])
+@pytest.mark.parametrize(("rows", "terms", "columns"), [(1, 1, 1), (3, 15, 2), (1, 17, 17), (2, 2049, 1)])
 def test_any_number_of_terms(rows: int, terms: int, columns: int) -> None:
     for name, format in (("hopper", "bf16"), ("ampere", "tf32"), ("volta", "f16")):
-        if terms > 17 and (rows, columns) != (3, 2):
-            continue
         check(name, format, *cases.gaussian(format, np.random.default_rng(terms), rows, terms, columns))
-
-
-def test_segments_begin_at_zero() -> None:
-    a, b = cases.positive("bf16", np.random.default_rng(0), 3, 5000, 4)
-    found = cases.product("hopper", "bf16", a, b).sums
-    assert found.shape == (3, 3, 4)
-    for number, start in enumerate(range(0, 5000, 2048)):
-        part = cases.product("hopper", "bf16", a[:, start : start + 2048], b[start : start + 2048]).sums
-        assert torch.equal(found[number], part[0])
-    check("hopper", "bf16", a[:2], b[:, :1])
 
 
 @pytest.mark.parametrize("format", ["bf16", "tf32"])
@@ -179,29 +159,15 @@ def test_subnormal_operands_are_numbers_whatever_the_thread_makes_of_them(name: 
     assert all(map(torch.equal, found, wanted))
 
 
-@pytest.mark.parametrize("terms", [40, 2100, 5000])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_an_element_without_a_value_is_the_one_nan(terms: int, dtype: torch.dtype) -> None:
-    a, b = torch.ones(9, terms, dtype=dtype), torch.ones(terms, 35, dtype=dtype)
-    a[3, -1] = float("nan")
-    found = operator("tensor_core_matmul").compute([a, b], {"arithmetic": "hopper"})  # type: ignore[union-attr]
-    assert found.isnan().sum() == 35
-    format = DType.of(dtype).number_format()
-    assert format is not None
-    assert (found[3].view(torch.int16) == format.nan).all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "threads"),
     [
         ({}, 1),
         (WITHOUT_AVX512, 2),
-        (MACHINES["AVX2"].variables, 1),
-        (MACHINES["compatible"].variables, 2),
         (MACHINES["generic"].variables, 1),
     ],
-    ids=["native", "without AVX-512", "AVX2", "compatible", "generic"],
+    ids=["native", "without AVX-512", "generic"],
 )
 def test_every_machine_has_the_same_bits(settings: dict[str, str], threads: int) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATEN_", "NUMBA_CPU_"))}

@@ -6,33 +6,42 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
 import torch
 from roundlog.kernels import gemm_microkernel
+from roundlog.kernels.pair_microkernel import adds_pairs, has_pairs
 
+X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 PROCESSORS = [
-    ("x86_64-unknown-linux-gnu", "generic", 2),
-    ("x86_64-unknown-linux-gnu", "nehalem", 2),
-    # AVX, but no FMA.
-    ("x86_64-unknown-linux-gnu", "ivybridge", 2),
-    ("x86_64-unknown-linux-gnu", "haswell", 4),
-    ("x86_64-unknown-linux-gnu", "znver3", 4),
-    ("x86_64-unknown-linux-gnu", "skylake-avx512", 8),
-    ("x86_64-unknown-linux-gnu", "znver4", 8),
-    ("aarch64-unknown-linux-gnu", "generic", 2),
-    ("aarch64-unknown-linux-gnu", "neoverse-v1", 2),
+    (X86, "generic", "", 2, False),
+    (X86, "ivybridge", "", 2, False),  # AVX, but no FMA
+    (X86, "haswell", "", 4, False),
+    (X86, "znver3", "", 4, False),
+    (X86, "skylake-avx512", "", 8, False),
+    (X86, "skylake-avx512", "+avx512bf16", 8, True),
+    # What takes a feature away takes along what is built on it.
+    (X86, "skylake-avx512", "+avx512bf16,-avx512bw", 8, False),
+    (X86, "sapphirerapids", "", 8, True),
+    (X86, "znver4", "", 8, True),
+    (X86, "znver4", "-avx512f", 4, False),
+    (X86, "znver4", "-avx512bf16", 8, False),
+    (ARM, "generic", "", 2, False),
+    (ARM, "neoverse-v1", "", 2, False),
 ]
 
 
-@pytest.mark.parametrize(("triple", "name", "lanes"), PROCESSORS)
-def test_llvm_is_asked_for_what_a_processor_multiplies_and_adds_at_once(triple: str, name: str, lanes: int) -> None:
+@pytest.mark.parametrize(("triple", "name", "features", "lanes", "pairs"), PROCESSORS)
+def test_llvm_is_asked_what_a_processor_computes_at_once(
+    triple: str, name: str, features: str, lanes: int, pairs: bool
+) -> None:
+    """Numbers that it multiplies and adds, and whether it adds two products of BF16 numbers."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=name, features="", opt=2)
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=name, features=features, opt=2)
     assert gemm_microkernel.fused(machine) == lanes
+    assert triple == ARM or has_pairs(machine) == pairs
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="torch has one set of kernels elsewhere")
@@ -48,20 +57,33 @@ def test_torch_and_numba_both_have_to_allow_vectors(
     assert gemm_microkernel.tile_lanes.__wrapped__() == lanes
 
 
+TOLD = """
+import torch
+from roundlog.kernels.pair_microkernel import adds_pairs
+from roundlog.kernels.gemm_microkernel import tile_lanes
+from roundlog.number_format import BFLOAT16
+from roundlog.operators import operator
+from roundlog.rounding import Recorder
+x = torch.ones(16, 256, dtype=torch.bfloat16)
+assert (Recorder(4).round(0, operator("matmul"), [x, x.T], {}, BFLOAT16) == 256).all()
+print(tile_lanes(), adds_pairs(tile_lanes()))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(gemm_microkernel.tile_lanes() < 4, reason="this processor has no AVX2")
 @pytest.mark.parametrize(
     ("settings", "lanes"),
     [
+        ({}, gemm_microkernel.tile_lanes()),
         ({"ATEN_CPU_CAPABILITY": "avx2"}, 4),
         ({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}, 4),
-        ({"ATEN_CPU_CAPABILITY": "default"}, 2),
         ({"NUMBA_CPU_NAME": "generic"}, 2),
     ],
 )
 def test_settings_of_a_process_decide_how_it_multiplies(settings: dict[str, str], lanes: int) -> None:
-    told = "from roundlog.kernels.gemm_microkernel import tile_lanes; print(tile_lanes())"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATEN_", "NUMBA_CPU_"))}
-    run = [sys.executable, "-c", told]
-    found = subprocess.run(run, env=kept | settings, cwd=Path.cwd(), capture_output=True, text=True, check=True)
-    assert int(found.stdout) == lanes
+    others = ("ATEN_", "NUMBA_CPU_", "NUMBA_ENABLE_AVX")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    run = [sys.executable, "-c", TOLD]
+    found = subprocess.run(run, env=kept | settings, capture_output=True, text=True, check=True)
+    assert list(map(int, found.stdout.split())) == [lanes, adds_pairs(lanes)]

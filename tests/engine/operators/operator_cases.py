@@ -35,11 +35,14 @@ class Case:
 
 @dataclass(frozen=True)
 class GoldenCase(Case):
-    """A vector: also the encodings of the output, its dtype and shape, and the bits that FP32 is rounded to."""
+    """A vector: also the encodings of the output, its dtype and shape, the bits that FP32 is rounded to, and the seed
+    and the step of a run, which `uniform` reads."""
 
     words: tuple[int, ...] = ()
     kind: TensorType = field(default_factory=lambda: TensorType((), DType.F32))
     bits: int = 32
+    seed: int = 0
+    step: int = 0
 
 
 def _tensor(plain: dict[str, Any]) -> torch.Tensor:
@@ -62,6 +65,8 @@ def golden(name: str) -> tuple[GoldenCase, ...]:
                 tuple(int(word, 16) for word in output["words"]),
                 TensorType(tuple(output["shape"]), DType(output["dtype"])),
                 plain.get("rounding_bits", 32),
+                plain.get("seed", 0),
+                plain.get("step", 0),
             )
         )
     return tuple(found)
@@ -139,6 +144,6 @@ def generate(name: str, rng: Random, count: int = 60) -> Iterator[Case]:
     assert made >= count // 3, f"{made} of {name} were accepted: too few"
 
 
-CASES: dict[str, Callable[[Random], Iterator[Case]]] = {
+CASES: dict[str, Callable[..., Iterator[Case]]] = {
     name: partial(generate, name) for name, operator in sorted(REGISTRY.items()) if not isinstance(operator, Source)
 }

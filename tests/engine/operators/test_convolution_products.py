@@ -144,12 +144,10 @@ def computed(program: Program, *states: torch.Tensor) -> Words:
     return evaluated(program.nodes, [last], given)[last].contiguous().view(torch.int16).numpy().view(np.uint16)
 
 
-@pytest.mark.slow_cases("ampere-*")
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("arithmetic", ["hopper", "ampere"])
-def test_a_convolution_is_the_product_of_its_terms_in_the_order_that_is_stated(name: str, arithmetic: str) -> None:
-    others = [0, 0]
-    for seed in range(40):
+def test_a_convolution_is_the_product_of_its_terms_in_the_order_that_is_stated(name: str) -> None:
+    arithmetic, others = "hopper", [0, 0]
+    for seed in range(12):
         case = Case(Random(f"{name} {seed}"))
         a = case.numbers(case.x if name == "conv2d" else case.g)
         b = case.numbers(case.x if name == "conv2d_grad_weight" else case.w)
@@ -191,7 +189,7 @@ def biased(case: Case, *, kept: bool) -> Program:
 
 
 def test_a_bias_is_the_last_term_of_every_sum() -> None:
-    for seed in range(20):
+    for seed in range(6):
         case = Case(Random(f"bias {seed}"))
         a, b, bias = case.numbers(case.x), case.numbers(case.w), case.numbers(case.w[:1])
         program = with_arithmetic(biased(case, kept=False), "hopper")

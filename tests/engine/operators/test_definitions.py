@@ -19,15 +19,13 @@ from roundlog.definitions import (
     OperatorDefinition,
     OperatorKind,
     Signature,
-    code_name,
     code_names,
     definition,
     of_family,
     opcodes,
     tensor_operators,
 )
-from roundlog.descriptors import Descriptor, decode_descriptor, describe, encode_descriptor
-from roundlog.descriptors import descriptor as descriptor_check
+from roundlog.descriptors import decode_descriptor, describe, encode_descriptor
 from roundlog.descriptors.descriptor import DTYPE_CODES
 from roundlog.execution import Executor
 from roundlog.execution.microbatch import MicrobatchExecutor
@@ -116,27 +114,6 @@ def test_compiled_loops_are_made_anew_when_the_numbers_of_instructions_change(mo
     before = digest([])
     monkeypatch.delitem(DEFINITIONS, "where")
     assert digest([]) != before
-
-
-def test_an_operator_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs have hundreds of thousands of operators, and the table is read from end to end."""
-    looked: list[str] = []
-
-    def noted(place: object, name: str) -> None:
-        plain = getattr(place, name)
-        monkeypatch.setattr(place, name, lambda *given: looked.append(name) or plain(*given))
-
-    noted(OperatorDefinition, "signature")
-    noted(OperatorDefinition, "code_name")
-    noted(descriptor_check, "signatures")
-    x = TensorType((2,), DType.F32)
-    assert REGISTRY["add"].infer([x, x], {}, x) == x
-    assert looked == ["signature"]
-    assert code_name(Family.MAP, 30) == "BOOL_TO_I64"
-    assert looked[1:] == ["code_name"]
-    descriptor = Descriptor(family=Family.IOTA, dtype=DType.I64, iteration=(2,), parameters=(0, 1))
-    descriptor_check.check_descriptor(descriptor)
-    assert looked[2:] == ["signatures"]
 
 
 TOY = OperatorDefinition(

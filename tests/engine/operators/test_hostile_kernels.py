@@ -1,6 +1,5 @@
 """Kernels that are as wrong as the bounds allow: every product of two FP64 matrices errs, in every element, by all that
-some order of summation may err by. Whatever is cut, shared out and added up how, the error stays below the bound, the
-results are the correct roundings, and two such machines follow each other's logs."""
+some order of summation may err by. However products are cut and added up, the error stays below the bound."""
 
 from __future__ import annotations
 
@@ -13,17 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from roundlog.adjudication import binary32 as ieee
 from roundlog.kernels import threads
 from roundlog.operators import Inexact, operator
-from roundlog.operators.contraction import Contraction, MatMul, blocked_product, column_energies, row_energies
-from roundlog.operators.convolution import Conv2dGradWeight, _Convolution
-from roundlog.operators.exact_lines import measure_operands
-from roundlog.operators.summation import InParts, Measures, Summation
-from roundlog.rounding import Follower, Recorder
+from roundlog.operators.contraction import Contraction, MatMul
+from roundlog.operators.convolution import _Convolution
 
 UNIT = 2.0**-53
-GUARD = 4
 
 
 class Worst:
@@ -48,22 +42,16 @@ def up(shape: tuple[int, ...]) -> float:
     return 1.0
 
 
-def down(shape: tuple[int, ...]) -> float:
-    return -1.0
-
-
 def mixed(shape: tuple[int, ...]) -> Any:
     return np.where(np.arange(np.prod(shape)).reshape(shape) % 3 == 0, 1.0, -1.0)
 
 
-SIGNS = [down, mixed]
-
-
-@pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
-def shared_out(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+def shared_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Work for three threads, however little it is."""
     before = torch.get_num_threads()
     monkeypatch.setattr(threads, "MIN_ELEMENTS", 1)
-    torch.set_num_threads(request.param)
+    torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
 
@@ -76,15 +64,6 @@ def even(*shape: int) -> torch.Tensor:
     return torch.from_numpy((signs * (1 + rng.random(shape) * 2.0**-9)).astype(np.float32))
 
 
-def spread(*shape: int) -> torch.Tensor:
-    """Numbers from one end of FP32 to the other, subnormal ones among them, in pairs that cancel nearly."""
-    rng = np.random.default_rng(list(shape))
-    x = np.ldexp(rng.standard_normal(shape), rng.integers(-149, 60, shape)).astype(np.float32)
-    half = shape[-1] // 2
-    x[..., half : 2 * half] = -x[..., :half] * np.float32(1 + 2.0**-22)
-    return torch.from_numpy(x)
-
-
 def cancelling(*shape: int) -> torch.Tensor:
     """Sums of which next to nothing is left."""
     x = even(*shape)
@@ -94,7 +73,6 @@ def cancelling(*shape: int) -> torch.Tensor:
     return x
 
 
-NUMBERS = [even, spread, cancelling]
 PLAIN = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
 Case = tuple[str, list[torch.Tensor], dict[str, Any]]
 
@@ -135,14 +113,8 @@ def hostile(monkeypatch: pytest.MonkeyPatch, signs: Callable[[tuple[int, ...]], 
         # On the CPU, tiles are added up in an order of their own, which no library decides.
         patch.delattr(MatMul, "certify")
         patch.delattr(_Convolution, "certify")
-        patch.setattr(MatMul, "part", lambda op, inputs, _: (blocked_product(*inputs), squares(*inputs)))
-        patch.setattr(Conv2dGradWeight, "part", lambda op, *of: (op.approximate(*of), op._measures(*of)))
         yield
     assert worst.calls, "products are taken by something else than @: be hostile there"
-
-
-def squares(a: torch.Tensor, b: torch.Tensor) -> Measures:
-    return row_energies(a), column_energies(b), *measure_operands(a, b)
 
 
 def some(count: int) -> list[int]:
@@ -156,91 +128,18 @@ def exactly(op: Inexact, inputs: list[torch.Tensor], attributes: dict[str, Any],
     return [sum(map(Fraction, row), Fraction(0)) for row in terms.tolist()]
 
 
-@pytest.mark.slow_but("three threads-*cancelling*")
-@pytest.mark.parametrize("signs", SIGNS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda f: f.__name__)
+@pytest.mark.slow_but("cancelling")
+@pytest.mark.parametrize("numbers", [even, cancelling], ids=lambda f: f.__name__)
 @pytest.mark.usefixtures("shared_out")
 def test_no_error_that_a_kernel_may_make_steps_over_the_bound(
-    numbers: Callable[..., torch.Tensor], signs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    numbers: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, inputs, attributes in cases(numbers):
         op = inexact(name)
-        with hostile(monkeypatch, signs):
+        with hostile(monkeypatch, mixed):
             # So wide an interval that every element is marked, and tells its approximation and its bound.
             rounded, marked = op.certify(inputs, attributes, 2.0**60)
         assert marked.indices.tolist() == list(range(rounded.numel()))
         chosen = some(rounded.numel())
         for i, exact in zip(chosen, exactly(op, inputs, attributes, chosen), strict=True):
             assert abs(Fraction(marked.y[i].item()) - exact) <= Fraction(marked.d[i].item()), (name, i)
-
-
-@pytest.mark.slow_but("three threads-*cancelling*")
-@pytest.mark.parametrize("numbers", [spread, cancelling], ids=lambda f: f.__name__)
-@pytest.mark.usefixtures("shared_out")
-def test_hostile_machines_round_correctly_and_follow_each_other(
-    numbers: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entries = 0
-    for name, inputs, attributes in cases(numbers):
-        op, recorder = inexact(name), Recorder(GUARD)
-        with hostile(monkeypatch, up):
-            trained = recorder.round(0, op, inputs, attributes)
-        chosen = some(trained.numel())
-        right = [ieee.rounded(exact) for exact in exactly(op, inputs, attributes, chosen)]
-        assert [bits & 0xFFFFFFFF for bits in trained.view(torch.int32).view(-1)[chosen].tolist()] == right, name
-        log = recorder.take()
-        entries += sum(map(len, log.values()))
-        for signs in SIGNS:
-            # Nothing is verified: what follows here can only be right if both machines mean the same.
-            follower = Follower(GUARD, 0.0, np.random.default_rng(0))
-            follower.follow(0, log)
-            with hostile(monkeypatch, signs):
-                followed = follower.round(0, op, inputs, attributes)
-            assert torch.equal(followed.view(torch.int32), trained.view(torch.int32)), name
-            assert follower.findings == [], name
-    assert entries > 20
-
-
-@pytest.mark.slow_but("*-mixed")
-@pytest.mark.parametrize("signs", SIGNS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda f: f.__name__)
-@pytest.mark.usefixtures("shared_out")
-def test_sums_part_by_part_stay_within_the_bound_of_the_whole(
-    numbers: Callable[..., torch.Tensor], signs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, b = numbers(6, 2400).T.contiguous(), numbers(5, 2400).T.contiguous()
-    g, x = numbers(8, 3, 15, 20), numbers(8, 2, 15, 20)
-    for name, inputs, attributes in (
-        ("matmul", [a.T, b], {}),
-        ("conv2d_grad_weight", [g, x], {**PLAIN, "size": (3, 3)}),
-    ):
-        op = inexact(name)
-        assert isinstance(op, Summation)
-        terms = op.terms([tuple(x.shape) for x in inputs], attributes)
-
-        def read(number: int, name: str = name, inputs: list[torch.Tensor] = inputs) -> list[torch.Tensor]:
-            if name == "matmul":
-                return [inputs[0][:, number * 600 : number * 600 + 600], inputs[1][number * 600 : number * 600 + 600]]
-            return [x[2 * number : 2 * number + 2] for x in inputs]
-
-        assert op.keeps_bound([terms // 4] * 4)
-        in_parts = InParts(op, terms, 4, read)
-        with hostile(monkeypatch, signs):
-            y, bound = in_parts.evaluate([], attributes)
-        d = bound.whole(y).reshape(-1)
-        chosen = some(y.numel())
-        for i, exact in zip(chosen, exactly(op, inputs, attributes, chosen), strict=True):
-            assert abs(Fraction(y.reshape(-1)[i].item()) - exact) <= Fraction(d[i].item()), (name, i)
-
-
-@pytest.mark.slow
-def test_these_kernels_are_as_hostile_as_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the other tests of this file would show nothing: nearly all of the bound is used."""
-    a, b = even(20, 400), even(20, 400).T
-    with hostile(monkeypatch, up):
-        _, marked = inexact("matmul").certify([a, b], {}, 2.0**60)
-    exact = exactly(inexact("matmul"), [a, b], {}, list(range(400)))
-    used = [
-        abs(Fraction(y) - e) / Fraction(d) for y, d, e in zip(marked.y.tolist(), marked.d.tolist(), exact, strict=True)
-    ]
-    assert 0.9 < max(used) <= 1

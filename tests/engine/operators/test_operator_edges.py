@@ -23,39 +23,28 @@ REFUSED = [
     ("conv2d", [(1, 2, 3, 3), (2, 2, 4, 1)], {}),
     ("conv2d", [(1, 2, 3, 3), (3, 1, 1, 1)], {"groups": 2}),
     ("conv2d", [(1, 2, 3, 3), (2, 2, 1, 1)], {"groups": 0}),
-    ("conv2d", [(1, 2, 3, 3), (2, 2, 1, 1)], {"groups": -1}),
     ("conv2d", [(1, 2, 3, 3), (2, 2, 1, 1)], {"stride": (0, 1)}),
-    ("conv2d", [(1, 2, 3, 3), (2, 2, 1, 1)], {"stride": (1,)}),
     ("conv2d", [(1, 2, 3, 3), (2, 2, 1, 1)], {"padding": (-1, 0)}),
     ("conv2d", [(1, 2, 3, 3), (2, 2, 1, 1)], {"dilation": (0, 1)}),
     ("conv2d", [(1, 2, 3, 3), (2, 2, 1, 1)], {"padding": (2**31, 0)}),
     ("conv2d_grad_input", [(0, 4, 2, 2), (4, 2, 2, 2)], {"size": (3, 3)}),
     ("conv2d_grad_input", [(1, 4, 2, 2), (4, 2, 2, 2)], {"size": (3, 2**62)}),
-    ("conv2d_grad_input", [(1, 4, 2, 2), (4, 2, 2, 2)], {"size": (4, 3)}),
     ("conv2d_grad_weight", [(0, 4, 2, 2), (0, 2, 3, 3)], {"size": (2, 2)}),
     ("conv2d_grad_weight", [(1, 4, 2, 2), (2, 2, 3, 3)], {"size": (2, 2)}),
     ("matmul", [(2, 3), (2, 3)], None),
     ("matmul", [(2, 3), (1, 3, 2)], None),
     ("matmul", [(3,), (3,)], None),
-    ("matmul", [(2, 2, 3), (1, 3, 2)], None),
     ("amax", [(0, 3)], {"dims": (0,)}),
     ("argmax", [(3, 0)], {"dim": 1}),
-    ("argmax", [()], {"dim": 0}),
     ("permute", [(2, 3)], {"dims": (0, 0)}),
-    ("permute", [(2, 3)], {"dims": (-1, 0)}),
     ("expand", [(2, 3)], {"shape": (3,)}),
-    ("expand", [(2, 3)], {"shape": (2, 1)}),
     ("expand", [(0,)], {"shape": (2,)}),
     ("reshape", [(2, 3)], {"shape": (-1,)}),
-    ("reshape", [(2, 3)], {"shape": (-2, -3)}),
     ("slice", [(5,)], {"dim": 0, "start": 3, "stop": 2, "step": 1}),
     ("slice", [(5,)], {"dim": 0, "start": 0, "stop": 6, "step": 1}),
-    ("slice", [(5,)], {"dim": 0, "start": -1, "stop": 5, "step": 1}),
     ("slice", [(5,)], {"dim": 0, "start": 0, "stop": 5, "step": 0}),
-    ("slice", [(5,)], {"dim": -1, "start": 0, "stop": 5, "step": 1}),
     ("flip", [(5,)], {"dim": 1}),
     ("cat", [], {"dim": 0}),
-    ("cat", [(), ()], {"dim": 0}),
     ("cat", [(2, 3), (2, 4)], {"dim": 0}),
     ("add", [(2, 3), (2,)], {}),
     ("add", [(0,), (2,)], {}),
@@ -64,7 +53,6 @@ REFUSED = [
     ("matmul", [(1, 2**30 + 1), (2**30 + 1, 1)], None),
     ("max_pool_index", [(1, 1, 2, 9)], {"kernel": (2, 2), "padding": (1, 1), "dilation": (3, 1)}),  # taps at -1 and 2
     ("max_pool_index", [(1, 1, 0, 2)], {"kernel": (2, 2), "padding": (1, 1)}),
-    ("max_pool_index", [(0, 1, 2, 2)], {"kernel": (2, 2)}),
     ("max_pool_index", [(1, 1, 2, 2)], {"kernel": (2, 2), "padding": (2, 2)}),
     ("max_pool_index", [(1, 1, 2, 2)], {"kernel": (2**40, 2**40), "padding": (2**39, 2**39)}),
     ("max_pool_index", [(1, 2, 2)], {"kernel": (2, 2)}),
@@ -116,7 +104,7 @@ def test_an_index_out_of_range_never_reaches_a_kernel(bad: int, place: int) -> N
         assert torch.equal(caught.value.output.reshape(-1)[:first], right[:first])
 
 
-def test_what_an_index_outside_would_place_stands_nowhere() -> None:
+def test_scatter_add_drops_what_an_index_out_of_range_places() -> None:
     scatter = REGISTRY["scatter_add"]
     assert isinstance(scatter, Inexact)
     x = torch.tensor([[1.0, 2.0, 4.0, torch.inf], [8.0, 16.0, 32.0, 64.0]])
@@ -132,7 +120,7 @@ def test_what_an_index_outside_would_place_stands_nowhere() -> None:
     assert scatter.approximate([x, index], {"dim": 1, "size": 0}).shape == (2, 0)
 
 
-def test_no_index_is_in_the_range_of_nothing() -> None:
+def test_an_index_into_an_empty_axis_is_refused() -> None:
     index = torch.zeros(2, dtype=torch.int64)
     gather, take = (REGISTRY[name] for name in ("gather", "take"))
     with pytest.raises(ProgramError):

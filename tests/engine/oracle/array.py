@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 import torch
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32
-
-Index = tuple[int, ...]
 
 NAMES = {
     torch.float32: "f32",
@@ -26,53 +23,12 @@ FORMATS = {"f32": FLOAT32, "bf16": BFLOAT16, "f16": FLOAT16}
 class Array:
     """`items`: bit patterns of the format for f32, bf16 and f16, values for i64, 0 or 1 for bool."""
 
-    shape: Index
+    shape: tuple[int, ...]
     dtype: str
     items: tuple[int, ...]
 
     def __post_init__(self) -> None:
         assert len(self.items) == prod(self.shape), (self.shape, len(self.items))
-
-    def __getitem__(self, index: Index) -> int:
-        assert len(index) == len(self.shape)
-        flat = 0
-        for size, coordinate in zip(self.shape, index, strict=True):
-            assert 0 <= coordinate < size, (index, self.shape)
-            flat = flat * size + coordinate
-        return self.items[flat]
-
-    @property
-    def wide(self) -> Array:
-        """The same numbers, integers or bool; numbers by their FP32 patterns, whatever the format."""
-        format = FORMATS.get(self.dtype, FLOAT32)
-        return self if format == FLOAT32 else Array(self.shape, "f32", tuple(map(format.in_float32, self.items)))
-
-    def broadcast(self, index: Index) -> int:
-        """The element that an output index of a broadcast reads (NumPy's rule)."""
-        tail = index[len(index) - len(self.shape) :]
-        return self[tuple(0 if size == 1 else i for i, size in zip(tail, self.shape, strict=True))]
-
-
-def indices(shape: Index) -> Iterator[Index]:
-    """All multi-indices in row-major order."""
-    return product(*(range(size) for size in shape))
-
-
-def moved(index: Index, dim: int, coordinate: int) -> Index:
-    """The index with another coordinate along one dimension."""
-    return (*index[:dim], coordinate, *index[dim + 1 :])
-
-
-def reduced(x: Array, dims: Index) -> tuple[Index, Callable[[Index], list[int]]]:
-    """The shape with those axes of size 1, and the elements that each output element stands for, in row-major order."""
-    shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.shape))
-
-    def members(index: Index) -> list[int]:
-        ranges = [range(x.shape[d]) if d in dims else (index[d],) for d in range(len(shape))]
-        box = indices(tuple(len(r) for r in ranges))
-        return [x[tuple(r[i] for r, i in zip(ranges, at, strict=True))] for at in box]
-
-    return shape, members
 
 
 def from_torch(tensor: torch.Tensor) -> Array:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import second_verifier as verifier
-from roundlog.operators import REGISTRY, Direct, StepInputs
+from roundlog.operators import REGISTRY, StepInputs
 from roundlog.program import DType, Program, TensorType
 
-from tests.engine.oracle.array import FORMATS, Array, Index, from_torch
-
-Attributes = Mapping[str, Any]
-Inputs = Sequence[Array]
-SCALAR = TensorType((), DType.F32)
+from tests.engine.oracle.array import FORMATS, Array, from_torch
 
 
 def held(x: Array) -> Any:
@@ -23,7 +18,7 @@ def held(x: Array) -> Any:
     return verifier.from_words(np.array(x.items, verifier.WORDS[x.dtype]), x.dtype).reshape(x.shape)
 
 
-def computed(name: str, inputs: list[Any], attributes: Attributes, kind: TensorType, step: verifier.Step) -> Any:
+def computed(name: str, inputs: list[Any], attributes: Mapping[str, Any], kind: TensorType, step: verifier.Step) -> Any:
     """An operator's output, as the verifier holds it. Raises if it is of another shape than `kind`."""
     return verifier.compute(verifier.Operator(name, (), dict(attributes), str(kind.dtype), kind.shape), inputs, step)
 
@@ -33,21 +28,11 @@ def as_array(values: Any, dtype: str) -> Array:
     return Array(values.shape, dtype, tuple(verifier.to_words(values, dtype).ravel().tolist()))
 
 
-def source(name: str, attributes: Attributes, shape: Index, dtype: str, seed: int = 0, step: int = 0) -> Array:
-    """What a source operator that reads no slot loads."""
-    kind = TensorType(shape, DType(dtype))
-    return as_array(computed(name, [], attributes, kind, verifier.Step(step, seed)), dtype)
-
-
-def _direct(name: str, inputs: Inputs, attributes: Attributes) -> Array:
+def right(name: str, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+    """An operator's output for FP32 numbers (of tensor cores: for those of its formats), integers and truth values."""
     kinds = [TensorType(x.shape, DType(x.dtype)) for x in inputs]
-    kind = REGISTRY[name].infer(kinds, attributes, SCALAR)
+    kind = REGISTRY[name].infer(kinds, attributes, TensorType((), DType.F32))
     return as_array(computed(name, list(map(held, inputs)), attributes, kind, verifier.Step()), str(kind.dtype))
-
-
-DIRECT: dict[str, Callable[[Inputs, Attributes], Array]] = {
-    name: partial(_direct, name) for name, operator in REGISTRY.items() if isinstance(operator, Direct)
-}
 
 
 def values_of(program: Program, inputs: StepInputs) -> list[Array]:

@@ -92,7 +92,7 @@ def _ordered(pattern: int, by: int) -> int:
     st.sampled_from([1, -1]),
     st.one_of(st.just(0.25), st.floats(0.25, 0.4999)),
 )
-@settings(max_examples=250)
+@settings(max_examples=120)
 def test_every_trit_is_the_one_of_the_definition(
     anchor: tuple[int, int], width: int, off: float, sign: int, tau: float
 ) -> None:
@@ -104,7 +104,7 @@ def test_every_trit_is_the_one_of_the_definition(
 
 
 @given(ANCHORS, WIDTHS, st.floats(-0.01, 0.01), st.sampled_from([1, -1]), st.integers(0, 2))
-@settings(max_examples=250)
+@settings(max_examples=120)
 def test_every_reversal_is_the_one_of_the_definition(
     anchor: tuple[int, int], width: int, off: float, sign: int, code: int
 ) -> None:
@@ -124,7 +124,7 @@ def test_every_reversal_is_the_one_of_the_definition(
     st.sampled_from([1, -1]),
     st.floats(0.25, 0.49),
 )
-@settings(max_examples=250)
+@settings(max_examples=120)
 def test_two_machines_within_the_threshold_always_end_with_the_trainers_number(
     anchor: tuple[int, int], width: int, off: float, apart: float, sign: int, tau: float
 ) -> None:
@@ -148,14 +148,12 @@ def test_two_machines_within_the_threshold_always_end_with_the_trainers_number(
 
 def test_algorithm_3_finds_the_largest_threshold_that_logs_all_differences() -> None:
     torch.manual_seed(0)
-    x1 = torch.randn(200_000, dtype=torch.float64)
+    x1 = torch.randn(60_000, dtype=torch.float64)
     x2 = x1 * (1 + 2.0**-30 * (torch.rand_like(x1) - 0.5))
-    found = Divergence.between(x1[:100_000], x2[:100_000], FLOAT32) + Divergence.between(
-        x1[100_000:], x2[100_000:], FLOAT32
-    )
     whole = Divergence.between(x1, x2, FLOAT32)
-    assert found == whole
-    assert whole.elements == 200_000 and whole.differing > 50 and whole.beyond == 0 and whole.safe
+    parts = [Divergence.between(x1[part], x2[part], FLOAT32) for part in (slice(30_000), slice(30_000, None))]
+    assert parts[0] + parts[1] == whole
+    assert whole.elements == 60_000 and whole.differing > 15 and whole.beyond == 0 and whole.safe
     tau = whole.search()
     assert 0.45 < tau < 0.5
     r1, r2 = round_to(x1, FLOAT32), round_to(x2, FLOAT32)
@@ -236,34 +234,6 @@ def test_an_auditor_with_other_hardware_follows_the_log_to_the_trainers_numbers(
     follower = ThresholdFollower(4)
     follower.follow(0, log)
     assert torch.equal(follower.round(0, Shifted(), inputs, attributes, narrow_float32(bits)), result)
-    assert follower.findings == []
-
-
-def followed_by(inputs):
-    """(trainer's result, what an auditor gets alone, with the log, the auditor)."""
-    recorder, follower = ThresholdRecorder(), ThresholdFollower(4)
-    result = recorder.round(0, operator("matmul"), inputs, {})
-    follower.follow(0, None)
-    alone = follower.round(0, Shifted(), inputs, {})
-    follower.follow(0, recorder.take())
-    return result, alone, follower.round(0, Shifted(), inputs, {}), follower
-
-
-def test_without_its_log_an_auditor_with_other_hardware_gets_other_numbers() -> None:
-    """Else the tests above would prove nothing."""
-    torch.manual_seed(4)
-    result, alone, followed, follower = followed_by([torch.rand(300, 20_000), torch.rand(20_000, 300)])
-    assert not torch.equal(alone, result)
-    assert torch.equal(followed, result)
-    assert follower.corrections == {0: int((alone != result).sum())}
-    assert follower.findings == []
-
-
-def test_results_that_cancel_so_far_that_machines_differ_by_more_than_a_place_are_lost_and_nobody_is_accused() -> None:
-    """Certified rounding can mend this, and OVT cannot: sums near zero whose error is larger than a place."""
-    torch.manual_seed(4)
-    result, _, followed, follower = followed_by([torch.randn(128, 4000), torch.randn(4000, 128)])
-    assert not torch.equal(followed, result)
     assert follower.findings == []
 
 
