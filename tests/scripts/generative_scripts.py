@@ -132,27 +132,6 @@ def vq_vae() -> Task:
     return Task(model=model, loss=coded, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
 
 
-@script(
-    "A VQ-VAE that resets dead codes if there are any",
-    source="vector-quantize-pytorch of lucidrains",
-    outcome=refused("decide by torch.where", rewrite="vq_vae_resets"),
-)
-def vq_vae_resets_by_if() -> Task:
-    class Codes(Quantizer):
-        def forward(self, z: Tensor) -> Tensor:
-            chosen = self.nearest(z)
-            q = F.embedding(chosen, self.codes)
-            with torch.no_grad():
-                self.move(z, chosen)
-                dead = self.count < 0.95
-                if torch.any(dead):
-                    self.codes[dead] = z[torch.randint(len(z), (int(dead.sum()),))]
-            return q
-
-    model = autoencoder(Codes())
-    return Task(model=model, loss=coded, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
-
-
 @script("A VQ-VAE that resets dead codes by torch.where", source="the same, for all codes at once")
 def vq_vae_resets() -> Task:
     class Codes(Quantizer):
@@ -243,26 +222,6 @@ def inner_steps() -> Task:
     )
 
 
-@script("A game with one optimizer: the gradient reversed", source="domain adaptation (Ganin and Lempitsky 2015)")
-def reversed_gradient() -> Task:
-    class Reverse(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, x: Tensor) -> Tensor:
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: object, gradient: Tensor) -> Tensor:
-            return -gradient
-
-    model = game()
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        real, fake = m["d"](batch["x"]), m["d"](Reverse.apply(m["g"](torch.randn(8, 4))))
-        return F.softplus(-real).mean() + F.softplus(fake).mean()
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
-
-
 class Denoiser(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -280,16 +239,6 @@ def diffusion() -> Task:
         t, noise = torch.randint(0, 50, (8,)), torch.randn_like(batch["x"])
         kept = m.kept[t][:, None]
         return F.mse_loss(m(kept.sqrt() * batch["x"] + (1 - kept).sqrt() * noise, t), noise)
-
-    model = Denoiser()
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
-
-
-@script("Flow matching", source="rectified flow (Liu et al. 2022)")
-def flow_matching() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        t, noise = torch.rand(8, 1), torch.randn_like(batch["x"])
-        return F.mse_loss(m(torch.lerp(noise, batch["x"], t), t[:, 0] * 1000), batch["x"] - noise)
 
     model = Denoiser()
     return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)

@@ -121,27 +121,6 @@ def noise() -> Task:
 
 
 @script(
-    "A flip decided by an if",
-    source="a habit of training loops",
-    outcome=refused("decide by torch.where", rewrite="flips_and_crops"),
-)
-def flip_by_if() -> Task:
-    def augment(x: Tensor) -> Tensor:
-        if torch.rand(1) < 0.5:
-            x = x.flip(-1)
-        return x
-
-    model = classifier()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(augment(batch["x"])), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=images(),
-        **RUN,
-    )
-
-
-@script(
     "random.random() in the step",
     source="a habit of training loops",
     outcome=refused("decide by torch.where", rewrite="flips_and_crops"),
@@ -187,31 +166,6 @@ def mixup() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
 
 
-@script("MixUp with shares drawn before training", source="the same, with a share in every row")
-def mixup_by_field() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        share, other = batch["share"], torch.randperm(len(batch["x"]))
-        y = m(torch.lerp(batch["x"][other], batch["x"], share.view(-1, 1, 1, 1)))
-        mine, others = (F.cross_entropy(y, labels, reduction="none") for labels in (batch["y"], batch["y"][other]))
-        return (share * mine + (1 - share) * others).mean()
-
-    model, shares = classifier(), torch.distributions.Beta(0.4, 0.4).sample((32,))
-    data = {**images(), "share": shares}
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=data, **RUN)
-
-
-@script("MixUp with uniform shares", source="MixUp with alpha = 1")
-def mixup_uniform() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        share = torch.rand(())
-        other = torch.randperm(len(batch["x"]))
-        y = m(torch.lerp(batch["x"][other], batch["x"], share))
-        return share * F.cross_entropy(y, batch["y"]) + (1 - share) * F.cross_entropy(y, batch["y"][other])
-
-    model = classifier()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
-
-
 @script(
     "CutMix by slices",
     source="the code of the CutMix paper (Yun et al. 2019)",
@@ -241,40 +195,6 @@ def cutmix() -> Task:
 
     model = classifier()
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
-
-
-@script("Label smoothing and class weights", source="PyTorch's CrossEntropyLoss")
-def label_smoothing() -> Task:
-    model, criterion = classifier(), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 0.5, 1.0]), label_smoothing=0.1)
-    return Task(
-        model=model,
-        loss=lambda m, batch: criterion(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.NAdam(model.parameters(), lr=1e-3),
-        dataset=images(),
-        **RUN,
-    )
-
-
-@script("GroupNorm and InstanceNorm", source="style transfer, and small batches")
-def other_norms() -> Task:
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3),
-        nn.GroupNorm(2, 8),
-        nn.SiLU(),
-        nn.Conv2d(8, 4, 3),
-        nn.InstanceNorm2d(4, affine=True),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16, 4),
-    )
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset=images(),
-        **RUN,
-    )
 
 
 @script(
@@ -318,33 +238,6 @@ def unet() -> Task:
         loss=dice,
         optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
         dataset={**images(), "mask": torch.rand(32, 8, 8) < 0.3},
-        **RUN,
-    )
-
-
-@script(
-    "Stochastic depth by an if",
-    source="the stochastic depth paper (Huang et al. 2016)",
-    outcome=refused("decide by torch.where", rewrite="stochastic_depth"),
-)
-def stochastic_depth_by_if() -> Task:
-    class Deep(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks, self.head = nn.ModuleList(BasicBlock(3, 3) for _ in range(2)), classifier()
-
-        def forward(self, x: Tensor) -> Tensor:
-            for block in self.blocks:
-                if torch.rand(1) < 0.8:
-                    x = block(x)
-            return self.head(x)
-
-    model = Deep()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=images(),
         **RUN,
     )
 

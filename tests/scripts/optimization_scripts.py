@@ -59,14 +59,6 @@ def warmup_cosine() -> Task:
     return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
 
 
-@script("OneCycleLR", source="fast.ai's habit, by PyTorch's scheduler")
-def one_cycle() -> Task:
-    model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=5)
-    return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
-
-
 @script("StepLR, once an epoch", source="PyTorch's example on MNIST, whose scheduler is stepped once an epoch")
 def step_lr() -> Task:
     model, steps_per_epoch = mlp(), 32 // 8
@@ -377,26 +369,6 @@ def maml() -> Task:
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
-
-
-@script("Losses of several tasks with learned weights", source="uncertainty weights (Kendall et al. 2018)")
-def learned_weights() -> Task:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.trunk, self.one, self.two = mlp(), nn.Linear(3, 3), nn.Linear(3, 6)
-            self.log_vars = nn.Parameter(torch.zeros(2))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            h = self.trunk(x)
-            losses = torch.stack([F.cross_entropy(self.one(h), y), F.huber_loss(self.two(h), x)])
-            return (torch.exp(-self.log_vars) * losses + self.log_vars).sum()
-
-    model = Two()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(
-        model=model, loss=lambda m, batch: m(batch["x"], batch["y"]), optimizer=optimizer, dataset=rows(), **RUN
-    )
 
 
 @script("A penalty on all weights", source="L1 regularisation, PyTorch forums")

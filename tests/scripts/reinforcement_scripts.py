@@ -6,7 +6,6 @@ log-probabilities. Playing is done between jobs, with the weights that the last 
 from __future__ import annotations
 
 import copy
-import random
 
 import torch
 from roundlog import Task
@@ -112,28 +111,6 @@ def dqn_by_where() -> Task:
                 old.copy_(torch.where(step % 2 == 0, new, old))
             step.add_(1)
             best = batch["r"] + 0.99 * target(batch["next"]).max(1).values
-        return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
-
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
-
-
-@script(
-    "A target that explores: epsilon falls with the steps",
-    source="epsilon-greedy targets, as in double DQN",
-    outcome=refused("a step changes loss.step, from 2 to 3", rewrite="epsilon_by_numbers"),
-)
-def epsilon_greedy() -> Task:
-    model = net()
-    target, step = copy.deepcopy(model), 0
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        nonlocal step
-        epsilon = max(0.1, 0.9 - 0.2 * step)
-        step += 1
-        values = target(batch["next"]).detach()
-        greedy = values.max(1).values
-        best = batch["r"] + 0.99 * (values.mean(1) if random.random() < epsilon else greedy)
         return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
 
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

@@ -246,26 +246,6 @@ def waves() -> nn.Module:
     )
 
 
-@script(
-    "A loss over torch.stft",
-    source="auraloss: the multi-resolution STFT loss",
-    outcome=refused("a Fourier transform is two products", rewrite="stft_by_products"),
-)
-def stft() -> Task:
-    def spectrum(x: Tensor) -> Tensor:
-        found = torch.stft(x, 16, hop_length=8, window=torch.hann_window(16), return_complex=True)
-        return found.abs().clamp(min=1e-4)
-
-    model = waves()
-    return Task(
-        model=model,
-        loss=lambda m, batch: spectral(m, batch, spectrum),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset={"x": torch.randn(32, 64)},
-        **RUN,
-    )
-
-
 @script("A loss over spectra by products", source="the same, with windows by unfold and the transform as matrices")
 def stft_by_products() -> Task:
     cos, sin = waves_of(16, 9)
@@ -283,25 +263,6 @@ def stft_by_products() -> Task:
         dataset={"x": torch.randn(32, 64)},
         **RUN,
     )
-
-
-@script("A neural equation, by Runge and Kutta", source="neural ODEs (Chen et al. 2018), with fixed steps")
-def neural_ode() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.f, self.head = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6)), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h = 0.25
-            for _ in range(4):
-                k1 = self.f(x)
-                k2 = self.f(x + h / 2 * k1)
-                k3 = self.f(x + h / 2 * k2)
-                x = x + h / 6 * (k1 + 2 * k2 + 2 * k3 + self.f(x + h * k3))
-            return self.head(x)
-
-    return classified(Net())
 
 
 @script(

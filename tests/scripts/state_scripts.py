@@ -192,25 +192,6 @@ def lazy() -> Task:
     return task_of(model)
 
 
-@script(
-    "A buffer that is made in the step",
-    source="a habit of running statistics: if self.mean is None",
-    outcome=refused("a step reads model.mean, where there is no tensor before the first step", rewrite="statistics"),
-)
-def statistics_none() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mean, self.net = None, mlp()
-
-        def forward(self, x: Tensor) -> Tensor:
-            now = x.mean(0)
-            self.mean = now if self.mean is None else 0.9 * self.mean + 0.1 * now
-            return self.net(x - self.mean)
-
-    return task_of(Net())
-
-
 @script("A buffer of running statistics", source="the same, with a buffer from the start")
 def statistics() -> Task:
     class Net(nn.Module):
@@ -247,39 +228,3 @@ def pruning() -> Task:
     model = mlp()
     prune.l1_unstructured(model[0], "weight", amount=0.5)
     return task_of(model)
-
-
-@script(
-    "Dropout of chosen rows, or of all",
-    source="augmentation of easy rows, where there are enough of them",
-    outcome=refused("decide by torch.where", rewrite="dropout_of_rows_by_where"),
-)
-def dropout_of_rows() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.drop, self.two = nn.Linear(6, 16), nn.Dropout(0.2), nn.Linear(16, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h, chosen = torch.tanh(self.one(x)), x[:, 0] > 0
-            if x.mean() > 0:
-                h = h.masked_fill(chosen[:, None], 0.0).index_add(0, chosen.nonzero()[:, 0], self.drop(h[chosen]))
-            else:
-                h = self.drop(h)
-            return self.two(h)
-
-    return task_of(Net())
-
-
-@script("Dropout of rows, and of all, by torch.where", source="the same, written for fixed shapes")
-def dropout_of_rows_by_where() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.drop, self.two = nn.Linear(6, 16), nn.Dropout(0.2), nn.Linear(16, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h, chosen = torch.tanh(self.one(x)), x[:, :1] > 0
-            return self.two(torch.where(chosen | (x.mean() <= 0), self.drop(h), h))
-
-    return task_of(Net())
