@@ -120,6 +120,14 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [OLD]
 
 
+def test_a_block_that_raises_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(OLD)
+    with pytest.raises(KeyboardInterrupt), replace_file(tmp_path / "file") as file:
+        file.write(NEW)
+        raise KeyboardInterrupt
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [OLD]
+
+
 def test_a_new_file_replaces_nothing_and_follows_no_link(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(OLD)

@@ -19,7 +19,7 @@ BY_HELP = {
     "bench_distributed": "sets of ranks that wait for each other: minutes; tests/engine/ranks has the rest",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
     "measure_house": "walks the checkout that its environment is of, and this is a copy; `make lint` runs its gate",
-    "other_architecture": "fetches an AArch64 Python; tests/engine/test_other_architecture.py has the rest",
+    "other_architecture": "fetches an AArch64 Python; tests/engine/test_pages_of_results.py has the rest",
     "prove_contracts": "needs halmos, which has an environment of its own",
 }
 """Scripts that are only asked for their help, and why."""
@@ -82,7 +82,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.slow_but("make_vectors")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Path) -> None:
     needed = NEEDS.get(name, "").partition(".")[0]

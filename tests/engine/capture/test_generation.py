@@ -34,10 +34,8 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
             vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0
         )
     ),
-    "qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SHAPE)),
     "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE, head_dim=8)),
     "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**SHAPE, sliding_window=32)),
-    "gemma2": lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SHAPE, head_dim=8, sliding_window=32)),
     "gemma3": lambda: transformers.Gemma3ForCausalLM(
         transformers.Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=32)
     ),
@@ -69,23 +67,6 @@ def by_transformers(model: torch.nn.Module, prompt: Sequence[int], count: int, *
     )
     tokens: list[int] = found[0, len(prompt) :].tolist()
     return tokens
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", MODELS)
-def test_the_likeliest_tokens_are_those_of_generate(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """Of prompts of several lengths in one batch. In BF16, logits of `generate` are other roundings, so that tokens are
-    held against those of each prompt alone."""
-    model, given = model_of(name, dtype), prompts(3, 5)
-    found, job = run(Task.from_causal_lm(model, given, new_tokens=NEW), tmp_path / "both")
-    assert job.spec.steps == 5 + NEW - 1
-    for number, prompt in enumerate(given):
-        count = 5 + NEW - len(prompt)
-        if dtype == torch.float32:
-            assert found[number] == by_transformers(model, prompt, count)
-        alone, _ = run(Task.from_causal_lm(model, [prompt], new_tokens=count), tmp_path / f"{number}")
-        assert alone == [found[number]]
 
 
 @pytest.mark.slow
@@ -164,8 +145,9 @@ def test_more_positions_than_a_window_of_attention_are_refused() -> None:
         Task.from_causal_lm(model_of("mistral"), [[1] * 30], new_tokens=3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["a window of its own", "positions that begin at 2"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("a window of its own", torch.bfloat16), ("positions that begin at 2", torch.float32)]
+)
 def test_a_model_that_a_static_cache_makes_another_one_is_refused(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "max_position_embeddings": 64}
@@ -187,7 +169,7 @@ def test_a_model_that_a_static_cache_makes_another_one_is_refused(name: str, dty
 
 @pytest.mark.slow
 def test_a_model_that_generates_is_left_as_it_was(tmp_path: Path) -> None:
-    model = model_of("qwen2").train()
+    model = model_of("llama").train()
     before = {name: x.clone() for name, x in model.state_dict().items()}
     Job.from_task(lambda: Task.from_causal_lm(model, prompts(3), new_tokens=2))
     assert not model.training and all(x.requires_grad and x.grad is None for x in model.parameters())

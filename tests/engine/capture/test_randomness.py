@@ -15,7 +15,7 @@ from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 from scipy import stats
 from torch import nn
-from torch.distributions import Beta, Chi2, Dirichlet, Gamma, StudentT
+from torch.distributions import Beta, Dirichlet, Gamma, StudentT
 
 SEED = 77
 MANY = 4000
@@ -78,16 +78,15 @@ def normal(step: int, shape: tuple[int, ...], first: int = 0) -> np.ndarray:
     return f32(radius * f32(np.cos(f32(f32(np.array(tau)) * v))))
 
 
-@pytest.mark.slow_but("below ten")
+@pytest.mark.slow_but("negative")
 @pytest.mark.parametrize(
     ("low", "high", "draw"),
     [
-        (0, 10, lambda: torch.randint(10, (40, 3))),
         (-7, 5, lambda: torch.randint(-7, 5, (40, 3))),
         (0, 65536, lambda: torch.randint(65536, (40, 3))),
         (2, 9, lambda: torch.randint_like(torch.zeros(40, 3, dtype=torch.int64), 2, 9)),
     ],
-    ids=["below ten", "negative", "the most", "like"],
+    ids=["negative", "the most", "like"],
 )
 def test_integers_are_uniform_numbers_rounded_down(low: int, high: int, draw: Callable[[], torch.Tensor]) -> None:
     found = drawn(draw, 1)
@@ -130,14 +129,9 @@ def test_integers_of_32_bits_that_wrap_around_are_refused() -> None:
     ("draw", "law"),
     [
         (lambda: torch._standard_gamma(torch.full((MANY,), 0.4)), stats.gamma(0.4)),
-        (lambda: torch._standard_gamma(torch.full((MANY,), 1.0)), stats.gamma(1.0)),
         (lambda: Gamma(2.5, 2.0).sample((MANY,)), stats.gamma(2.5, scale=0.5)),
-        (lambda: Gamma(1e5, 1.0).sample((MANY,)), stats.gamma(1e5)),
         (lambda: Beta(0.4, 0.4).sample((MANY,)), stats.beta(0.4, 0.4)),
-        (lambda: Beta(1.0, 1.0).sample((MANY,)), stats.uniform()),
-        (lambda: Beta(3.0, 0.5).sample((MANY,)), stats.beta(3.0, 0.5)),
         (lambda: Dirichlet(torch.tensor([0.5, 1.0, 2.0])).sample((MANY,))[:, 1], stats.beta(1.0, 2.5)),
-        (lambda: Chi2(3.0).sample((MANY,)), stats.chi2(3.0)),
         (lambda: StudentT(4.0).sample((MANY,)), stats.t(4.0)),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_float_that_no_int64_holds_stops_the_run(value: float) -> None:
 
 
 @pytest.mark.slow_but("7")
-@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 16, 1000, 2**31, 2**62 - 1, 2**63 - 1])
+@pytest.mark.parametrize("divisor", [1, 7, 2**31, 2**63 - 1])
 def test_integers_are_divided_as_pytorch_divides_them(divisor: int) -> None:
     numbers = many_integers()
     same(lambda x: x // divisor, numbers)

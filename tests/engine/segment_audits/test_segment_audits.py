@@ -9,11 +9,11 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from roundlog.commitments import MerkleTree
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, Sharing, draw_sample, fewest_parts, miss_probability
 from roundlog.segment_audits.segment import Listing, MakeWorker, SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.segment_audits.workers import process_workers
-from roundlog.commitments import MerkleTree
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
 from roundlog.training.repetition import replay_interval
