@@ -95,6 +95,7 @@ def test_drawn_tokens_depend_on_the_seed_and_are_among_the_likeliest(tmp_path: P
     assert drawn[0] != drawn[1]
 
 
+@pytest.mark.slow
 def test_a_sequence_ends_at_a_stop_token_and_others_go_on(tmp_path: Path) -> None:
     model, given = model_of("gpt2"), prompts(3, 4)
     free = [by_transformers(model, prompt, 4 + NEW - len(prompt)) for prompt in given]

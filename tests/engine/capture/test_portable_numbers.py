@@ -125,6 +125,7 @@ def test_what_is_pytorchs_is_noted_with_its_line() -> None:
     assert all("test_portable_numbers.py:" in place for place in numbers.unportable.values())
 
 
+@pytest.mark.slow
 def test_a_job_may_be_made_inside_and_its_constants_are_the_same() -> None:
     """Capture takes the step as it stands, whatever is around it; tables of the step are portable all the same."""
 

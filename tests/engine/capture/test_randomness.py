@@ -124,7 +124,7 @@ def test_integers_of_32_bits_that_wrap_around_are_refused() -> None:
         drawn(far, 1)
 
 
-@pytest.mark.slow_but("*law0")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "law"),
     [
@@ -176,6 +176,7 @@ def test_choices_with_replacement_are_partial_sums_below_uniform_numbers() -> No
         assert np.abs(shares - weights / weights.sum()).max() < 0.03
 
 
+@pytest.mark.slow
 def test_one_choice_is_the_largest_quotient_however_many_there_are() -> None:
     def by_order(weights: torch.Tensor, count: int) -> torch.Tensor:
         return (weights / torch.empty_like(weights).exponential_()).topk(count)[1][..., :1]

@@ -46,6 +46,7 @@ def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, tmp_path: Pa
     assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_choices_of_a_job_and_of_one_pass_are_drawn_alike(tmp_path: Path) -> None:
     model, (prompt,) = model_of("llama", torch.bfloat16), prompts(5)
     how = {"temperature": 0.9, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.2}

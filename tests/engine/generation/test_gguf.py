@@ -70,7 +70,7 @@ def refused(path: Path, *parts: str) -> None:
     assert time.monotonic() - started < 20
 
 
-@pytest.mark.parametrize("share", [0, 0.0001, 0.01, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.999])
 def test_a_file_that_ends_early_is_refused(plain: Path, tmp_path: Path, share: float) -> None:
     data = plain.read_bytes()
     (tmp_path / "cut.gguf").write_bytes(data[: int(share * len(data))])

@@ -44,8 +44,8 @@ def by_sorting(weights: torch.Tensor, count: int, share: float) -> list[int]:
     return sorted(kept)
 
 
-@pytest.mark.parametrize("share", [2.0**-30, 0.125, 0.5, 0.75, 0.96875, 1 - 2.0**-20, 1])
-@pytest.mark.parametrize("count", [1, 2, 37, 299, 300])
+@pytest.mark.parametrize("share", [2.0**-30, 0.5, 0.96875, 1])
+@pytest.mark.parametrize("count", [1, 37, 300])
 def test_bisection_keeps_what_sorting_keeps(count: int, share: float) -> None:
     """Of logits that are equal in many places, far apart, and all equal. Weights are powers of 2, so that sums in FP64
     are nearly exact."""

@@ -108,6 +108,7 @@ HOSTILE_TOKENIZERS = {
 }
 
 
+@pytest.mark.slow_cases("a replacement*")
 @pytest.mark.parametrize("name", HOSTILE_TOKENIZERS)
 def test_a_hostile_tokenizer_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_process, "MAX_SECONDS", 2.0)
@@ -160,7 +161,7 @@ APART: dict[str, tuple[Callable[[], int], str, str]] = {
 }
 
 
-@pytest.mark.slow_cases("memory*", "time")
+@pytest.mark.slow_but("an error", "no answer")
 @pytest.mark.parametrize("name", APART)
 def test_work_apart_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_bounds, "MAX_SECONDS", 2.0)
@@ -171,6 +172,7 @@ def test_work_apart_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert folder_bounds.tried(lambda: 7) == 7
 
 
+@pytest.mark.slow
 def test_weights_are_read_in_a_bounded_time_and_memory() -> None:
     with pytest.raises((MemoryError, RuntimeError)), prompt_process.limits(60.0, 1 << 28):
         torch.zeros(1 << 29)
@@ -215,7 +217,7 @@ def test_prompts_of_texts_and_messages_are_what_their_shown_text_gives(change: d
     tokenizer, draw = tokenizer_of(change | {"post_processor": BEGIN}, TEMPLATES["of special tokens"]), random.Random(4)
     pieces = ["the", "th e", " is", "  ", "<s>", "</s>", "<assistant>"]
     pieces += [] if change else ["\n", "é✓🙂", "<49160>", "\u200b"]
-    for _ in range(40):
+    for _ in range(12):
         text = "".join(draw.choice(pieces) for _ in range(draw.randrange(1, 7)))
         for prompt in (text, [{"role": "user", "content": text}]):
             tokens = prompt_tokens(tokenizer, prompt)

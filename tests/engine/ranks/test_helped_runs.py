@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from roundlog.arithmetic import MachineError
 from roundlog.capture import Task
 from roundlog.execution import StoppedError
 from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, rank_part
@@ -24,8 +22,7 @@ from roundlog.training.trainer import Trainer
 from torch import nn
 
 from tests.engine.ranks.on_trainings import Broken
-from tests.engine.ranks.rank_processes import answers, call, start
-from tests.engine.running.test_tensor_core_jobs import task
+from tests.engine.ranks.rank_processes import call
 from tests.engine.tasks import TASKS
 
 pytestmark = pytest.mark.slow
@@ -152,48 +149,6 @@ def run_unfit(ranks: Ranks, place: str, most: int) -> Any:
     return [roots, lead.warnings]
 
 
-def run_with_products(ranks: Ranks, place: str, arithmetic: str) -> Any:
-    """[roots, warnings] of a job of tensor cores whose products a helper cannot compute, and of one that it can."""
-    if ranks.rank:
-        checked = rank_runs.check_machine
-
-        def check(device: torch.device, products: Collection[tuple[str, str]] = ()) -> None:
-            checked(device, products)
-            if (arithmetic, "bf16") in products:
-                raise MachineError(f"a card does not compute products of bf16 as {arithmetic} has them")
-
-        rank_runs.check_machine = check  # type: ignore[attr-defined]
-        return help_with_runs(ranks, LIMITS)
-    lead = Lead(ranks, place)
-    roots = [lead.of(of_tensor_cores(name)) for name in ("hopper", "ampere")]
-    lead.helpers.dismiss()
-    return [roots, lead.warnings]
-
-
-def run_and_lose(ranks: Ranks, place: str) -> Any:
-    """[roots, warnings] where rank 1 ends in the midst of a run; what the others say."""
-    if ranks.rank:
-        if ranks.rank == 1:
-            gather, left = Ranks.gather_all, [60]
-
-            def dying(self: Ranks, mine: torch.Tensor, sizes: Any) -> list[torch.Tensor]:
-                left[0] -= 1
-                if not left[0]:
-                    print("1", flush=True)
-                    os._exit(0)
-                return gather(self, mine, sizes)
-
-            Ranks.gather_all = dying  # type: ignore[method-assign]
-        try:
-            return help_with_runs(ranks, LIMITS)
-        except LostRankError as error:
-            return str(error)
-    lead = Lead(ranks, place)
-    roots = [lead.train("linear"), lead.train("conv")]
-    lead.helpers.dismiss()
-    return [roots, lead.warnings]
-
-
 def run_with_a_fault(ranks: Ranks, place: str, fetching: bool) -> Any:
     """[errors, roots, warnings] where rank 0 fails in the midst of a step, or of fetching a state; what the others
     say."""
@@ -228,11 +183,6 @@ def diverging() -> Job:
     return _least_squares(rate=1e9, batch_size=4)
 
 
-def of_tensor_cores(arithmetic: str) -> Job:
-    """A training of six steps in BF16."""
-    return Job.from_task(task, arithmetic=arithmetic)
-
-
 def two_samples() -> Job:
     """A training with two samples in a batch."""
     return _least_squares(rate=0.1, batch_size=2)
@@ -253,9 +203,6 @@ def _least_squares(rate: float, batch_size: int) -> Job:
             seed=9,
         )
     )
-
-
-ALONE = "until all ranks are started again, rank 0 goes on alone, from the last checkpoint: "
 
 
 @pytest.fixture(scope="module")
@@ -311,27 +258,6 @@ def test_what_the_helpers_cannot_take_part_in_rank_0_executes_alone(right: dict[
     assert too_few == "rank 0 executes this job alone: 2 samples of a batch cannot be shared out among 3 ranks"
     assert not_sent.startswith("rank 0 executes this job alone: it cannot be sent to the other ranks (")
     assert helped == [6, 6]
-
-
-def test_a_helper_whose_device_cannot_compute_a_jobs_products_says_so_when_it_has_come(tmp_path: Path) -> None:
-    (roots, warnings), helped = call("test_helped_runs:run_with_products", 2, str(tmp_path), "hopper")
-    alone = [Trainer(of_tensor_cores(name), tmp_path / name).run() for name in ("hopper", "ampere")]
-    assert roots == [one.checkpoint_root.hex() for one in alone]
-    (warning,) = warnings
-    assert warning.startswith("rank 0 executes this job alone: rank 1 (process ")
-    assert warning.endswith("cannot take part: a card does not compute products of bf16 as hopper has them")
-    assert helped == 6
-
-
-@pytest.mark.long
-def test_rank_0_goes_on_alone_where_a_helper_is_lost(right: dict[str, str], tmp_path: Path) -> None:
-    processes = start("test_helped_runs:run_and_lose", 3, str(tmp_path))
-    (roots, warnings), _, said = answers(processes)
-    assert roots == [right["linear"], right["conv"]]
-    (warning,) = warnings
-    assert warning.startswith(ALONE)
-    named = f"rank 1 (process {processes[1].pid} on "
-    assert named in warning and said.startswith(named)
 
 
 @pytest.mark.parametrize("fetching", [pytest.param(False, marks=pytest.mark.long), True])

@@ -32,18 +32,16 @@ def test_what_autocast_computes_is_compared_kernel_by_kernel() -> None:
     assert has_short_numbers(job.program)
 
 
-@pytest.mark.slow_but("0.3-SGD")
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "make",
+    ("make", "norm"),
     [
-        pytest.param(lambda p: optim.AdamW(p, lr=0.01), id="AdamW"),
-        pytest.param(lambda p: optim.Adam(p, lr=0.003, weight_decay=0.1, amsgrad=True), id="Adam"),
-        pytest.param(lambda p: optim.SGD(p, lr=0.03, momentum=0.9, nesterov=True, weight_decay=0.01), id="SGD"),
-        pytest.param(lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3), id="dampened SGD"),
-        pytest.param(lambda p: optim.SGD(p, lr=0.1), id="plain SGD"),
+        pytest.param(lambda p: optim.AdamW(p, lr=0.01), None, id="AdamW"),
+        pytest.param(lambda p: optim.Adam(p, lr=0.003, weight_decay=0.1, amsgrad=True), 0.3, id="Adam"),
+        pytest.param(lambda p: optim.SGD(p, lr=0.03, momentum=0.9, nesterov=True, weight_decay=0.01), 0.3, id="SGD"),
+        pytest.param(lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3), None, id="dampened SGD"),
     ],
 )
-@pytest.mark.parametrize("norm", [None, 0.3])
 def test_optimizers_of_bf16_parameters_step_as_pytorch_does(make: Any, norm: float | None) -> None:
     model = net().bfloat16()
     task = task_of(model, in_bf16, make(model.parameters()), max_grad_norm=norm)
@@ -82,8 +80,12 @@ def test_an_optimizer_of_bf16_parameters_that_steps_otherwise_is_noticed(
         confirm_same(capture(lambda: task))
 
 
-@pytest.mark.parametrize("loss", [under_autocast, in_bf16])
-@pytest.mark.parametrize("kind", [lambda: nn.LayerNorm(24, eps=1e-6), lambda: nn.GroupNorm(4, 24, eps=1e-6)])
+@pytest.mark.slow_but("layer")
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [(lambda: nn.LayerNorm(24, eps=1e-6), under_autocast), (lambda: nn.GroupNorm(4, 24, eps=1e-6), in_bf16)],
+    ids=["layer", "group"],
+)
 def test_another_eps_than_that_of_a_norm_is_noticed(kind: Any, loss: Any) -> None:
     """No result shows it beside a variance of its inputs. Two norms of the same numbers are one in the program."""
     torch.manual_seed(0)
@@ -229,6 +231,7 @@ def noticed_of_planted(wanted: int) -> tuple[int, int]:
     return noticed, wrong
 
 
+@pytest.mark.slow
 def test_a_cast_that_is_missing_is_noticed() -> None:
     task = task_of(net(), under_autocast)
     captured = capture(lambda: task)

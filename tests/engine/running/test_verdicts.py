@@ -83,23 +83,20 @@ def one_decisive_bend(honest: Honest, room: Path) -> TrainingResult:
 CHANGES = {
     "whole": (lambda honest, target, rng: honest.copy(target), LogStanding.RIGHT),
     "one bent": (partial(bend, count=1), LogStanding.WRONG),
-    "forty bent": (partial(bend, count=40), LogStanding.WRONG),
     "all bent": (partial(bend, count=10**6), LogStanding.WRONG),
     "one missing": (partial(thin, count=1), LogStanding.WRONG),
     "many missing": (partial(thin, count=50), LogStanding.WRONG),
     "one damaged": (partial(damage, count=1), LogStanding.UNUSABLE),
     "all damaged": (partial(damage, count=2), LogStanding.UNUSABLE),
     "one absent": (partial(remove, count=1), LogStanding.UNUSABLE),
-    "all absent": (partial(remove, count=2), LogStanding.UNUSABLE),
 }
 
 
-@pytest.mark.slow_but("one bent-0")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow_but("one bent")
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_verdict_is_that_of_a_plain_recomputation(change: str, seed: int, honest: Honest, tmp_path: Path) -> None:
+def test_the_verdict_is_that_of_a_plain_recomputation(change: str, honest: Honest, tmp_path: Path) -> None:
     make, standing = CHANGES[change]
-    rng = np.random.default_rng([seed, *change.encode()])
+    rng = np.random.default_rng([*change.encode()])
     log = make(honest, tmp_path / "log", rng)  # type: ignore[operator]
     forged = honest.forgers_claim(log, tmp_path / "forger")
     right = honest.result.state_roots
@@ -185,7 +182,8 @@ def test_a_claim_is_never_right_in_an_audit_that_found_its_log_incomplete(honest
         assert LogFindingKind.MISSING in {finding.kind for finding in found.findings}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow_but("0")
+@pytest.mark.parametrize("seed", range(2))
 def test_one_decisive_bend_is_found_by_whoever_verifies_all(seed: int, honest: Honest, tmp_path: Path) -> None:
     forged = forged_logs.train_forging(honest.job, tmp_path / "forger", np.random.default_rng(seed), 1)
     found = audit(honest.job, tmp_path / "audit", claim=forged.state_roots, log_dir=forged.log_dir)
