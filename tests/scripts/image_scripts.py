@@ -108,18 +108,6 @@ def flips_and_crops() -> Task:
     )
 
 
-@script("Gaussian noise, and channels dropped", source="a habit of denoising and robust training")
-def noise() -> Task:
-    model = nn.Sequential(nn.Dropout2d(0.2), classifier())
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"] + 0.1 * torch.randn_like(batch["x"])), batch["y"]),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset=images(),
-        **RUN,
-    )
-
-
 @script(
     "random.random() in the step",
     source="a habit of training loops",
@@ -166,23 +154,6 @@ def mixup() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
 
 
-@script(
-    "CutMix by slices",
-    source="the code of the CutMix paper (Yun et al. 2019)",
-    outcome=refused("takes a number out of a tensor", rewrite="cutmix"),
-)
-def cutmix_by_slices() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        x, other = batch["x"].clone(), torch.randperm(8)
-        top, left = torch.randint(0, 5, (2,)).tolist()
-        x[:, :, top : top + 4, left : left + 4] = batch["x"][other, :, top : top + 4, left : left + 4]
-        y = m(x)
-        return 0.75 * F.cross_entropy(y, batch["y"]) + 0.25 * F.cross_entropy(y, batch["y"][other])
-
-    model = classifier()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
-
-
 @script("CutMix by a mask", source="CutMix, with the box as a mask")
 def cutmix() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -211,33 +182,6 @@ def cumulative_norm() -> Task:
         loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         dataset=images(),
-        **RUN,
-    )
-
-
-@script("Dice loss of a U-Net", source="segmentation as in the U-Net paper")
-def unet() -> Task:
-    class UNet(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.down1, self.down2 = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
-            self.up, self.out = nn.ConvTranspose2d(8, 4, 2, 2), nn.Conv2d(8, 1, 3, padding=1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            a = F.relu(self.down1(x))
-            b = F.relu(self.down2(F.max_pool2d(a, 2)))
-            return self.out(torch.cat([a, self.up(b)], 1)).squeeze(1)
-
-    def dice(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        p, t = m(batch["x"]).sigmoid(), batch["mask"].float()
-        return 1 - (2 * (p * t).sum((1, 2)) + 1).div(p.sum((1, 2)) + t.sum((1, 2)) + 1).mean()
-
-    model = UNet()
-    return Task(
-        model=model,
-        loss=dice,
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset={**images(), "mask": torch.rand(32, 8, 8) < 0.3},
         **RUN,
     )
 

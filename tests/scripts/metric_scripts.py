@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.scripts.script_corpus import RUN, script
-from tests.scripts.script_rows import images, rows
+from tests.scripts.script_rows import rows
 
 
 def encoder() -> nn.Module:
@@ -24,33 +24,6 @@ def focal() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         ce = F.cross_entropy(m(batch["x"]), batch["y"], reduction="none")
         return (0.25 * (1 - torch.exp(-ce)) ** 2 * ce).mean()
-
-    model = encoder()
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
-
-
-@script("Knowledge distillation", source="PyTorch's tutorial on knowledge distillation")
-def distillation() -> Task:
-    model, teacher = encoder(), encoder().eval()
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            soft = F.softmax(teacher(batch["x"]) / 2, dim=1)
-        y = m(batch["x"])
-        return 0.25 * F.kl_div(F.log_softmax(y / 2, 1), soft, reduction="batchmean") * 4 + F.cross_entropy(
-            y, batch["y"]
-        )
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
-
-
-@script("SimCLR with NT-Xent", source="SimCLR (Chen et al. 2020)")
-def simclr() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        views = torch.cat([batch["x"] + 0.1 * torch.randn_like(batch["x"]) for _ in range(2)])
-        z = F.normalize(m(views), dim=1)
-        similar = (z @ z.t() / 0.5).masked_fill(torch.eye(len(z), dtype=torch.bool), float("-inf"))
-        return F.cross_entropy(similar, torch.arange(len(z)).roll(len(z) // 2))
 
     model = encoder()
     return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
@@ -107,26 +80,3 @@ def byol() -> Task:
 
     model = nn.Sequential(online, predictor)
     return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
-
-
-@script("CLIP: images and rows with a learned temperature", source="CLIP (Radford et al. 2021)")
-def clip() -> Task:
-    class Clip(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.image, self.text = nn.Sequential(nn.Flatten(), nn.Linear(192, 8)), nn.Linear(6, 8)
-            self.logit_scale = nn.Parameter(torch.tensor(2.6592))
-
-        def forward(self, x: Tensor, t: Tensor) -> Tensor:
-            a, b = F.normalize(self.image(x), dim=-1), F.normalize(self.text(t), dim=-1)
-            logits, labels = self.logit_scale.exp().clamp(max=100) * a @ b.t(), torch.arange(len(x))
-            return (F.cross_entropy(logits, labels) + F.cross_entropy(logits.t(), labels)) / 2
-
-    model = Clip()
-    return Task(
-        model=model,
-        loss=lambda m, batch: m(batch["x"], batch["t"]),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset={**images(), "t": torch.randn(32, 6)},
-        **RUN,
-    )

@@ -81,17 +81,6 @@ def plateau() -> Task:
     return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
 
 
-@script("Weight decay for matrices only, and a rate for each layer", source="nanoGPT, and fine-tuning of BERT")
-def groups() -> Task:
-    model = mlp()
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    plain = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1, "lr": 5e-4}, {"params": plain, "weight_decay": 0.0}], lr=1e-3
-    )
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
-
-
 @script(
     "An average of the weights over time",
     source="PyTorch's swa_utils, stepped after the optimizer",
@@ -122,15 +111,6 @@ def ema() -> Task:
         return entropy(m, batch)
 
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
-
-
-@script("Frozen layers", source="PyTorch's tutorial on transfer learning")
-def frozen() -> Task:
-    model = mlp()
-    for parameter in model[0].parameters():
-        parameter.requires_grad = False
-    optimizer = torch.optim.SGD(model[2].parameters(), lr=1e-2, momentum=0.9)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
 
 
 @script("LoRA by hand", source="LoRA (Hu et al. 2021), as in minLoRA")
@@ -214,17 +194,6 @@ def model_in_bf16() -> Task:
     model = mlp().to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
-
-
-@script("autocast switched off", source="the same with enabled=False")
-def autocast_off() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
-            return entropy(m, batch)
-
-    model = mlp()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), micro_batches=2, **RUN)
 
 
 @script(

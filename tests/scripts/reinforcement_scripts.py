@@ -10,7 +10,7 @@ import copy
 import torch
 from roundlog import Task
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical
 from torch.nn import functional as F
 
 from tests.scripts.script_corpus import RUN, refused, script
@@ -29,17 +29,6 @@ def played() -> dict[str, Tensor]:
 
 def net(out: int = 3) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, out))
-
-
-@script("A policy gradient on stored steps", source="PyTorch's REINFORCE example")
-def policy_gradient() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        policy, returns = Categorical(logits=m(batch["s"])), batch["r"]
-        returns = (returns - returns.mean()) / (returns.std() + 1e-8)
-        return -(policy.log_prob(batch["a"]) * returns).mean() - 0.01 * policy.entropy().mean()
-
-    model = net()
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=played(), **RUN)
 
 
 @script("PPO's clipped loss", source="CleanRL's ppo.py")
@@ -130,32 +119,3 @@ def epsilon_by_numbers() -> Task:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     numbers = {"epsilon": lambda step: max(0.1, 0.9 - 0.2 * step)}
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), numbers=numbers, **RUN)
-
-
-@script("A Gaussian policy by reparametrization", source="SAC's actor (Haarnoja et al. 2018)")
-def gaussian_policy() -> Task:
-    model, critic = net(4), nn.Linear(8, 1).requires_grad_(False)
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        mean, log_std = m(batch["s"]).chunk(2, dim=1)
-        policy = Normal(mean, log_std.clamp(-5, 2).exp())
-        raw = policy.rsample()
-        action = torch.tanh(raw)
-        log_prob = (policy.log_prob(raw) - torch.log(1 - action.pow(2) + 1e-6)).sum(1)
-        return (log_prob - critic(torch.cat([batch["s"], action], dim=1)).squeeze(1)).mean()
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=played(), **RUN)
-
-
-@script("DPO on stored pairs", source="trl's DPOTrainer (Rafailov et al. 2023)")
-def dpo() -> Task:
-    model = net()
-    reference = copy.deepcopy(model).requires_grad_(False)
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        mine, old = (F.log_softmax(one(batch["s"]), 1) for one in (m, reference))
-        better, worse = batch["a"][:, None], (batch["a"][:, None] + 1) % 3
-        gain = (mine - old).gather(1, better) - (mine - old).gather(1, worse)
-        return -F.logsigmoid(0.1 * gain).mean()
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=played(), **RUN)

@@ -170,21 +170,6 @@ def rounded_weights() -> Task:
     return task_of(nn.Sequential(Quantized(6, 16), nn.Tanh(), Quantized(16, 3)))
 
 
-@script("Layers chosen by a list of Python, weights shared", source="ALBERT, and universal transformers")
-def shared_layers() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.block, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            for _ in range(4):
-                x = x + F.gelu(self.block(F.layer_norm(x, (6,))))
-            return self.head(x)
-
-    return task_of(Net())
-
-
 @script("A layer that is made at the first call", source="lazy modules of PyTorch")
 def lazy() -> Task:
     model = nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(3))

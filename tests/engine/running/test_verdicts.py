@@ -115,13 +115,13 @@ def test_the_verdict_is_that_of_a_plain_recomputation(change: str, honest: Hones
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", ["whole", "one bent", "many missing", "one damaged"])
 def test_a_sample_that_finds_anything_decides_nothing(change: str, honest: Honest, tmp_path: Path) -> None:
     """Forty bent decisions, one in twenty verified: who finds any forgery goes on without the log."""
     make, _ = CHANGES[change]
     log = make(honest, tmp_path / "log", np.random.default_rng([7, *change.encode()]))  # type: ignore[operator]
     forged = MerkleTree(honest.forgers_claim(log, tmp_path / "forger")).root
-    for number in range(5):
+    for number in range(3):
         for claim in {forged, honest.root}:
             told: list[str] = []
             room = tmp_path / f"{number} {claim.hex()[:8]}"
