@@ -242,30 +242,3 @@ def diffusion() -> Task:
 
     model = Denoiser()
     return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
-
-
-@script("A normalizing flow of coupling layers", source="RealNVP (Dinh et al. 2017)")
-def coupling() -> Task:
-    model = nn.ModuleList(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6)) for _ in range(3))
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        x, volume = batch["x"], torch.zeros(8)
-        for layer in m:
-            one, two = x.chunk(2, dim=1)
-            s, t = layer(one).chunk(2, dim=1)
-            x, volume = torch.cat([two * torch.tanh(s).exp() + t, one], dim=1), volume + torch.tanh(s).sum(1)
-        prior = torch.distributions.Normal(torch.zeros(6), torch.ones(6))
-        return -(prior.log_prob(x).sum(1) + volume).mean()
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
-
-
-@script("Gumbel-softmax with hard choices", source="discrete VAEs (Jang et al. 2017)")
-def gumbel() -> Task:
-    model = nn.ModuleDict({"encode": nn.Linear(6, 5), "decode": nn.Linear(5, 6)})
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        z = F.gumbel_softmax(m["encode"](batch["x"]), tau=0.7, hard=True)
-        return F.mse_loss(m["decode"](z), batch["x"])
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)

@@ -149,17 +149,6 @@ def history() -> Task:
     return Task(model=model, loss=entropy, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script("Printing loss.item() itself", source="the first lines of most training loops")
-def plain_printing() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        y = m(batch["x"])
-        print(F.cross_entropy(y, batch["y"]).item(), (y.argmax(1) == batch["y"]).sum().item(), "of", len(y))
-        return F.cross_entropy(y, batch["y"])
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
 @script(
     "An assert, and an error for losses that are not finite",
     source="fairseq, and debugging since",
@@ -207,19 +196,6 @@ def not_finite_as_zero() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script("Devices: .to(device) everywhere", source="device = 'cuda' if torch.cuda.is_available() else 'cpu'")
-def devices() -> Task:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = mlp().to("cpu")
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        x, y = batch["x"].to(batch["x"].device), batch["y"].long()
-        assert device in ("cpu", "cuda")
-        return F.cross_entropy(m(x), y)
-
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
 @script("model.train() and an evaluation in the step", source="training loops that validate every step")
 def evaluation() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -251,28 +227,6 @@ def seed_in_step() -> Task:
 def draws_without_seed() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return entropy(m, {**batch, "x": batch["x"] + 0.1 * torch.randn(8, 6)})
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script("Pseudo-labels above a threshold", source="FixMatch (Sohn et al. 2020)")
-def pseudo_labels() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            best, label = m(batch["x"]).softmax(1).max(1)
-        strong = m(batch["x"] + 0.3 * torch.randn_like(batch["x"]))
-        each = F.cross_entropy(strong, label, reduction="none")
-        return entropy(m, batch) + (each * (best >= 0.4)).mean()
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script("The hardest rows only", source="online hard example mining")
-def hard_rows() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        return F.cross_entropy(m(batch["x"]), batch["y"], reduction="none").topk(4).values.mean()
 
     model = mlp()
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)

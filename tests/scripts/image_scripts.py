@@ -17,19 +17,6 @@ from tests.scripts.script_corpus import RUN, refused, script
 from tests.scripts.script_rows import images
 
 
-@script("An MLP classifier", source="PyTorch's Quickstart")
-def mlp() -> Task:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 4))
-    loss_fn = nn.CrossEntropyLoss()
-    return Task(
-        model=model,
-        loss=lambda m, batch: loss_fn(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=1e-2),
-        dataset=images(),
-        **RUN,
-    )
-
-
 @script("A CNN with dropout", source="PyTorch's example on MNIST")
 def cnn() -> Task:
     class Net(nn.Module):

@@ -5,8 +5,6 @@ value."""
 
 from __future__ import annotations
 
-import math
-
 import torch
 from roundlog import Task
 from torch import Tensor, nn
@@ -60,26 +58,6 @@ def gpt() -> Task:
         dataset=words(),
         max_grad_norm=1.0,
         **RUN,
-    )
-
-
-@script("nn.TransformerEncoder with a causal mask", source="PyTorch's tutorial on language modelling")
-def transformer_encoder() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.decode = nn.Embedding(16, 8), nn.Linear(8, 16)
-            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
-            place, rate = torch.arange(8)[:, None], torch.exp(torch.arange(0, 8, 2) * (-math.log(10000.0) / 8))
-            self.register_buffer("pe", torch.stack([torch.sin(place * rate), torch.cos(place * rate)], 2).flatten(1))
-
-        def forward(self, ids: Tensor) -> Tensor:
-            mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
-            return self.decode(self.encoder(self.embed(ids) * math.sqrt(8) + self.pe, mask, is_causal=True))
-
-    model = Net()
-    return Task(
-        model=model, loss=next_word, optimizer=torch.optim.SGD(model.parameters(), lr=0.5), dataset=words(), **RUN
     )
 
 

@@ -19,16 +19,6 @@ def encoder() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8))
 
 
-@script("Focal loss", source="RetinaNet (Lin et al. 2017)")
-def focal() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        ce = F.cross_entropy(m(batch["x"]), batch["y"], reduction="none")
-        return (0.25 * (1 - torch.exp(-ce)) ** 2 * ce).mean()
-
-    model = encoder()
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
-
-
 class MoCo(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -340,16 +340,6 @@ def maml() -> Task:
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
 
 
-@script("A penalty on all weights", source="L1 regularisation, PyTorch forums")
-def penalty() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        return entropy(m, batch) + 1e-3 * sum(parameter.abs().sum() for parameter in m.parameters())
-
-    model = mlp()
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
-
-
 @script(
     "An optimizer of one's own",
     source="Lion (Chen et al. 2023), as in lucidrains' lion-pytorch",

@@ -22,24 +22,6 @@ class Recurrent(nn.Module):
         self.embed, self.layer, self.head = nn.Embedding(16, 8), layer, nn.Linear(8, 16)
 
 
-@script("An LSTM that begins each batch at zero", source="PyTorch's word_language_model")
-def lstm() -> Task:
-    class Net(Recurrent):
-        def forward(self, ids: Tensor) -> Tensor:
-            y, _ = self.layer(self.embed(ids))
-            return self.head(y)
-
-    model = Net(nn.LSTM(8, 8, num_layers=2, batch_first=True, dropout=0.2))
-    return Task(
-        model=model,
-        loss=next_word,
-        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
-        dataset=words(),
-        max_grad_norm=0.25,
-        **RUN,
-    )
-
-
 @script(
     "An LSTM whose state begins as None and is carried on",
     source="truncated backpropagation through time",

@@ -51,22 +51,6 @@ def ppo() -> Task:
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), max_grad_norm=0.5, **RUN)
 
 
-@script("Q-learning whose target moves a little every step", source="PyTorch's DQN tutorial: soft updates")
-def dqn() -> Task:
-    model = net()
-    target = copy.deepcopy(model)
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            for slow, fast in zip(target.parameters(), m.parameters(), strict=True):
-                slow.mul_(0.995).add_(fast, alpha=0.005)
-            best = batch["r"] + 0.99 * target(batch["next"]).max(1).values * (~batch["done"]).float()
-        return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, amsgrad=True)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
-
-
 @script(
     "Q-learning whose target is copied every two steps",
     source="DQN (Mnih et al. 2015)",

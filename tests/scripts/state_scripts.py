@@ -159,17 +159,6 @@ def fake_quantized() -> Task:
     return task_of(nn.Sequential(Quantized(6, 16), nn.ReLU(), Quantized(16, 3)))
 
 
-@script("Weights rounded by a straight-through estimator", source="the same, by hand")
-def rounded_weights() -> Task:
-    class Quantized(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            scale = (self.weight.detach().abs().max() / 127).clamp(min=1e-8)
-            whole = (self.weight / scale).round().clamp(-128, 127) * scale
-            return F.linear(x, self.weight + (whole - self.weight).detach(), self.bias)
-
-    return task_of(nn.Sequential(Quantized(6, 16), nn.Tanh(), Quantized(16, 3)))
-
-
 @script("A layer that is made at the first call", source="lazy modules of PyTorch")
 def lazy() -> Task:
     model = nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(3))

@@ -168,7 +168,6 @@ def refused(task: Task, message: str) -> None:
         ({"dataset": {"x": torch.eye(9).to_sparse()}}, "is sparse"),
         ({"dataset": {}}, "has no fields"),
         ({"dataset": {"x": torch.ones(0, 6), "y": torch.ones(0)}}, "x is empty: give at least one row"),
-        ({"dataset": {"x": torch.ones(())}}, "x is empty: give at least one row"),
         ({"dataset": {"x": torch.ones(9, 6), "y": torch.ones(8)}}, "y has 8 rows, the first field 9"),
         ({"dataset": {"x": torch.ones(9, 6, dtype=torch.float64)}}, "x is torch.float64: convert it"),
         (

@@ -86,15 +86,6 @@ def test_the_random_programs_sum_over_ranks_and_gather_slices() -> None:
     assert swept > 20
 
 
-@pytest.mark.slow
-def test_micro_batches_of_the_whole_batch_are_shared_out() -> None:
-    """Each rank computes about as many samples at a time as one process would, and all have equally many turns."""
-    program = make(0).program
-    batch = samples_of(program)
-    assert [passes_of(program, 2, count) for count in (1, 2, 3, batch)] == [1, 1, 2, batch // 2]
-    assert passes_of(program, batch, batch) == 1
-
-
 def test_more_ranks_than_samples_are_refused() -> None:
     program = make(0).program
     batch = samples_of(program)
@@ -236,14 +227,3 @@ def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(s
     named, than = (broken, "all other ranks") if size > 2 else (1, "rank 0, which may itself be wrong")
     assert f", rank {named} (process " in sentence and f") had other values than {than}: " in sentence
     assert sentence.startswith(f"after step {done}, ") and done % 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("full", [0, 1])
-def test_a_rank_whose_disk_is_full_is_named_by_the_other_one(full: int) -> None:
-    said = call("on_trainings:run_with_a_full_disk", 2, full)
-    assert "File too large" in said[full]
-    assert (
-        said[1 - full].startswith(f"rank {full} (process ")
-        and "has stopped: [Errno 27] File too large" in said[1 - full]
-    )
