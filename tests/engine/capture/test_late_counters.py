@@ -22,6 +22,8 @@ from roundlog import Task
 from roundlog.capture import CaptureError, capture
 from torch import Tensor, nn
 
+from tests.engine.capture.calls import small_task
+
 GLOBAL = 0
 
 
@@ -198,16 +200,8 @@ WAYS: dict[str, tuple[Callable[[], Any], Callable[[Any], int]]] = {
 
 
 def task_with(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor]) -> Task:
-    return Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(8, 4), "y": torch.randn(8, 2)},
-        batch_size=4,
-        steps=100,
-        interval=50,
-        seed=1,
-    )
+    data = {"x": torch.randn(8, 4), "y": torch.randn(8, 2)}
+    return small_task(model, loss, data, batch_size=4, steps=100, interval=50)
 
 
 def task_of(way: str) -> Task:

@@ -17,6 +17,8 @@ from scipy import stats
 from torch import nn
 from torch.distributions import Beta, Dirichlet, Gamma, StudentT
 
+from tests.engine.capture.calls import small_task
+
 SEED = 77
 MANY = 4000
 
@@ -39,17 +41,8 @@ class Draws(nn.Module):
 
 
 def task_of(draw: Callable[[], torch.Tensor]) -> Task:
-    model = Draws(draw)
-    return Task(
-        model=model,
-        loss=lambda m, batch: m(batch["x"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        dataset={"x": torch.ones(4, 2)},
-        batch_size=2,
-        steps=3,
-        interval=1,
-        seed=SEED,
-    )
+    data = {"x": torch.ones(4, 2)}
+    return small_task(Draws(draw), lambda m, batch: m(batch["x"]), data, batch_size=2, steps=3, seed=SEED)
 
 
 def drawn(draw: Callable[[], torch.Tensor], step: int) -> np.ndarray:

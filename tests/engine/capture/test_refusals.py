@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributions import Dirichlet, Gamma
 from torch.nn import functional as F
 
-from tests.engine.capture.calls import Calls, linear_through, refused
+from tests.engine.capture.calls import Calls, linear_through, refused, small_task
 
 Batch = dict[str, torch.Tensor]
 
@@ -40,17 +40,8 @@ EMPTY = torch.zeros(0, dtype=torch.int64)
 def task_of(function: Callable[[torch.Tensor, Batch], torch.Tensor]) -> Task:
     """function: of the output f32[4, 4] of a linear layer, and a batch of numbers "x" and indices "i", [4, 4] each."""
     torch.manual_seed(0)
-    model = nn.Linear(4, 4)
-    return Task(
-        model=model,
-        loss=lambda m, b: function(m(b["x"]), dict(b)).sum(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(4, 4), "i": torch.arange(16).reshape(4, 4) % 4},
-        batch_size=4,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
+    data = {"x": torch.randn(4, 4), "i": torch.arange(16).reshape(4, 4) % 4}
+    return small_task(nn.Linear(4, 4), lambda m, b: function(m(b["x"]), dict(b)).sum(), data)
 
 
 REFUSED: dict[str, tuple[Callable[[torch.Tensor, Batch], torch.Tensor], str, str]] = {

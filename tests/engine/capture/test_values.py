@@ -13,6 +13,7 @@ from roundlog.training.job import Job
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.engine.capture.calls import small_task
 from tests.engine.trainings import train_by_program
 
 Function = Callable[..., Tensor]
@@ -33,17 +34,8 @@ class Writes(nn.Module):
 
 
 def task_of(function: Function, *fields: Tensor) -> Task:
-    model = Writes(function, list(fields))
-    return Task(
-        model=model,
-        loss=lambda m, batch: m(batch),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={f"x{number}": field for number, field in enumerate(fields)},
-        batch_size=len(fields[0]),
-        steps=1,
-        interval=1,
-        seed=3,
-    )
+    data = {f"x{number}": field for number, field in enumerate(fields)}
+    return small_task(Writes(function, list(fields)), lambda m, batch: m(batch), data, seed=3)
 
 
 def computed(function: Function, *fields: Tensor) -> tuple[Tensor, list[Tensor]]:
