@@ -73,13 +73,7 @@ def test_the_name_of_what_grows_is_on_the_disk_before_its_bytes_are(tmp_path: Pa
 
 @pytest.mark.parametrize("write", [put, put_shared])
 @pytest.mark.parametrize(
-    ("point", "whole"),
-    [
-        (before_sync(1), OLD),
-        (before_rename(1), OLD),
-        (after_rename(1), NEW),
-        (before_sync(2), NEW),
-    ],
+    ("point", "whole"), [(before_sync(1), OLD), (before_rename(1), OLD), (after_rename(1), NEW), (before_sync(2), NEW)]
 )
 def test_a_file_is_the_old_or_the_new_one_wherever_its_writer_is_killed(
     point: Point, whole: bytes, write: Callable[[Path], None], tmp_path: Path

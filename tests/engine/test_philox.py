@@ -9,11 +9,7 @@ from roundlog.randomness import RandomnessError, philox4x64, philox_word, unifor
 
 # Random123 1.14, tests/kat_vectors, "philox4x64 10": counter, key, result.
 PUBLISHED = [
-    (
-        (0, 0, 0, 0),
-        (0, 0),
-        (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B),
-    ),
+    ((0, 0, 0, 0), (0, 0), (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B)),
     (
         (2**64 - 1,) * 4,
         (2**64 - 1,) * 2,
@@ -80,8 +76,7 @@ def test_threads_share_a_stream(threads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "step", "stream"),
-    [(-1, 0, 0), (2**64, 0, 0), (0, -1, 0), (0, 2**32, 0), (0, 0, -1), (0, 0, 2**32)],
+    ("seed", "step", "stream"), [(-1, 0, 0), (2**64, 0, 0), (0, -1, 0), (0, 2**32, 0), (0, 0, -1), (0, 0, 2**32)]
 )
 def test_a_key_part_out_of_range_is_refused(seed: int, step: int, stream: int) -> None:
     with pytest.raises(RandomnessError, match="unsigned integer"):

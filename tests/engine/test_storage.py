@@ -12,14 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 from roundlog.program.model import DType, ProgramError, TensorType, as_array
-from roundlog.storage import (
-    StorageError,
-    load_tensors,
-    read_record,
-    save_state,
-    save_tensors,
-    tensor_types,
-)
+from roundlog.storage import StorageError, load_tensors, read_record, save_state, save_tensors, tensor_types
 
 EXPECTED = {
     "z": TensorType((2, 3), DType.F32),

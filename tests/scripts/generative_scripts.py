@@ -214,11 +214,7 @@ def inner_steps() -> Task:
         return -m["d"](m["g"](torch.randn(8, 4))).mean()
 
     return Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.RMSprop(model["g"].parameters(), lr=1e-3),
-        dataset=rows(),
-        **RUN,
+        model=model, loss=loss, optimizer=torch.optim.RMSprop(model["g"].parameters(), lr=1e-3), dataset=rows(), **RUN
     )
 
 

@@ -114,10 +114,7 @@ def flip_by_random() -> Task:
     )
 
 
-@script(
-    "MixUp with numpy",
-    source="the code of the MixUp paper (Zhang et al. 2018)",
-)
+@script("MixUp with numpy", source="the code of the MixUp paper (Zhang et al. 2018)")
 def mixup_by_numpy() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         share = np.random.beta(0.4, 0.4)

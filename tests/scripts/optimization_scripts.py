@@ -69,11 +69,7 @@ def step_lr() -> Task:
     )
 
 
-@script(
-    "ReduceLROnPlateau",
-    source="a habit from Keras",
-    outcome=refused("ReduceLROnPlateau", rewrite="step_lr"),
-)
+@script("ReduceLROnPlateau", source="a habit from Keras", outcome=refused("ReduceLROnPlateau", rewrite="step_lr"))
 def plateau() -> Task:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -284,9 +280,7 @@ def float32() -> Task:
 
 
 @script(
-    "LBFGS with a closure",
-    source="PyTorch's example on time sequences",
-    outcome=refused("LBFGS", rewrite="clipping"),
+    "LBFGS with a closure", source="PyTorch's example on time sequences", outcome=refused("LBFGS", rewrite="clipping")
 )
 def lbfgs() -> Task:
     model = mlp()
@@ -294,10 +288,7 @@ def lbfgs() -> Task:
     return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
 
 
-@script(
-    "An optimizer around another, as SAM is written",
-    source="davda54/sam (Foret et al. 2021)",
-)
+@script("An optimizer around another, as SAM is written", source="davda54/sam (Foret et al. 2021)")
 def sam() -> Task:
     class SAM(torch.optim.Optimizer):
         def __init__(self, params: object, base: type, **options: float) -> None:
@@ -340,10 +331,7 @@ def maml() -> Task:
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
 
 
-@script(
-    "An optimizer of one's own",
-    source="Lion (Chen et al. 2023), as in lucidrains' lion-pytorch",
-)
+@script("An optimizer of one's own", source="Lion (Chen et al. 2023), as in lucidrains' lion-pytorch")
 def lion() -> Task:
     class Lion(torch.optim.Optimizer):
         def __init__(self, params: object, lr: float) -> None:

@@ -42,10 +42,7 @@ def lstm_state_none() -> Task:
     return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
 
 
-@script(
-    "An LSTM whose state begins as zeros and is carried on",
-    source="PyTorch's word_language_model: init_hidden",
-)
+@script("An LSTM whose state begins as zeros and is carried on", source="PyTorch's word_language_model: init_hidden")
 def lstm_state_zero() -> Task:
     class Net(Recurrent):
         def __init__(self, layer: nn.Module) -> None:

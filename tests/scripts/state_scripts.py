@@ -181,10 +181,7 @@ def statistics() -> Task:
     return task_of(Net())
 
 
-@script(
-    "Old pruning by assigning .data",
-    source="lottery tickets, as in early repositories",
-)
+@script("Old pruning by assigning .data", source="lottery tickets, as in early repositories")
 def pruning_by_data() -> Task:
     class Pruned(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

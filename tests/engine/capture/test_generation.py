@@ -78,24 +78,6 @@ def test_a_repetition_penalty_is_that_of_generate(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_drawn_tokens_depend_on_the_seed_and_are_among_the_likeliest(tmp_path: Path) -> None:
-    model, given = model_of("llama"), prompts(4)
-    drawn = []
-    for number, seed in enumerate((1, 2)):
-        task = Task.from_causal_lm(model, given, new_tokens=NEW, temperature=0.8, top_k=5, top_p=0.9, seed=seed)
-        (tokens,), _ = run(task, tmp_path / f"{number}")
-        drawn.append(tokens)
-        read = [*given[0], *tokens]
-        logits = model(torch.tensor([read])).logits[0]
-        for at, token in enumerate(tokens):
-            likeliest, order = (logits[len(given[0]) - 1 + at] / 0.8).topk(5)
-            shares = likeliest.softmax(-1)
-            place = order.tolist().index(token)
-            assert shares[:place].sum() < 0.9
-    assert drawn[0] != drawn[1]
-
-
-@pytest.mark.slow
 def test_a_sequence_ends_at_a_stop_token_and_others_go_on(tmp_path: Path) -> None:
     model, given = model_of("gpt2"), prompts(3, 4)
     free = [by_transformers(model, prompt, 4 + NEW - len(prompt)) for prompt in given]

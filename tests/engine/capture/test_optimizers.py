@@ -132,8 +132,4 @@ class Wrapper:
 )
 def test_other_optimizers_are_refused_by_name(make, name: str) -> None:
     model = nn.Linear(6, 2)
-    refused(
-        model,
-        f"^the optimizer {name}: use one of torch.optim.SGD, ",
-        optimizer=make(model.parameters()),
-    )
+    refused(model, f"^the optimizer {name}: use one of torch.optim.SGD, ", optimizer=make(model.parameters()))

@@ -144,11 +144,7 @@ def test_float64_inside_the_step_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [
-        lambda x: x[x > 0].sort()[0].sum(),
-        lambda x: x[x[:, 0] > -99][0].sum(),
-        lambda x: x[x[:, 0] > -99][1:].sum(),
-    ],
+    [lambda x: x[x > 0].sort()[0].sum(), lambda x: x[x[:, 0] > -99][0].sum(), lambda x: x[x[:, 0] > -99][1:].sum()],
 )
 def test_a_shape_that_depends_on_values_is_refused(function) -> None:
     refused(Calls(function), r"depends on values", loss=lambda m, b: m(b["x"]))

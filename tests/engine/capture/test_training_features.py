@@ -43,10 +43,7 @@ def net_task(optimizer: Callable[[nn.Module], torch.optim.Optimizer], **more: ob
 
 def decay_groups(model: nn.Module) -> list[dict[str, object]]:
     matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == many] for many in (True, False))
-    return [
-        {"params": matrices, "weight_decay": 0.3, "lr": 0.05},
-        {"params": vectors, "weight_decay": 0.0, "lr": 0.02},
-    ]
+    return [{"params": matrices, "weight_decay": 0.3, "lr": 0.05}, {"params": vectors, "weight_decay": 0.0, "lr": 0.02}]
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:

@@ -30,13 +30,11 @@ FOREVER = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
 HOSTILE_TEMPLATES = {
     "loops": (FOREVER, "takes longer than 1 s"),
     "a long text": ("{{ 'a' * 20000000 }}", "a text of more than 16777216 characters"),
-    "gigabytes by a product": ("{{ 'a' * 10**12 }}", "memory"),
     "gigabytes by a filter": ("{{ 'a' | center(10**11) }}", "memory"),
     "gigabytes by doubling": (
         "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
         "memory",
     ),
-    "gigabytes of a list": ("{{ ([0] * 10**11) | length }}", "memory"),
     "an exception": ("{{ raise_exception('no\nsystem role') }}", "no system role"),
     "what is no template": ("{% for %}", "Expected"),
     "deep nesting": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "("),
@@ -67,6 +65,7 @@ BEGIN = {
 }
 
 
+@pytest.mark.slow_but("of special tokens")
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_tokens_are_those_of_the_tokenizer_itself(name: str) -> None:
     tokenizer = tokenizer_of({"post_processor": BEGIN}, TEMPLATES[name])
@@ -76,6 +75,7 @@ def test_tokens_are_those_of_the_tokenizer_itself(name: str) -> None:
     assert prompt_tokens(tokenizer, "")[0] == 0
 
 
+@pytest.mark.slow_cases("loops", "gigabytes by a filter")
 @pytest.mark.parametrize("name", HOSTILE_TEMPLATES)
 def test_a_hostile_template_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a bounded time, and the next prompt is taken."""
@@ -124,6 +124,7 @@ HOSTILE_DECODERS: dict[str, tuple[dict[str, str], int, str]] = {
 }
 
 
+@pytest.mark.slow_cases("expressions that take for ever")
 @pytest.mark.parametrize("name", HOSTILE_DECODERS)
 def test_a_hostile_decoder_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the decoder that is asked next answers."""
@@ -212,6 +213,7 @@ SPACES = {
 """Puts a space before what begins a text or stands behind a special token, and drops one that is shown first."""
 
 
+@pytest.mark.slow_but("words")
 @pytest.mark.parametrize("change", [{}, SPACES], ids=["bytes", "words"])
 def test_prompts_of_texts_and_messages_are_what_their_shown_text_gives(change: dict[str, Any]) -> None:
     tokenizer, draw = tokenizer_of(change | {"post_processor": BEGIN}, TEMPLATES["of special tokens"]), random.Random(4)

@@ -14,14 +14,7 @@ from roundlog.commitments import state_root
 from roundlog.execution import Batches, Executor
 from roundlog.execution.batches import CPU, root_of
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.execution.ranks import (
-    DisagreementError,
-    Ranks,
-    RanksExecutor,
-    dismiss,
-    rank_part,
-    serve,
-)
+from roundlog.execution.ranks import DisagreementError, Ranks, RanksExecutor, dismiss, rank_part, serve
 from roundlog.log.payload import decode, encode
 from roundlog.operators import StepInputs
 from roundlog.rounding import Follower, Recorder

@@ -118,9 +118,7 @@ def test_ranks_on_devices_give_the_bits_of_one_process_for_random_programs(devic
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", DEVICES)
-def test_hostile_sums_over_devices_have_the_bound_and_the_bits_of_the_whole(
-    devices: list[str],
-) -> None:
+def test_hostile_sums_over_devices_have_the_bound_and_the_bits_of_the_whole(devices: list[str]) -> None:
     in_pieces = devices == MIXED
     assert call("test_devices_of_ranks:run", len(devices), devices, "on_ranks:run_sums", in_pieces) == [[], []]
 

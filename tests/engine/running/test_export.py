@@ -122,14 +122,33 @@ def test_the_newest_state_that_is_kept_is_taken_unless_another_is_named(tmp_path
         trained_state(tmp_path, 5)
 
 
+@pytest.mark.parametrize("kind", ["tied", "rotary", "classifier"])
+def test_from_pretrained_reads_an_exported_model(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tests.engine.capture.random_trainers import MODELS
+
+    make, data = MODELS[kind]
+    torch.manual_seed(3)
+    trained, rows = make(0.0).eval(), data(2)
+    trained_state(run_of(trained, tmp_path / "run")).export(tmp_path / "model.safetensors")
+    trained.config.save_pretrained(tmp_path)
+    read, told = type(trained).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys")), told
+    assert read.state_dict().keys() == trained.state_dict().keys()
+    assert all(torch.equal(one, read.state_dict()[name]) for name, one in trained.state_dict().items())
+    assert (read.get_output_embeddings() is None) == (trained.get_output_embeddings() is None)
+    if kind == "tied":
+        assert read.lm_head.weight is read.transformer.wte.weight
+    batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    with torch.no_grad():
+        assert torch.equal(read(**batch).logits, trained(**batch).logits)
+
+
 # What is refused, with nothing changed.
 
 
 def test_directories_without_a_state_are_refused(tmp_path: Path) -> None:
-    for place, words in (
-        (tmp_path / "absent", "does not exist"),
-        (tmp_path, "is not the directory of a run"),
-    ):
+    for place, words in ((tmp_path / "absent", "does not exist"), (tmp_path, "is not the directory of a run")):
         with pytest.raises(ExportError, match=words) as caught:
             trained_state(place)
         assert "\n" not in str(caught.value) and ": name the directory of a run" in str(caught.value)

@@ -131,10 +131,5 @@ def test_what_stops_a_step_is_named_as_on_the_cpu(tmp_path: Path) -> None:
     )
     assert json.loads(child(code, str(tmp_path / "job"))) == here
     # By exact operators, by inexact ones, by the state itself; and not at all.
-    for how in (
-        r"\(mul, .* gives inf",
-        r"\((conv2d|sum), .* gives -?inf",
-        r"\(state\) has nan",
-        r"^1 1e\+25: \w{64}$",
-    ):
+    for how in (r"\(mul, .* gives inf", r"\((conv2d|sum), .* gives -?inf", r"\(state\) has nan", r"^1 1e\+25: \w{64}$"):
         assert any(re.search(how, end) for end in here), how

@@ -13,13 +13,7 @@ from roundlog.storage import StorageError
 from roundlog.training import run_files
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
-from roundlog.training.options import (
-    RunOptions,
-    StepEvent,
-    Validation,
-    ValidationError,
-    draws_numbers,
-)
+from roundlog.training.options import RunOptions, StepEvent, Validation, ValidationError, draws_numbers
 from roundlog.training.run_files import HistoryEntry, read_history
 from roundlog.training.trainer import Trainer, TrainingResult
 

@@ -41,10 +41,7 @@ def task(dtype: torch.dtype = torch.bfloat16) -> Task:
         model=model,
         loss=classify,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={
-            "x": torch.randn(20, 40, generator=generator),
-            "y": torch.randint(0, 3, (20,), generator=generator),
-        },
+        dataset={"x": torch.randn(20, 40, generator=generator), "y": torch.randint(0, 3, (20,), generator=generator)},
         batch_size=6,
         steps=6,
         interval=2,
