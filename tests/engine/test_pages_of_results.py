@@ -82,6 +82,22 @@ def test_the_section_about_receipts_of_texts_is_the_scripts_and_has_eight() -> N
         assert re.fullmatch("`[0-9a-f]{16}`", root) and int(plain) > 1
 
 
+def test_the_page_of_models_is_what_its_rows_make(tmp_path: Path) -> None:
+    """A row that was cut off is left out, and roots that differ do not count as captured."""
+    pytest.importorskip("transformers")
+    from try_models import counts, markdown, read
+
+    rows = read(ROOT / "scripts" / "models" / "rows.jsonl")
+    assert (ROOT / "docs" / "models.md").read_text() == markdown(rows.values())
+    captured, tried = counts(rows.values())
+    assert captured >= 210 and tried - captured <= 20
+    assert all(row["outcome"] == "captured" or row["why"] for row in rows.values())
+    (tmp_path / "rows.jsonl").write_text('{"name": "a", "outcome": "refused"}\n{"name": "b", "outc')
+    assert list(read(tmp_path / "rows.jsonl")) == ["a"]
+    row = {"name": "a", "outcome": "captured", "root": "01", "other root": "02"}
+    assert counts([row, {**row, "other root": "01"}, {"outcome": "not tried"}]) == (1, 2)
+
+
 # An emulated AArch64, as far as it needs no emulator.
 
 RIGHT = Outcome("aa" * 32, "aa" * 32, "aa" * 32, 0, 0, "", "", 1.0)

@@ -79,7 +79,7 @@ def assert_trains_as(task: Task, make: Callable[[], Task]) -> None:
     assert moved > 1e-2
 
 
-@pytest.mark.slow
+@pytest.mark.slow_but("AdamW, amsgrad")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_an_optimizer_trains_as_pytorchs(name: str) -> None:
     kind, options = OPTIMIZERS[name]

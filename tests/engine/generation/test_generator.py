@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
 from tests.engine.capture.test_generation import MODELS, NEW, by_transformers, model_of, prompts
+from tests.engine.generation.small_llama import small_llama
 
 transformers = pytest.importorskip("transformers")
 
@@ -128,3 +130,20 @@ def test_a_token_that_the_model_does_not_have_is_a_wrong_one() -> None:
     right = generator.generate([4, 2], new_tokens=3)
     found = list(generator.right_choices([4, 2], [*right.tokens[:2], 1 << 30]))
     assert found == list(right.choices)
+
+
+def test_a_model_that_is_another_far_from_the_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From position 599 on it gives other logits than its programs."""
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(small_llama(50, inner=16, max_position_embeddings=1024)).eval()
+    generator = Generator(model, positions=600, chunk=64)
+    step = generator.step
+
+    def other(tokens: Any, positions: Any, cache: Any) -> torch.Tensor:
+        logits, first = step(tokens, positions, cache).clone(), positions[0]
+        logits[0, max(599 - first, 0) :] += 1.0 if first + len(tokens[0]) > 599 else 0.0
+        return logits
+
+    monkeypatch.setattr(generator, "step", other)
+    with pytest.raises(CaptureError, match="other logits with a static cache"):
+        generator.try_model()
