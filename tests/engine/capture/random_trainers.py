@@ -142,6 +142,8 @@ def _adapted(**options: Any) -> Callable[[float], nn.Module]:
 ADAPTED: dict[str, tuple[Callable[[float], nn.Module], Callable[[int], Rows]]] = {
     "LoRA": (_adapted(), _words),
     "DoRA": (_adapted(use_dora=True), _words),
+    "all layers": (_adapted(target_modules="all-linear", bias="all", use_rslora=True), _words),
+    "a module besides": (_adapted(modules_to_save=["ln_f"]), _words),
     "tokens besides": (_adapted(trainable_token_indices=[1, 2]), _words),
 }
 """Models of which adapters alone are trained."""
