@@ -12,7 +12,7 @@ import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.execution import StoppedError
-from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, rank_part
+from roundlog.execution.ranks import LostRankError, Ranks
 from roundlog.execution.ranks.rank_states import KeptStates
 from roundlog.training import rank_runs
 from roundlog.training.job import Job, JobLimits
@@ -21,7 +21,6 @@ from roundlog.training.rank_runs import Helpers, MakeExecution, help_with_runs
 from roundlog.training.trainer import Trainer
 from torch import nn
 
-from tests.engine.ranks.on_trainings import Broken
 from tests.engine.ranks.rank_processes import call
 from tests.engine.tasks import TASKS
 
@@ -105,24 +104,6 @@ def run_many(ranks: Ranks, place: str) -> Any:
     stopped = lead.stops(diverging())
     lead.helpers.dismiss()
     return [found, stopped, lead.warnings, lead.sent]
-
-
-def run_bent(ranks: Ranks, place: str, broken: int, at: int) -> Any:
-    """[roots, errors, warnings] where one rank receives a bent sum, once."""
-    if ranks.rank == broken:
-        rank_part.sums_over = Broken(rank_part.sums_over, at)
-    if ranks.rank:
-        return help_with_runs(ranks, LIMITS)
-    lead = Lead(ranks, place)
-    errors = []
-    try:
-        roots = [lead.train("linear")]
-    except DisagreementError as error:
-        errors.append(str(error))
-        roots = [lead.train("linear")]
-    roots.append(lead.train("conv"))
-    lead.helpers.dismiss()
-    return [roots, errors, lead.warnings]
 
 
 def run_unfit(ranks: Ranks, place: str, most: int) -> Any:
@@ -223,28 +204,6 @@ def test_one_run_after_another_is_helped_with_and_a_job_is_sent_once(right: dict
     assert 3 + 4 + 6 < helped < 3 + 4 + 6 + 8
     assert sent == 4
     assert not list(tmp_path.rglob("sent"))
-
-
-@pytest.mark.parametrize(
-    ("size", "broken"), [pytest.param(2, 1, marks=pytest.mark.long), pytest.param(3, 2, marks=pytest.mark.long), (3, 0)]
-)
-def test_a_rank_that_receives_a_bent_number_makes_no_wrong_root(
-    size: int, broken: int, right: dict[str, str], tmp_path: Path
-) -> None:
-    (roots, errors, warnings), *helped = call("test_helped_runs:run_bent", size, str(tmp_path), broken, 4)
-    assert roots == [right["linear"], right["conv"]]
-    if broken == 0:
-        # The others can say that it is rank 0, so its own word is not taken; they help with the next attempt.
-        (sentence,) = errors
-        assert ", rank 0 (process " in sentence and "had other values than all other ranks" in sentence
-        assert warnings == [] and all(count > 6 for count in helped)
-        return
-    (warning,) = warnings
-    assert (
-        warning.startswith("until all ranks are started again, rank 0 goes on alone, from the last checkpoint")
-        and f", rank {broken} (" in warning
-    )
-    assert errors == [] and all(count < 6 for count in helped)
 
 
 def test_what_the_helpers_cannot_take_part_in_rank_0_executes_alone(right: dict[str, str], tmp_path: Path) -> None:
