@@ -266,10 +266,8 @@ class Engine:
         reports: Reports,
     ) -> SegmentAudit:
         """Audit a claim by many workers. Raises as `audit_by_segments`."""
-        options = self._options(job)
-        return audit_by_segments(
-            job, listing, source, run_dir, sharing, options, challenged=challenged, reports=reports
-        )
+        given = self._options(job)
+        return audit_by_segments(job, listing, source, run_dir, sharing, given, challenged=challenged, reports=reports)
 
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
         """Return the dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.plan import Reports, Sharing, draw_sample, fewest_parts, miss_probability
-from roundlog.segment_audits.segment import Listing, MakeWorker, SegmentOrder, WorkerAnswer, audit_segment
+from roundlog.segment_audits.plan import Plan, Reports, Sharing, draw_sample, fewest_parts, miss_probability
+from roundlog.segment_audits.segment import Listing, MakeWorker, Segment, SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.segment_audits.workers import process_workers
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
@@ -93,6 +93,19 @@ def test_states_that_cannot_be_used_cost_one_more_run_at_most(trained: Trained, 
         )
         assert found.is_whole and len(found.unusable) == len(bad) == len(told)
         assert sum(executed) <= 2 * INTERVALS
+
+
+def test_a_lost_segment_whose_state_cannot_be_used_any_more_is_reached_from_another_state() -> None:
+    """A second worker has found the state unusable while the first one still had the segment."""
+    plan = Plan(Listing(roots=(b"1", b"2", b"3"), states={1: "one", 2: "two"}), b"0")
+    plan.begin()
+    first, second, third = plan.next(), plan.next(), plan.next()
+    assert (first, second, third) == (Segment(0, 1), Segment(1, 2), Segment(2, 3))
+    plan.hand_out_again(second)
+    plan.drop_state(1)
+    plan.answered(second, 0)
+    plan.lost(second)
+    assert plan.next() == Segment(0, 2)
 
 
 def test_a_share_is_drawn_and_what_it_misses_is_told(trained: Trained, tmp_path: Path) -> None:
