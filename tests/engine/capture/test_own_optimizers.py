@@ -91,7 +91,7 @@ def _loss(m: Net, batch: dict[str, Tensor]) -> Tensor:
     return (m(batch["x"]) - 1).square().mean() + 0.01 * m.b(batch["x"]).sum()
 
 
-@pytest.mark.slow_but("Lion-0.1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "clipped"), [("Lion", 0.1), ("Adamax", None), ("SGD and more", None)])
 def test_an_own_optimizer_is_what_pytorch_trains(name: str, clipped: float | None) -> None:
     def make() -> Task:

@@ -36,7 +36,7 @@ def difference(case: Case, task: Task, where: Path) -> str | None:
     return None
 
 
-@pytest.mark.slow_but("2")
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [*range(5), *(pytest.param(one, marks=pytest.mark.long) for one in range(5, 12))])
 def test_a_captured_trainer_takes_the_steps_of_train(number: int, tmp_path: Path) -> None:
     case = random_case(number)

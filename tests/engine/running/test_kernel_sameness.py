@@ -48,6 +48,7 @@ def test_optimizers_of_bf16_parameters_step_as_pytorch_does(make: Any, norm: flo
     assert confirm_same(capture(lambda: task)).kernels > 100
 
 
+@pytest.mark.slow
 def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own tensors without numbers keep the statistics of a layer norm in BF16 here, its kernel in FP32."""
     monkeypatch.setattr(decompositions, "norms", dict)
@@ -60,6 +61,7 @@ def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: p
         decompositions.decompositions.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "spoil"),
     [
