@@ -118,10 +118,9 @@ def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "bits"), [(2, 32), (3, 24)])
-def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, bits: int, tmp_path: Path) -> None:
-    """BF16 weights are handed out, FP32 copies of them and an FP16 mean kept by owners; of fewer FP32 bits, too."""
-    job = mixed_precision.job(bits=bits)
+def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(tmp_path: Path) -> None:
+    """BF16 weights are handed out, FP32 copies of them and an FP16 mean kept by owners."""
+    size, job = 3, mixed_precision.job(bits=24)
     job.write(tmp_path)
     owners = ownership(job.program, analyse_for(job.program, size), size)
     names = list(job.program.states)
@@ -131,15 +130,12 @@ def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_train_bf16_layers_to_the_roots_of_one_process_with_and_without_tensor_cores(
-    size: int, tmp_path: Path
-) -> None:
+def test_ranks_train_bf16_layers_to_the_roots_of_one_process_with_and_without_tensor_cores(tmp_path: Path) -> None:
     """The column of ones beside what a layer is given is shared out with the samples. Sums over the batch of tensor
     cores depend on the order of their terms, so that no rank has a part of one."""
     Job.from_task(short_layers_task).write(tmp_path / "correctly rounded")
     Job.from_task(short_layers_task, arithmetic="hopper").write(tmp_path / "hopper")
-    hold_trainings("run_jobs", [str(tmp_path / "correctly rounded"), str(tmp_path / "hopper")], size)
+    hold_trainings("run_jobs", [str(tmp_path / "correctly rounded"), str(tmp_path / "hopper")], 2)
 
 
 def hold_trainings(function: str, names: list[str], size: int) -> None:
@@ -157,8 +153,7 @@ def hold_trainings(function: str, names: list[str], size: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("micro_batches", [1, 4])
-def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_path: Path) -> None:
+def test_ranks_go_on_after_a_stop_that_one_of_them_sees(tmp_path: Path) -> None:
     """The update that overflows is one rank's; the state before it, and after it, is everybody's."""
     task = random_optimizers.task(5)
     trained = [one for one in task.model.parameters() if one.requires_grad]
@@ -177,7 +172,7 @@ def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_
     shutil.copytree(tmp_path / "alone", tmp_path / "by ranks")
     (tmp_path / "by ranks" / "roots").write_bytes(b"")
     paths = [str(tmp_path / "job"), str(tmp_path / "by ranks")]
-    roots, found = call("on_trainings:run_audit", 2, *paths, micro_batches)[0]
+    roots, found = call("on_trainings:run_audit", 2, *paths, 4)[0]
     assert roots == [root.hex() for root in alone.state_roots]
     # The first one stands in the history that was copied.
     assert found == losses[1:] and len(found) == 2
