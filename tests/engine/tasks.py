@@ -44,10 +44,12 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, vocabulary: int = 17, width: int = 16, length: int = 6, dropout: float = 0.1) -> None:
+    def __init__(
+        self, vocabulary: int = 17, width: int = 16, length: int = 6, dropout: float = 0.1, blocks: int = 2
+    ) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(Block(width, 2, dropout), Block(width, 2, dropout))
+        self.blocks = nn.Sequential(*(Block(width, 2, dropout) for _ in range(blocks)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
@@ -71,7 +73,7 @@ class HalfwayGPT(GPT):
     two FP32 numbers. They follow the data, so another batch leads to other entries of the log."""
 
     def __init__(self, vocabulary: int = 17, width: int = 16, code: int = 8, dropout: float = 0.1) -> None:
-        super().__init__(vocabulary, width, dropout=dropout)
+        super().__init__(vocabulary, width, dropout=dropout, blocks=1)
         self.register_buffer("code", short_numbers(vocabulary, code, bits=12))
         self.register_buffer("mix", short_numbers(code, width, bits=13))
 
@@ -194,9 +196,7 @@ def in_bf16(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor
     return F.cross_entropy(model(batch["x"].bfloat16()).float(), batch["y"])
 
 
-def short_layers_task(
-    loss: Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor] = under_autocast,
-) -> Task:
+def short_layers_task(loss: Callable[[nn.Module, Mapping[str, torch.Tensor]], torch.Tensor] = under_autocast) -> Task:
     """Layers with biases in BF16, by autocast or with parameters in BF16: six steps of batches of six samples."""
     model = ShortLayers().to(torch.bfloat16 if loss is in_bf16 else torch.float32)
     generator = torch.Generator().manual_seed(1)

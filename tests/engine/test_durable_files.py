@@ -73,13 +73,7 @@ def test_the_name_of_what_grows_is_on_the_disk_before_its_bytes_are(tmp_path: Pa
 
 @pytest.mark.parametrize("write", [put, put_shared])
 @pytest.mark.parametrize(
-    ("point", "whole"),
-    [
-        (before_sync(1), OLD),
-        (before_rename(1), OLD),
-        (after_rename(1), NEW),
-        (before_sync(2), NEW),
-    ],
+    ("point", "whole"), [(before_sync(1), OLD), (before_rename(1), OLD), (after_rename(1), NEW), (before_sync(2), NEW)]
 )
 def test_a_file_is_the_old_or_the_new_one_wherever_its_writer_is_killed(
     point: Point, whole: bytes, write: Callable[[Path], None], tmp_path: Path
@@ -117,6 +111,14 @@ def test_a_full_disk_leaves_what_was_there_and_nothing_else(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write(tmp_path / "file")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [OLD]
+
+
+def test_a_block_that_raises_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(OLD)
+    with pytest.raises(KeyboardInterrupt), replace_file(tmp_path / "file") as file:
+        file.write(NEW)
+        raise KeyboardInterrupt
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [OLD]
 
 

@@ -9,11 +9,7 @@ from roundlog.randomness import RandomnessError, philox4x64, philox_word, unifor
 
 # Random123 1.14, tests/kat_vectors, "philox4x64 10": counter, key, result.
 PUBLISHED = [
-    (
-        (0, 0, 0, 0),
-        (0, 0),
-        (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B),
-    ),
+    ((0, 0, 0, 0), (0, 0), (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B)),
     (
         (2**64 - 1,) * 4,
         (2**64 - 1,) * 2,
@@ -45,17 +41,7 @@ def words(seed: int, step: int, stream: int, count: int) -> np.ndarray:
 
 def test_a_stream_starts_with_the_words_that_are_on_record() -> None:
     # Computed once by NumPy 2.4; a change of these is a change of every dropout mask ever committed.
-    record = [
-        957657217,
-        2590949634,
-        4252512398,
-        3831793817,
-        537811044,
-        172923922,
-        702191139,
-        835696887,
-        3763209280,
-    ]
+    record = [957657217, 2590949634, 4252512398, 3831793817, 537811044, 172923922, 702191139, 835696887, 3763209280]
     assert words(7, 3, 11, 9).tolist() == record
     assert [philox_word(7, 3, 11, i) for i in range(9)] == record
     assert uniform(7, 3, 11, (9,)).tolist() == [word // 256 / 2**24 for word in record]
@@ -90,8 +76,7 @@ def test_threads_share_a_stream(threads: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "step", "stream"),
-    [(-1, 0, 0), (2**64, 0, 0), (0, -1, 0), (0, 2**32, 0), (0, 0, -1), (0, 0, 2**32)],
+    ("seed", "step", "stream"), [(-1, 0, 0), (2**64, 0, 0), (0, -1, 0), (0, 2**32, 0), (0, 0, -1), (0, 0, 2**32)]
 )
 def test_a_key_part_out_of_range_is_refused(seed: int, step: int, stream: int) -> None:
     with pytest.raises(RandomnessError, match="unsigned integer"):

@@ -18,8 +18,10 @@ BY_HELP = {
     "bench_dispute": "a devnet with a game for every kind of lie: minutes; tests/e2e/test_bench_dispute.py finds them",
     "bench_distributed": "sets of ranks that wait for each other: minutes; tests/engine/ranks has the rest",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
+    "matrix": "runs what tests/engine/running/test_bit_equality.py runs a sample of",
+    "matrix_of_texts": "runs what tests/engine/test_matrix_of_texts.py runs a sample of",
     "measure_house": "walks the checkout that its environment is of, and this is a copy; `make lint` runs its gate",
-    "other_architecture": "fetches an AArch64 Python; tests/engine/test_other_architecture.py has the rest",
+    "other_architecture": "fetches an AArch64 Python; tests/engine/test_pages_of_results.py has the rest",
     "prove_contracts": "needs halmos, which has an environment of its own",
 }
 """Scripts that are only asked for their help, and why."""
@@ -43,9 +45,7 @@ SMALLEST: dict[str, list[str]] = {
     "make_script_docs": [],
     "make_tensor_core_vectors": [],
     "make_vectors": [],
-    "matrix": ["--task", "logistic", "--machine", "native", "--steps", "2"],
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
-    "matrix_of_texts": ["--model", "gpt2_fp32", "--machine", "native, one thread"],
     "measure_capture": [],
     "measure_mutants": ["--each", "1", "--only", "log/payload"],
     "on_a_device": [
@@ -82,7 +82,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.mark.slow_but("make_vectors")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Path) -> None:
     needed = NEEDS.get(name, "").partition(".")[0]

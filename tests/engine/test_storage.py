@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import resource
 import struct
 from collections.abc import Callable
@@ -13,19 +12,7 @@ import pytest
 import safetensors.torch
 import torch
 from roundlog.program.model import DType, ProgramError, TensorType, as_array
-from roundlog.storage import (
-    StorageError,
-    load_tensors,
-    partial_path,
-    read_record,
-    replace_file,
-    save_state,
-    save_tensors,
-    tensor_types,
-    write_record,
-)
-
-from tests.engine.running.deaths import Point, after_rename, before_rename, before_sync, die, killed_at
+from roundlog.storage import StorageError, load_tensors, read_record, save_state, save_tensors, tensor_types
 
 EXPECTED = {
     "z": TensorType((2, 3), DType.F32),
@@ -100,19 +87,6 @@ def test_a_dtype_that_no_program_stores_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="float64"):
         save_tensors(tmp_path / "x", {"a": torch.ones(1, dtype=torch.float64)})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = state.read_bytes()
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match=r"cannot be written: .*No space"):
-        save_tensors(state, {"a": torch.ones(3)})
-    assert state.read_bytes() == before
-    assert list(state.parent.iterdir()) == [state]
 
 
 def test_the_systems_error_is_the_cause_of_a_failed_save(state: Path) -> None:
@@ -218,53 +192,6 @@ def test_a_missing_file_and_a_directory_are_clear_errors(tmp_path: Path) -> None
             read(tmp_path / "absent")
         with pytest.raises(StorageError, match="cannot be read"):
             read(tmp_path)
-
-
-def test_a_block_that_raises_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with replace_file(path) as file:
-        file.write(b"old")
-    with pytest.raises(KeyboardInterrupt), replace_file(path) as file:
-        file.write(b"new")
-        raise KeyboardInterrupt
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def _write_many(path: Path) -> None:
-    for i in range(1, 9):
-        write_record(path, {"i": i, "body": [i] * 20000})
-
-
-def _write_half(path: Path) -> None:
-    with replace_file(path) as file:
-        file.write(b'{"i": 1, "body": [1, 1')
-        file.flush()
-        die()
-
-
-@pytest.mark.parametrize(
-    ("point", "writer", "whole"),
-    [
-        (before_sync(1), _write_many, 0),
-        (before_rename(1), _write_many, 0),
-        (after_rename(1), _write_many, 1),
-        (before_sync(2), _write_many, 1),
-        (before_rename(5), _write_many, 4),
-        (after_rename(5), _write_many, 5),
-        (before_rename(1), _write_half, 0),
-    ],
-)
-def test_a_reader_never_sees_half_a_file_of_a_writer_killed_at_any_point(
-    point: Point, writer: Callable[[Path], None], whole: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "record.json"
-    write_record(path, {"i": 0, "body": [0] * 20000})
-    killed_at(point, lambda: writer(path))
-    assert read_record(path) == {"i": whole, "body": [whole] * 20000}
-    partial_path(path).write_bytes(b"left behind")
-    write_record(path, {"i": -1, "body": []})
-    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
 @pytest.mark.parametrize(

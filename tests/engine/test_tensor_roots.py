@@ -97,10 +97,7 @@ def test_numbers_of_16_bits_are_committed_to_in_two_bytes_each(dtype: torch.dtyp
 
 
 def test_a_bool_that_is_neither_0_nor_1_has_no_root() -> None:
-    for values in (
-        torch.tensor([0, 2], dtype=torch.uint8).view(torch.bool),
-        np.array([0, 2], np.uint8).view(np.bool_),
-    ):
+    for values in (torch.tensor([0, 2], dtype=torch.uint8).view(torch.bool), np.array([0, 2], np.uint8).view(np.bool_)):
         with pytest.raises(CommitmentError, match="bool"):
             tensor_root(values)
 

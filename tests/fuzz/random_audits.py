@@ -12,15 +12,11 @@ from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
 from roundlog.segment_audits.segment import (
-    Listing,
-    Look,
     MakeWorker,
     SegmentOrder,
     StateSource,
     WorkerAnswer,
     audit_segment,
-    listing_of_run,
-    settled,
 )
 from roundlog.segment_audits.workers import process_workers
 from roundlog.training.job import Job, JobLimits
@@ -124,7 +120,7 @@ class _Killed(Exception):
     """The audit is killed here."""
 
 
-def by_workers(it: Auditing, look: Look | None = None, *, share: float = 1.0, spawned: bool = False) -> str:
+def by_workers(it: Auditing, *, share: float = 1.0, spawned: bool = False) -> str:
     """An audit by workers, some of which lie or die, killed and carried on by other workers."""
     options = RunOptions(micro_batches=it.micro_batches)
     told = ""
@@ -146,7 +142,7 @@ def by_workers(it: Auditing, look: Look | None = None, *, share: float = 1.0, sp
         try:
             found = audit_by_segments(
                 it.job,
-                look or settled(it.claim.listing),
+                it.claim.listing,
                 it.source,
                 it.where,
                 sharing,
@@ -184,56 +180,6 @@ def _judge(it: Auditing, found: SegmentAudit, told: str, share: float) -> None:
     assert not doubted or (it.data_may_fail and all("RemoteDataError" in one for one in doubted)), f"{told}{doubted}"
 
 
-def following(it: Auditing) -> str:
-    """An audit by workers of a run that is published meanwhile, several intervals at a time or none."""
-    whole_listing, shown = it.claim.listing, 0
-    intervals = len(whole_listing.roots)
-
-    def look() -> Listing:
-        nonlocal shown
-        shown = min(intervals, shown + it.draw.choice([0, 0, 0, 1, 1, 2, 3]))
-        states = {done: address for done, address in whole_listing.states.items() if done <= shown}
-        return Listing(roots=whole_listing.roots[:shown], states=states, complete=shown == intervals)
-
-    return "following: " + by_workers(it, look)
-
-
-def restless(it: Auditing) -> str:
-    """An audit by workers of a run under way, whose trainer publishes another root now and then and takes it back, and
-    whose list gets shorter again."""
-    honest, shown = it.claim.listing, 0
-    intervals = len(honest.roots)
-    lies: set[bytes] = set()
-
-    def look() -> Listing:
-        nonlocal shown
-        shown = max(0, min(intervals, shown + it.draw.choice([-3, 0, 0, 1, 1, 1, 2, 2])))
-        roots = list(honest.roots[:shown])
-        if shown and it.draw.random() < 0.05:
-            roots[it.draw.randrange(shown)] = it.draw.randbytes(32)
-            lies.update(roots)
-        states = {done: address for done, address in honest.states.items() if done <= shown}
-        return Listing(roots=tuple(roots), states=states, complete=shown == intervals)
-
-    options, workers = RunOptions(micro_batches=it.micro_batches), it.draw.randint(1, 3)
-    sharing = Sharing(make=_stands(it.draw, ["honest"] * workers), workers=workers, common_disk=True)
-    found = audit_by_segments(it.job, look, it.source, it.where, sharing, options, poll=0.005)
-    told = f"restless trainer, {workers} workers; "
-    if found.wrong is None:
-        assert found.is_whole and found.state_roots == it.honest, f"{told}another run is called right"
-    else:
-        assert lies, f"{told}an honest trainer is accused of interval {found.wrong.interval}"
-    assert not found.distrusted, f"{told}{found.distrusted}"
-    return told
-
-
-def beside(it: Auditing, crew: Crew, run_dir: Path) -> str:
-    """An audit that follows an honest run while processes train it."""
-    told = "beside the training: " + by_workers(it, lambda: listing_of_run(run_dir, it.job.spec))
-    crew.results()
-    return told
-
-
 def repeated(it: Auditing) -> str:
     """A repetition of a share of the intervals, as of a receipt."""
     intervals = draw_intervals(it.job.spec.intervals, it.draw.choice([0.3, 1.0]))
@@ -247,7 +193,7 @@ def repeated(it: Auditing) -> str:
 
 def any_audit(it: Auditing, *, by_processes: bool) -> str:
     """One audit, drawn."""
-    kind = it.draw.choice(["whole", "whole", "workers", "workers", "following", "restless", "share", "repeated"])
+    kind = it.draw.choice(["whole", "whole", "workers", "workers", "workers", "share", "repeated"])
     began = time.monotonic()
     if kind == "whole":
         told = whole(it, by_processes=by_processes)
@@ -255,10 +201,6 @@ def any_audit(it: Auditing, *, by_processes: bool) -> str:
         told = repeated(it)
     elif kind == "share":
         told = by_workers(it, share=it.draw.choice([0.01, 0.4, 0.9]))
-    elif kind == "restless" and it.claim.is_right:
-        told = restless(it)
-    elif kind in ("following", "restless"):
-        told = following(it)
     else:
         told = by_workers(it, spawned=by_processes and it.draw.random() < 0.03)
     return f"{told} ({time.monotonic() - began:.1f} s)"

@@ -274,11 +274,6 @@ class Round:
                 bend(cache, self.draw)
             with holding(reading.held):
                 self.told.append(random_audits.any_audit(it, by_processes=self.by_processes))
-        if honest is not None and what == "nothing" and self.draw.random() < 0.5:
-            run_dir = room / "followed"
-            it = replace(it, in_store=False, where=room / "following")
-            crew = Crew(train, 1, readings, Running(), run_dir)
-            self.told.append(random_audits.beside(it, crew, run_dir))
 
     def _lose_data(self, job: Job, honest: list[bytes]) -> None:
         """A training whose data are changed, cut off or lost in every store meanwhile: it ends with one sentence, or it

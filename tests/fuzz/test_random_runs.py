@@ -80,7 +80,6 @@ def _plain() -> RandomJob:
 AUDITS: dict[str, Callable[[Auditing], str]] = {
     "whole": lambda it: random_audits.whole(it, by_processes=False),
     "workers": random_audits.by_workers,
-    "following": random_audits.following,
 }
 
 

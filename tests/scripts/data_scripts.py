@@ -139,29 +139,3 @@ def of_batch() -> Task:
         micro_batches=2,
         **RUN,
     )
-
-
-@script(
-    "numpy in the loss",
-    source="metrics and targets of scikit-learn or scipy: .detach().numpy()",
-    outcome=refused("turns a tensor that it computes into numbers of Python", rewrite="targets_by_torch"),
-)
-def numpy_in_loss() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        y = m(batch["x"])
-        weight = torch.from_numpy(np.exp(-y.detach().numpy().max(axis=1)))
-        return (weight * F.cross_entropy(y, batch["y"], reduction="none")).mean()
-
-    model = linear()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=rows(), **RUN)
-
-
-@script("Weights of rows computed by torch", source="numpy's functions under their names in torch")
-def targets_by_torch() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        y = m(batch["x"])
-        weight = torch.exp(-y.detach().amax(dim=1))
-        return (weight * F.cross_entropy(y, batch["y"], reduction="none")).mean()
-
-    model = linear()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=rows(), **RUN)

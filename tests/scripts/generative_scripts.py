@@ -132,27 +132,6 @@ def vq_vae() -> Task:
     return Task(model=model, loss=coded, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
 
 
-@script(
-    "A VQ-VAE that resets dead codes if there are any",
-    source="vector-quantize-pytorch of lucidrains",
-    outcome=refused("decide by torch.where", rewrite="vq_vae_resets"),
-)
-def vq_vae_resets_by_if() -> Task:
-    class Codes(Quantizer):
-        def forward(self, z: Tensor) -> Tensor:
-            chosen = self.nearest(z)
-            q = F.embedding(chosen, self.codes)
-            with torch.no_grad():
-                self.move(z, chosen)
-                dead = self.count < 0.95
-                if torch.any(dead):
-                    self.codes[dead] = z[torch.randint(len(z), (int(dead.sum()),))]
-            return q
-
-    model = autoencoder(Codes())
-    return Task(model=model, loss=coded, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
-
-
 @script("A VQ-VAE that resets dead codes by torch.where", source="the same, for all codes at once")
 def vq_vae_resets() -> Task:
     class Codes(Quantizer):
@@ -235,32 +214,8 @@ def inner_steps() -> Task:
         return -m["d"](m["g"](torch.randn(8, 4))).mean()
 
     return Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.RMSprop(model["g"].parameters(), lr=1e-3),
-        dataset=rows(),
-        **RUN,
+        model=model, loss=loss, optimizer=torch.optim.RMSprop(model["g"].parameters(), lr=1e-3), dataset=rows(), **RUN
     )
-
-
-@script("A game with one optimizer: the gradient reversed", source="domain adaptation (Ganin and Lempitsky 2015)")
-def reversed_gradient() -> Task:
-    class Reverse(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, x: Tensor) -> Tensor:
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: object, gradient: Tensor) -> Tensor:
-            return -gradient
-
-    model = game()
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        real, fake = m["d"](batch["x"]), m["d"](Reverse.apply(m["g"](torch.randn(8, 4))))
-        return F.softplus(-real).mean() + F.softplus(fake).mean()
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
 
 
 class Denoiser(nn.Module):
@@ -283,40 +238,3 @@ def diffusion() -> Task:
 
     model = Denoiser()
     return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
-
-
-@script("Flow matching", source="rectified flow (Liu et al. 2022)")
-def flow_matching() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        t, noise = torch.rand(8, 1), torch.randn_like(batch["x"])
-        return F.mse_loss(m(torch.lerp(noise, batch["x"], t), t[:, 0] * 1000), batch["x"] - noise)
-
-    model = Denoiser()
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
-
-
-@script("A normalizing flow of coupling layers", source="RealNVP (Dinh et al. 2017)")
-def coupling() -> Task:
-    model = nn.ModuleList(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 6)) for _ in range(3))
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        x, volume = batch["x"], torch.zeros(8)
-        for layer in m:
-            one, two = x.chunk(2, dim=1)
-            s, t = layer(one).chunk(2, dim=1)
-            x, volume = torch.cat([two * torch.tanh(s).exp() + t, one], dim=1), volume + torch.tanh(s).sum(1)
-        prior = torch.distributions.Normal(torch.zeros(6), torch.ones(6))
-        return -(prior.log_prob(x).sum(1) + volume).mean()
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
-
-
-@script("Gumbel-softmax with hard choices", source="discrete VAEs (Jang et al. 2017)")
-def gumbel() -> Task:
-    model = nn.ModuleDict({"encode": nn.Linear(6, 5), "decode": nn.Linear(5, 6)})
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        z = F.gumbel_softmax(m["encode"](batch["x"]), tau=0.7, hard=True)
-        return F.mse_loss(m["decode"](z), batch["x"])
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)

@@ -125,25 +125,6 @@ class SummaryWriter:
 
 
 @script(
-    "A writer for TensorBoard",
-    source="PyTorch's recipe on TensorBoard",
-    outcome=refused("every loss stands in the run's history.jsonl", rewrite="history"),
-)
-def tensorboard() -> Task:
-    writer, step = SummaryWriter(), 0
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        nonlocal step
-        found = entropy(m, batch)
-        writer.add_scalar("loss/train", found, step)
-        step += 1
-        return found
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script(
     "A writer for TensorBoard that is given loss.item()",
     source="many training loops",
     outcome=refused("every loss stands in the run's history.jsonl", rewrite="history"),
@@ -166,17 +147,6 @@ def tensorboard_item() -> Task:
 def history() -> Task:
     model = mlp()
     return Task(model=model, loss=entropy, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script("Printing loss.item() itself", source="the first lines of most training loops")
-def plain_printing() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        y = m(batch["x"])
-        print(F.cross_entropy(y, batch["y"]).item(), (y.argmax(1) == batch["y"]).sum().item(), "of", len(y))
-        return F.cross_entropy(y, batch["y"])
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
 @script(
@@ -226,19 +196,6 @@ def not_finite_as_zero() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script("Devices: .to(device) everywhere", source="device = 'cuda' if torch.cuda.is_available() else 'cpu'")
-def devices() -> Task:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = mlp().to("cpu")
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        x, y = batch["x"].to(batch["x"].device), batch["y"].long()
-        assert device in ("cpu", "cuda")
-        return F.cross_entropy(m(x), y)
-
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
 @script("model.train() and an evaluation in the step", source="training loops that validate every step")
 def evaluation() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -266,81 +223,10 @@ def seed_in_step() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script(
-    "A seed for every step",
-    source="the same, so that a step can be repeated: torch.manual_seed(step)",
-    outcome=refused("a step changes loss.step", rewrite="draws_without_seed"),
-)
-def seed_by_step() -> Task:
-    step = 0
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        nonlocal step
-        torch.manual_seed(step)
-        step += 1
-        return entropy(m, {**batch, "x": batch["x"] + 0.1 * torch.randn(8, 6)})
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
 @script("Draws under the seed of the job", source="the same: the task's seed is enough")
 def draws_without_seed() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return entropy(m, {**batch, "x": batch["x"] + 0.1 * torch.randn(8, 6)})
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script(
-    "Epochs counted in the step",
-    source="curricula: a weight that grows with the epoch",
-    outcome=refused("numbers={'loss.step': lambda step: ...}", rewrite="curriculum"),
-)
-def curriculum_by_epoch() -> Task:
-    step = 0
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        nonlocal step
-        epoch, step = step // 2, step + 1
-        return entropy(m, batch) + 0.1 * epoch * m[0].weight.square().sum()
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script("Epochs counted in a tensor", source="the same, with the step as state")
-def curriculum() -> Task:
-    step = torch.zeros((), dtype=torch.long)
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        epoch = step // 2
-        found = entropy(m, batch) + 0.1 * epoch * m[0].weight.square().sum()
-        step.add_(1)
-        return found
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script("Pseudo-labels above a threshold", source="FixMatch (Sohn et al. 2020)")
-def pseudo_labels() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            best, label = m(batch["x"]).softmax(1).max(1)
-        strong = m(batch["x"] + 0.3 * torch.randn_like(batch["x"]))
-        each = F.cross_entropy(strong, label, reduction="none")
-        return entropy(m, batch) + (each * (best >= 0.4)).mean()
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script("The hardest rows only", source="online hard example mining")
-def hard_rows() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        return F.cross_entropy(m(batch["x"]), batch["y"], reduction="none").topk(4).values.mean()
 
     model = mlp()
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)

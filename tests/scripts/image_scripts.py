@@ -17,19 +17,6 @@ from tests.scripts.script_corpus import RUN, refused, script
 from tests.scripts.script_rows import images
 
 
-@script("An MLP classifier", source="PyTorch's Quickstart")
-def mlp() -> Task:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 4))
-    loss_fn = nn.CrossEntropyLoss()
-    return Task(
-        model=model,
-        loss=lambda m, batch: loss_fn(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=1e-2),
-        dataset=images(),
-        **RUN,
-    )
-
-
 @script("A CNN with dropout", source="PyTorch's example on MNIST")
 def cnn() -> Task:
     class Net(nn.Module):
@@ -108,39 +95,6 @@ def flips_and_crops() -> Task:
     )
 
 
-@script("Gaussian noise, and channels dropped", source="a habit of denoising and robust training")
-def noise() -> Task:
-    model = nn.Sequential(nn.Dropout2d(0.2), classifier())
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"] + 0.1 * torch.randn_like(batch["x"])), batch["y"]),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset=images(),
-        **RUN,
-    )
-
-
-@script(
-    "A flip decided by an if",
-    source="a habit of training loops",
-    outcome=refused("decide by torch.where", rewrite="flips_and_crops"),
-)
-def flip_by_if() -> Task:
-    def augment(x: Tensor) -> Tensor:
-        if torch.rand(1) < 0.5:
-            x = x.flip(-1)
-        return x
-
-    model = classifier()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(augment(batch["x"])), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=images(),
-        **RUN,
-    )
-
-
 @script(
     "random.random() in the step",
     source="a habit of training loops",
@@ -160,10 +114,7 @@ def flip_by_random() -> Task:
     )
 
 
-@script(
-    "MixUp with numpy",
-    source="the code of the MixUp paper (Zhang et al. 2018)",
-)
+@script("MixUp with numpy", source="the code of the MixUp paper (Zhang et al. 2018)")
 def mixup_by_numpy() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         share = np.random.beta(0.4, 0.4)
@@ -187,48 +138,6 @@ def mixup() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
 
 
-@script("MixUp with shares drawn before training", source="the same, with a share in every row")
-def mixup_by_field() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        share, other = batch["share"], torch.randperm(len(batch["x"]))
-        y = m(torch.lerp(batch["x"][other], batch["x"], share.view(-1, 1, 1, 1)))
-        mine, others = (F.cross_entropy(y, labels, reduction="none") for labels in (batch["y"], batch["y"][other]))
-        return (share * mine + (1 - share) * others).mean()
-
-    model, shares = classifier(), torch.distributions.Beta(0.4, 0.4).sample((32,))
-    data = {**images(), "share": shares}
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=data, **RUN)
-
-
-@script("MixUp with uniform shares", source="MixUp with alpha = 1")
-def mixup_uniform() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        share = torch.rand(())
-        other = torch.randperm(len(batch["x"]))
-        y = m(torch.lerp(batch["x"][other], batch["x"], share))
-        return share * F.cross_entropy(y, batch["y"]) + (1 - share) * F.cross_entropy(y, batch["y"][other])
-
-    model = classifier()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
-
-
-@script(
-    "CutMix by slices",
-    source="the code of the CutMix paper (Yun et al. 2019)",
-    outcome=refused("takes a number out of a tensor", rewrite="cutmix"),
-)
-def cutmix_by_slices() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        x, other = batch["x"].clone(), torch.randperm(8)
-        top, left = torch.randint(0, 5, (2,)).tolist()
-        x[:, :, top : top + 4, left : left + 4] = batch["x"][other, :, top : top + 4, left : left + 4]
-        y = m(x)
-        return 0.75 * F.cross_entropy(y, batch["y"]) + 0.25 * F.cross_entropy(y, batch["y"][other])
-
-    model = classifier()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
-
-
 @script("CutMix by a mask", source="CutMix, with the box as a mask")
 def cutmix() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -243,40 +152,6 @@ def cutmix() -> Task:
     return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
 
 
-@script("Label smoothing and class weights", source="PyTorch's CrossEntropyLoss")
-def label_smoothing() -> Task:
-    model, criterion = classifier(), nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 0.5, 1.0]), label_smoothing=0.1)
-    return Task(
-        model=model,
-        loss=lambda m, batch: criterion(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.NAdam(model.parameters(), lr=1e-3),
-        dataset=images(),
-        **RUN,
-    )
-
-
-@script("GroupNorm and InstanceNorm", source="style transfer, and small batches")
-def other_norms() -> Task:
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3),
-        nn.GroupNorm(2, 8),
-        nn.SiLU(),
-        nn.Conv2d(8, 4, 3),
-        nn.InstanceNorm2d(4, affine=True),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16, 4),
-    )
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset=images(),
-        **RUN,
-    )
-
-
 @script(
     "BatchNorm with momentum None",
     source="PyTorch's BatchNorm: a cumulative average",
@@ -286,60 +161,6 @@ def cumulative_norm() -> Task:
     model = nn.Sequential(
         nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, momentum=None), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)
     )
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=images(),
-        **RUN,
-    )
-
-
-@script("Dice loss of a U-Net", source="segmentation as in the U-Net paper")
-def unet() -> Task:
-    class UNet(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.down1, self.down2 = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
-            self.up, self.out = nn.ConvTranspose2d(8, 4, 2, 2), nn.Conv2d(8, 1, 3, padding=1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            a = F.relu(self.down1(x))
-            b = F.relu(self.down2(F.max_pool2d(a, 2)))
-            return self.out(torch.cat([a, self.up(b)], 1)).squeeze(1)
-
-    def dice(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        p, t = m(batch["x"]).sigmoid(), batch["mask"].float()
-        return 1 - (2 * (p * t).sum((1, 2)) + 1).div(p.sum((1, 2)) + t.sum((1, 2)) + 1).mean()
-
-    model = UNet()
-    return Task(
-        model=model,
-        loss=dice,
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset={**images(), "mask": torch.rand(32, 8, 8) < 0.3},
-        **RUN,
-    )
-
-
-@script(
-    "Stochastic depth by an if",
-    source="the stochastic depth paper (Huang et al. 2016)",
-    outcome=refused("decide by torch.where", rewrite="stochastic_depth"),
-)
-def stochastic_depth_by_if() -> Task:
-    class Deep(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks, self.head = nn.ModuleList(BasicBlock(3, 3) for _ in range(2)), classifier()
-
-        def forward(self, x: Tensor) -> Tensor:
-            for block in self.blocks:
-                if torch.rand(1) < 0.8:
-                    x = block(x)
-            return self.head(x)
-
-    model = Deep()
     return Task(
         model=model,
         loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),

@@ -5,8 +5,6 @@ value."""
 
 from __future__ import annotations
 
-import math
-
 import torch
 from roundlog import Task
 from torch import Tensor, nn
@@ -60,26 +58,6 @@ def gpt() -> Task:
         dataset=words(),
         max_grad_norm=1.0,
         **RUN,
-    )
-
-
-@script("nn.TransformerEncoder with a causal mask", source="PyTorch's tutorial on language modelling")
-def transformer_encoder() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.decode = nn.Embedding(16, 8), nn.Linear(8, 16)
-            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
-            place, rate = torch.arange(8)[:, None], torch.exp(torch.arange(0, 8, 2) * (-math.log(10000.0) / 8))
-            self.register_buffer("pe", torch.stack([torch.sin(place * rate), torch.cos(place * rate)], 2).flatten(1))
-
-        def forward(self, ids: Tensor) -> Tensor:
-            mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
-            return self.decode(self.encoder(self.embed(ids) * math.sqrt(8) + self.pe, mask, is_causal=True))
-
-    model = Net()
-    return Task(
-        model=model, loss=next_word, optimizer=torch.optim.SGD(model.parameters(), lr=0.5), dataset=words(), **RUN
     )
 
 
@@ -165,30 +143,6 @@ def masked_words_by_labels() -> Task:
 
 
 @script(
-    "A head on the chosen words alone",
-    source="the same, as in RoBERTa of fairseq: features[masked_tokens]",
-    outcome=refused("or by labels of -100 in F.cross_entropy", rewrite="masked_words"),
-)
-def head_on_masked_words() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.mix = nn.Embedding(16, 8), nn.Linear(8, 8)
-            self.head = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 16))
-
-        def forward(self, ids: Tensor, masked: Tensor) -> Tensor:
-            return self.head(torch.tanh(self.mix(self.embed(ids)))[masked, :])
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        masked = (torch.arange(9) < batch["length"][:, None]) & (batch["ids"] % 3 == 0)
-        logits = m(batch["ids"].masked_fill(masked, 0), masked)
-        return F.cross_entropy(logits, batch["ids"][masked], reduction="sum") / masked.sum()
-
-    model = Net()
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
-
-
-@script(
     "The mean of x[mask]",
     source="a habit of losses over padded sequences",
     outcome=refused("(loss * mask).sum() / mask.sum()", rewrite="weighted_mean"),
@@ -237,48 +191,6 @@ def experts_by_nonzero() -> Task:
                 row, place = torch.where(chosen == number)
                 found.index_add_(0, row, expert(rows[row]) * weight[row, place, None])
             return found.view(x.shape)
-
-    model = Decoder(Mixture())
-    return Task(model=model, loss=next_word, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
-
-
-@script(
-    "Experts that find their rows in a mask of one-hot choices",
-    source="the first Mixtral of transformers",
-    outcome=refused("weigh them by a mask of zeros and ones", rewrite="experts_by_masks"),
-)
-def experts_by_one_hot() -> Task:
-    class Mixture(Experts):
-        def forward(self, x: Tensor) -> Tensor:
-            rows = x.reshape(-1, 8)
-            weight, chosen = torch.topk(F.softmax(self.gate(rows), dim=1, dtype=torch.float), 2, dim=-1)
-            weight = weight / weight.sum(dim=-1, keepdim=True)
-            found = torch.zeros_like(rows)
-            expert_mask = F.one_hot(chosen, num_classes=4).permute(2, 1, 0)
-            for number, expert in enumerate(self.experts):
-                place, row = torch.where(expert_mask[number])
-                state = rows[None, row].reshape(-1, 8)
-                found.index_add_(0, row, expert(state) * weight[row, place, None])
-            return found.view(x.shape)
-
-    model = Decoder(Mixture())
-    return Task(model=model, loss=next_word, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
-
-
-@script(
-    "One expert a row, written by its mask",
-    source="switch transformers in small tutorials",
-    outcome=refused("keep all rows, and weigh them by the mask", rewrite="experts_by_masks"),
-)
-def switch_by_masks() -> Task:
-    class Mixture(Experts):
-        def forward(self, x: Tensor) -> Tensor:
-            share, chosen = self.gate(x).softmax(-1).max(-1)
-            found = torch.zeros_like(x)
-            for number, expert in enumerate(self.experts):
-                own = chosen == number
-                found[own] = expert(x[own]) * share[own].unsqueeze(-1)
-            return found
 
     model = Decoder(Mixture())
     return Task(model=model, loss=next_word, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)

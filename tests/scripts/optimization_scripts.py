@@ -59,14 +59,6 @@ def warmup_cosine() -> Task:
     return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
 
 
-@script("OneCycleLR", source="fast.ai's habit, by PyTorch's scheduler")
-def one_cycle() -> Task:
-    model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.5, total_steps=5)
-    return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
-
-
 @script("StepLR, once an epoch", source="PyTorch's example on MNIST, whose scheduler is stepped once an epoch")
 def step_lr() -> Task:
     model, steps_per_epoch = mlp(), 32 // 8
@@ -77,27 +69,12 @@ def step_lr() -> Task:
     )
 
 
-@script(
-    "ReduceLROnPlateau",
-    source="a habit from Keras",
-    outcome=refused("ReduceLROnPlateau", rewrite="step_lr"),
-)
+@script("ReduceLROnPlateau", source="a habit from Keras", outcome=refused("ReduceLROnPlateau", rewrite="step_lr"))
 def plateau() -> Task:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
     return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
-
-
-@script("Weight decay for matrices only, and a rate for each layer", source="nanoGPT, and fine-tuning of BERT")
-def groups() -> Task:
-    model = mlp()
-    decayed = [p for p in model.parameters() if p.dim() >= 2]
-    plain = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.1, "lr": 5e-4}, {"params": plain, "weight_decay": 0.0}], lr=1e-3
-    )
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
 
 
 @script(
@@ -130,15 +107,6 @@ def ema() -> Task:
         return entropy(m, batch)
 
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
-
-
-@script("Frozen layers", source="PyTorch's tutorial on transfer learning")
-def frozen() -> Task:
-    model = mlp()
-    for parameter in model[0].parameters():
-        parameter.requires_grad = False
-    optimizer = torch.optim.SGD(model[2].parameters(), lr=1e-2, momentum=0.9)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
 
 
 @script("LoRA by hand", source="LoRA (Hu et al. 2021), as in minLoRA")
@@ -222,17 +190,6 @@ def model_in_bf16() -> Task:
     model = mlp().to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
-
-
-@script("autocast switched off", source="the same with enabled=False")
-def autocast_off() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
-            return entropy(m, batch)
-
-    model = mlp()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), micro_batches=2, **RUN)
 
 
 @script(
@@ -323,9 +280,7 @@ def float32() -> Task:
 
 
 @script(
-    "LBFGS with a closure",
-    source="PyTorch's example on time sequences",
-    outcome=refused("LBFGS", rewrite="clipping"),
+    "LBFGS with a closure", source="PyTorch's example on time sequences", outcome=refused("LBFGS", rewrite="clipping")
 )
 def lbfgs() -> Task:
     model = mlp()
@@ -333,10 +288,7 @@ def lbfgs() -> Task:
     return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
 
 
-@script(
-    "An optimizer around another, as SAM is written",
-    source="davda54/sam (Foret et al. 2021)",
-)
+@script("An optimizer around another, as SAM is written", source="davda54/sam (Foret et al. 2021)")
 def sam() -> Task:
     class SAM(torch.optim.Optimizer):
         def __init__(self, params: object, base: type, **options: float) -> None:
@@ -379,40 +331,7 @@ def maml() -> Task:
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
 
 
-@script("Losses of several tasks with learned weights", source="uncertainty weights (Kendall et al. 2018)")
-def learned_weights() -> Task:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.trunk, self.one, self.two = mlp(), nn.Linear(3, 3), nn.Linear(3, 6)
-            self.log_vars = nn.Parameter(torch.zeros(2))
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            h = self.trunk(x)
-            losses = torch.stack([F.cross_entropy(self.one(h), y), F.huber_loss(self.two(h), x)])
-            return (torch.exp(-self.log_vars) * losses + self.log_vars).sum()
-
-    model = Two()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(
-        model=model, loss=lambda m, batch: m(batch["x"], batch["y"]), optimizer=optimizer, dataset=rows(), **RUN
-    )
-
-
-@script("A penalty on all weights", source="L1 regularisation, PyTorch forums")
-def penalty() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        return entropy(m, batch) + 1e-3 * sum(parameter.abs().sum() for parameter in m.parameters())
-
-    model = mlp()
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=1e-2)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
-
-
-@script(
-    "An optimizer of one's own",
-    source="Lion (Chen et al. 2023), as in lucidrains' lion-pytorch",
-)
+@script("An optimizer of one's own", source="Lion (Chen et al. 2023), as in lucidrains' lion-pytorch")
 def lion() -> Task:
     class Lion(torch.optim.Optimizer):
         def __init__(self, params: object, lr: float) -> None:

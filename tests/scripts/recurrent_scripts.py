@@ -5,13 +5,11 @@ and sequences."""
 
 from __future__ import annotations
 
-import random
-
 import torch
 from roundlog import Task
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from tests.scripts.language_scripts import next_word
 from tests.scripts.script_corpus import RUN, refused, script
@@ -22,24 +20,6 @@ class Recurrent(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.embed, self.layer, self.head = nn.Embedding(16, 8), layer, nn.Linear(8, 16)
-
-
-@script("An LSTM that begins each batch at zero", source="PyTorch's word_language_model")
-def lstm() -> Task:
-    class Net(Recurrent):
-        def forward(self, ids: Tensor) -> Tensor:
-            y, _ = self.layer(self.embed(ids))
-            return self.head(y)
-
-    model = Net(nn.LSTM(8, 8, num_layers=2, batch_first=True, dropout=0.2))
-    return Task(
-        model=model,
-        loss=next_word,
-        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
-        dataset=words(),
-        max_grad_norm=0.25,
-        **RUN,
-    )
 
 
 @script(
@@ -62,10 +42,7 @@ def lstm_state_none() -> Task:
     return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
 
 
-@script(
-    "An LSTM whose state begins as zeros and is carried on",
-    source="PyTorch's word_language_model: init_hidden",
-)
+@script("An LSTM whose state begins as zeros and is carried on", source="PyTorch's word_language_model: init_hidden")
 def lstm_state_zero() -> Task:
     class Net(Recurrent):
         def __init__(self, layer: nn.Module) -> None:
@@ -75,22 +52,6 @@ def lstm_state_zero() -> Task:
         def forward(self, ids: Tensor) -> Tensor:
             hidden = tuple(part.detach() for part in self.hidden)
             y, self.hidden = self.layer(self.embed(ids), hidden)
-            return self.head(y)
-
-    model = Net(nn.LSTM(8, 8, batch_first=True))
-    return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
-
-
-@script("An LSTM whose state is two attributes", source="the same, with a tensor for each part of the state")
-def lstm_state() -> Task:
-    class Net(Recurrent):
-        def __init__(self, layer: nn.Module) -> None:
-            super().__init__(layer)
-            self.h, self.c = torch.zeros(1, 8, 8), torch.zeros(1, 8, 8)
-
-        def forward(self, ids: Tensor) -> Tensor:
-            y, (h, c) = self.layer(self.embed(ids), (self.h, self.c))
-            self.h, self.c = h.detach(), c.detach()
             return self.head(y)
 
     model = Net(nn.LSTM(8, 8, batch_first=True))
@@ -118,31 +79,6 @@ def packed_gru() -> Task:
     )
 
 
-@script(
-    "A tagger: an LSTM in both directions, packed and padded again",
-    source="tutorials on tagging words",
-    outcome=refused(
-        "packed sequences have a shape that depends on values",
-        advice="Pad, and run a second LSTM over each sequence turned round by an index.",
-    ),
-)
-def packed_tagger() -> Task:
-    class Net(Recurrent):
-        def forward(self, ids: Tensor, length: Tensor) -> Tensor:
-            packed = pack_padded_sequence(self.embed(ids), length, batch_first=True, enforce_sorted=False)
-            y, _ = pad_packed_sequence(self.layer(packed)[0], batch_first=True)
-            return self.head(y[..., :8] + y[..., 8:])
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        logits = m(batch["ids"], batch["length"])
-        tags = batch["ids"][:, : logits.shape[1]] % 3
-        marked = torch.arange(logits.shape[1]) < batch["length"][:, None]
-        return F.cross_entropy(logits[marked], tags[marked])
-
-    model = Net(nn.LSTM(8, 8, batch_first=True, bidirectional=True))
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3), dataset=words(), **RUN)
-
-
 @script("A GRU over padded sequences", source="the same, with the last step of each sequence gathered")
 def padded_gru() -> Task:
     class Net(Recurrent):
@@ -154,31 +90,6 @@ def padded_gru() -> Task:
     return Task(
         model=model,
         loss=lambda m, batch: F.cross_entropy(m(batch["ids"], batch["length"]), batch["y"]),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset=words(),
-        **RUN,
-    )
-
-
-@script(
-    "Teacher forcing by a coin of Python",
-    source="PyTorch's tutorial on translation with a sequence to sequence network",
-    outcome=refused("decide by torch.where", rewrite="teacher_forcing"),
-)
-def teacher_forcing_by_random() -> Task:
-    class Net(Recurrent):
-        def forward(self, ids: Tensor) -> Tensor:
-            h, word, found = torch.zeros(len(ids), 8), ids[:, 0], []
-            for t in range(1, 5):
-                h = self.layer(self.embed(word), h)
-                found.append(self.head(h))
-                word = ids[:, t] if random.random() < 0.5 else found[-1].argmax(1)
-            return torch.stack(found, 2)
-
-    model = Net(nn.GRUCell(8, 8))
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["ids"][:, 1:5]),
         optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
         dataset=words(),
         **RUN,

@@ -6,12 +6,11 @@ log-probabilities. Playing is done between jobs, with the weights that the last 
 from __future__ import annotations
 
 import copy
-import random
 
 import torch
 from roundlog import Task
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical
 from torch.nn import functional as F
 
 from tests.scripts.script_corpus import RUN, refused, script
@@ -32,17 +31,6 @@ def net(out: int = 3) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, out))
 
 
-@script("A policy gradient on stored steps", source="PyTorch's REINFORCE example")
-def policy_gradient() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        policy, returns = Categorical(logits=m(batch["s"])), batch["r"]
-        returns = (returns - returns.mean()) / (returns.std() + 1e-8)
-        return -(policy.log_prob(batch["a"]) * returns).mean() - 0.01 * policy.entropy().mean()
-
-    model = net()
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=played(), **RUN)
-
-
 @script("PPO's clipped loss", source="CleanRL's ppo.py")
 def ppo() -> Task:
     class Agent(nn.Module):
@@ -61,22 +49,6 @@ def ppo() -> Task:
     model = Agent()
     optimizer = torch.optim.Adam(model.parameters(), lr=2.5e-4, eps=1e-5)
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), max_grad_norm=0.5, **RUN)
-
-
-@script("Q-learning whose target moves a little every step", source="PyTorch's DQN tutorial: soft updates")
-def dqn() -> Task:
-    model = net()
-    target = copy.deepcopy(model)
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            for slow, fast in zip(target.parameters(), m.parameters(), strict=True):
-                slow.mul_(0.995).add_(fast, alpha=0.005)
-            best = batch["r"] + 0.99 * target(batch["next"]).max(1).values * (~batch["done"]).float()
-        return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, amsgrad=True)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
 
 
 @script(
@@ -118,28 +90,6 @@ def dqn_by_where() -> Task:
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
 
 
-@script(
-    "A target that explores: epsilon falls with the steps",
-    source="epsilon-greedy targets, as in double DQN",
-    outcome=refused("a step changes loss.step, from 2 to 3", rewrite="epsilon_by_numbers"),
-)
-def epsilon_greedy() -> Task:
-    model = net()
-    target, step = copy.deepcopy(model), 0
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        nonlocal step
-        epsilon = max(0.1, 0.9 - 0.2 * step)
-        step += 1
-        values = target(batch["next"]).detach()
-        greedy = values.max(1).values
-        best = batch["r"] + 0.99 * (values.mean(1) if random.random() < epsilon else greedy)
-        return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
-
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
-
-
 @script("A target that explores by an epsilon that is stated", source="the same, with the numbers of all steps")
 def epsilon_by_numbers() -> Task:
     model = net()
@@ -153,32 +103,3 @@ def epsilon_by_numbers() -> Task:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     numbers = {"epsilon": lambda step: max(0.1, 0.9 - 0.2 * step)}
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), numbers=numbers, **RUN)
-
-
-@script("A Gaussian policy by reparametrization", source="SAC's actor (Haarnoja et al. 2018)")
-def gaussian_policy() -> Task:
-    model, critic = net(4), nn.Linear(8, 1).requires_grad_(False)
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        mean, log_std = m(batch["s"]).chunk(2, dim=1)
-        policy = Normal(mean, log_std.clamp(-5, 2).exp())
-        raw = policy.rsample()
-        action = torch.tanh(raw)
-        log_prob = (policy.log_prob(raw) - torch.log(1 - action.pow(2) + 1e-6)).sum(1)
-        return (log_prob - critic(torch.cat([batch["s"], action], dim=1)).squeeze(1)).mean()
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=played(), **RUN)
-
-
-@script("DPO on stored pairs", source="trl's DPOTrainer (Rafailov et al. 2023)")
-def dpo() -> Task:
-    model = net()
-    reference = copy.deepcopy(model).requires_grad_(False)
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        mine, old = (F.log_softmax(one(batch["s"]), 1) for one in (m, reference))
-        better, worse = batch["a"][:, None], (batch["a"][:, None] + 1) % 3
-        gain = (mine - old).gather(1, better) - (mine - old).gather(1, worse)
-        return -F.logsigmoid(0.1 * gain).mean()
-
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=played(), **RUN)

@@ -36,19 +36,6 @@ def classified(model: nn.Module) -> Task:
     )
 
 
-@script("A graph convolution by index_add", source="GCN (Kipf and Welling 2017), as in PyG's message passing")
-def gcn() -> Task:
-    class Net(Graph):
-        def forward(self, x: Tensor) -> Tensor:
-            h, (source, goal) = self.lift(x[:, :, None]), self.edge_index
-            degree = torch.zeros(6).index_add_(0, goal, torch.ones(len(goal))) + 1
-            norm = (degree[source] * degree[goal]).rsqrt()
-            near = torch.zeros_like(h).index_add_(1, goal, h[:, source] * norm[:, None])
-            return self.head(F.relu(h / degree[:, None] + near).mean(1))
-
-    return classified(Net())
-
-
 @script("Graph attention by scatter_reduce", source="GAT (Velickovic et al. 2018), as in torch_scatter")
 def gat() -> Task:
     class Net(Graph):
@@ -94,39 +81,6 @@ def dense_graph() -> Task:
             return self.head(F.relu(self.lift((x @ self.adjacency.t())[:, :, None])).mean(1))
 
     return classified(Net())
-
-
-@script("Nearest neighbours of points", source="DGCNN's EdgeConv (Wang et al. 2019)")
-def edge_conv() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.edge, self.head = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.2)), nn.Linear(8, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            points = x.view(-1, 3, 2)
-            near = torch.cdist(points, points).topk(2, largest=False).indices
-            other = points.unsqueeze(1).expand(-1, 3, -1, -1).gather(2, near[..., None].expand(-1, -1, -1, 2))
-            mine = points.unsqueeze(2).expand_as(other)
-            return self.head(self.edge(torch.cat([mine, other - mine], -1)).amax(2).amax(1))
-
-    return classified(Net())
-
-
-@script("A physics-informed net", source="PINNs (Raissi et al. 2019), the heat equation")
-def pinn() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        x, t = batch["x"].clone().requires_grad_(), batch["t"].clone().requires_grad_()
-        u = m(torch.cat([x, t], dim=1))
-        ones = torch.ones_like(u)
-        ux, ut = torch.autograd.grad(u, (x, t), ones, create_graph=True)
-        uxx = torch.autograd.grad(ux, x, ones, create_graph=True)[0]
-        start = m(torch.cat([batch["x"], torch.zeros_like(t)], dim=1)) - torch.sin(torch.pi * batch["x"])
-        return (ut - 0.1 * uxx).square().mean() + start.square().mean()
-
-    model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
-    data = {"x": torch.rand(32, 1), "t": torch.rand(32, 1)}
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=data, **RUN)
 
 
 @script("Hessians, and derivatives in forward mode", source="PyTorch's tutorial on Jacobians and Hessians")
@@ -246,26 +200,6 @@ def waves() -> nn.Module:
     )
 
 
-@script(
-    "A loss over torch.stft",
-    source="auraloss: the multi-resolution STFT loss",
-    outcome=refused("a Fourier transform is two products", rewrite="stft_by_products"),
-)
-def stft() -> Task:
-    def spectrum(x: Tensor) -> Tensor:
-        found = torch.stft(x, 16, hop_length=8, window=torch.hann_window(16), return_complex=True)
-        return found.abs().clamp(min=1e-4)
-
-    model = waves()
-    return Task(
-        model=model,
-        loss=lambda m, batch: spectral(m, batch, spectrum),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset={"x": torch.randn(32, 64)},
-        **RUN,
-    )
-
-
 @script("A loss over spectra by products", source="the same, with windows by unfold and the transform as matrices")
 def stft_by_products() -> Task:
     cos, sin = waves_of(16, 9)
@@ -283,25 +217,6 @@ def stft_by_products() -> Task:
         dataset={"x": torch.randn(32, 64)},
         **RUN,
     )
-
-
-@script("A neural equation, by Runge and Kutta", source="neural ODEs (Chen et al. 2018), with fixed steps")
-def neural_ode() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.f, self.head = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 6)), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h = 0.25
-            for _ in range(4):
-                k1 = self.f(x)
-                k2 = self.f(x + h / 2 * k1)
-                k3 = self.f(x + h / 2 * k2)
-                x = x + h / 6 * (k1 + 2 * k2 + 2 * k3 + self.f(x + h * k3))
-            return self.head(x)
-
-    return classified(Net())
 
 
 @script(

@@ -159,56 +159,11 @@ def fake_quantized() -> Task:
     return task_of(nn.Sequential(Quantized(6, 16), nn.ReLU(), Quantized(16, 3)))
 
 
-@script("Weights rounded by a straight-through estimator", source="the same, by hand")
-def rounded_weights() -> Task:
-    class Quantized(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            scale = (self.weight.detach().abs().max() / 127).clamp(min=1e-8)
-            whole = (self.weight / scale).round().clamp(-128, 127) * scale
-            return F.linear(x, self.weight + (whole - self.weight).detach(), self.bias)
-
-    return task_of(nn.Sequential(Quantized(6, 16), nn.Tanh(), Quantized(16, 3)))
-
-
-@script("Layers chosen by a list of Python, weights shared", source="ALBERT, and universal transformers")
-def shared_layers() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.block, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            for _ in range(4):
-                x = x + F.gelu(self.block(F.layer_norm(x, (6,))))
-            return self.head(x)
-
-    return task_of(Net())
-
-
 @script("A layer that is made at the first call", source="lazy modules of PyTorch")
 def lazy() -> Task:
     model = nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(3))
     model(torch.zeros(1, 6))
     return task_of(model)
-
-
-@script(
-    "A buffer that is made in the step",
-    source="a habit of running statistics: if self.mean is None",
-    outcome=refused("a step reads model.mean, where there is no tensor before the first step", rewrite="statistics"),
-)
-def statistics_none() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mean, self.net = None, mlp()
-
-        def forward(self, x: Tensor) -> Tensor:
-            now = x.mean(0)
-            self.mean = now if self.mean is None else 0.9 * self.mean + 0.1 * now
-            return self.net(x - self.mean)
-
-    return task_of(Net())
 
 
 @script("A buffer of running statistics", source="the same, with a buffer from the start")
@@ -226,10 +181,7 @@ def statistics() -> Task:
     return task_of(Net())
 
 
-@script(
-    "Old pruning by assigning .data",
-    source="lottery tickets, as in early repositories",
-)
+@script("Old pruning by assigning .data", source="lottery tickets, as in early repositories")
 def pruning_by_data() -> Task:
     class Pruned(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -247,39 +199,3 @@ def pruning() -> Task:
     model = mlp()
     prune.l1_unstructured(model[0], "weight", amount=0.5)
     return task_of(model)
-
-
-@script(
-    "Dropout of chosen rows, or of all",
-    source="augmentation of easy rows, where there are enough of them",
-    outcome=refused("decide by torch.where", rewrite="dropout_of_rows_by_where"),
-)
-def dropout_of_rows() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.drop, self.two = nn.Linear(6, 16), nn.Dropout(0.2), nn.Linear(16, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h, chosen = torch.tanh(self.one(x)), x[:, 0] > 0
-            if x.mean() > 0:
-                h = h.masked_fill(chosen[:, None], 0.0).index_add(0, chosen.nonzero()[:, 0], self.drop(h[chosen]))
-            else:
-                h = self.drop(h)
-            return self.two(h)
-
-    return task_of(Net())
-
-
-@script("Dropout of rows, and of all, by torch.where", source="the same, written for fixed shapes")
-def dropout_of_rows_by_where() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.drop, self.two = nn.Linear(6, 16), nn.Dropout(0.2), nn.Linear(16, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            h, chosen = torch.tanh(self.one(x)), x[:, :1] > 0
-            return self.two(torch.where(chosen | (x.mean() <= 0), self.drop(h), h))
-
-    return task_of(Net())

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import make_script_docs
 import pytest
 import torch
 from roundlog import Job
@@ -27,11 +28,10 @@ from tests.scripts.script_training import captured_job, losses_by_program, losse
 SCRIPTS = corpus()
 
 SAMPLE = (
-    "flips_and_crops", "flip_by_random", "skipping", "byol", "packed_gru", "vq_vae_resets", "ema", "early_stopping",
-    "float64", "detector", "experts_by_nonzero", "custom_function", "ppo", "gcn", "printing",
-    "lstm_state_zero", "whole_loop", "autocast_left_on", "parts_in_place", "masks_in_place", "standstill_in_bf16",
+    "flips_and_crops", "flip_by_random", "packed_gru", "vq_vae_resets", "detector", "custom_function", "whole_loop",
+    "autocast_left_on", "parts_in_place",
 )  # fmt: skip
-"""Scripts of all kinds that take a second or two each."""
+"""Scripts of several kinds that take a second each."""
 
 OTHERS = tuple(name for name in SCRIPTS if name not in SAMPLE)
 
@@ -96,24 +96,20 @@ def test_a_script_does_what_its_decorator_says(name: str) -> None:
     _does_what_it_says(name)
 
 
-def _same_on_an_old_processor(names: tuple[str, ...], directory: Path) -> None:
-    for name in names:
-        if not SCRIPTS[name].outcome.sentence and (name != "einops_heads" or importlib.util.find_spec("einops")):
-            job_of(name).write(directory / name)
-    command = [sys.executable, str(Path(__file__).with_name("script_roots.py")), str(directory)]
-    old = subprocess.run(command, env={**os.environ, **PROFILES["old"]}, check=True, stdout=subprocess.PIPE, text=True)
-    roots = roots_of(directory)
-    assert roots and json.loads(old.stdout) == roots
-
-
-def test_scripts_of_the_sample_have_one_root_on_an_old_processor(tmp_path: Path) -> None:
-    _same_on_an_old_processor(SAMPLE, tmp_path)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # it captures all of them where it runs alone
 def test_all_scripts_have_one_root_on_an_old_processor(tmp_path: Path) -> None:
-    _same_on_an_old_processor(OTHERS, tmp_path)
+    for name in SCRIPTS:
+        if not SCRIPTS[name].outcome.sentence and (name != "einops_heads" or importlib.util.find_spec("einops")):
+            job_of(name).write(tmp_path / name)
+    command = [sys.executable, str(Path(__file__).with_name("script_roots.py")), str(tmp_path)]
+    old = subprocess.run(command, env={**os.environ, **PROFILES["old"]}, check=True, stdout=subprocess.PIPE, text=True)
+    roots = roots_of(tmp_path)
+    assert roots and json.loads(old.stdout) == roots
+
+
+def test_the_page_of_scripts_is_fresh() -> None:
+    assert make_script_docs.PAGE.read_text() == make_script_docs.page(), "run python scripts/make_script_docs.py"
 
 
 def test_every_rewrite_is_a_script_that_is_captured() -> None:

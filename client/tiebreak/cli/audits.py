@@ -260,7 +260,7 @@ class AuditOptions(WorkerOptions, Computing, ContentOptions):
 def audit_by_workers(job_directory: Path, run: Path, options: AuditOptions, json: bool) -> None:
     """Audit the claim of a run directory, or of a log's content address, and print what was found. Exit as
     `tiebreak audit` does."""
-    from roundlog.segment_audits import Reports, audit_by_segments, settled
+    from roundlog.segment_audits import Reports, audit_by_segments
 
     job, claim = read_job(job_directory, options.max_memory, options.micro_batches, options), options.claim
     if claim is None:
@@ -270,7 +270,7 @@ def audit_by_workers(job_directory: Path, run: Path, options: AuditOptions, json
     started = time.monotonic()
     with output.progress("auditing intervals", job.spec.intervals) as bar:
         reports = Reports(progress=lambda done, total: bar.done(done), event=output.warn)
-        found = audit_by_segments(job, settled(listing), source, run, sharing, options.run_options(), reports=reports)
+        found = audit_by_segments(job, listing, source, run, sharing, options.run_options(), reports=reports)
     states = claimed_states(Path(claim), job, listing.roots) if Path(claim).is_dir() else None
     if json:
         output.show_json(plain_audit(job, found, states) | {"seconds": round(time.monotonic() - started, 3)})
@@ -492,7 +492,7 @@ def is_published(text: str) -> bool:
 def audit_published(address: str, options: PublishedOptions, json: bool) -> None:
     """Fetch a run and its job, audit the wanted share of it, and write down what was found. All else that it needs
     lies in a temporary directory. Exit as `tiebreak audit` does."""
-    from roundlog.segment_audits import Reports, audit_by_segments, settled
+    from roundlog.segment_audits import Reports, audit_by_segments
 
     from tiebreak.segment_audits.published_run import fetch
     from tiebreak.segment_audits.stored_jobs import Stores, read_job
@@ -517,8 +517,8 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
                 room.require_bounded()
 
             reports = Reports(progress=progress, event=output.warn)
-            look, audited, chosen = settled(run.listing), room.path / "audited", options.run_options()
-            found = audit_by_segments(job, look, source, audited, sharing, chosen, reports=reports)
+            audited, chosen = room.path / "audited", options.run_options()
+            found = audit_by_segments(job, run.listing, source, audited, sharing, chosen, reports=reports)
         made = _result(run, found)
         file = options.result or free_name(run.spec.run_id.hex()[:8])
         made.write(file)

@@ -24,7 +24,7 @@ from roundlog.dispute import (
 )
 from roundlog.execution.microbatch import samples_of
 from roundlog.rounding import without_log
-from roundlog.segment_audits import Look, Reports, SegmentAudit, Sharing, StateSource, audit_by_segments
+from roundlog.segment_audits import Listing, Reports, SegmentAudit, Sharing, StateSource, audit_by_segments
 from roundlog.training import (
     DEFAULT_OPTIONS,
     Job,
@@ -257,7 +257,7 @@ class Engine:
     def share_out(
         self,
         job: Job,
-        look: Look,
+        listing: Listing,
         source: StateSource,
         run_dir: Path,
         sharing: Sharing,
@@ -266,8 +266,8 @@ class Engine:
         reports: Reports,
     ) -> SegmentAudit:
         """Audit a claim by many workers. Raises as `audit_by_segments`."""
-        options = self._options(job)
-        return audit_by_segments(job, look, source, run_dir, sharing, options, challenged=challenged, reports=reports)
+        given = self._options(job)
+        return audit_by_segments(job, listing, source, run_dir, sharing, given, challenged=challenged, reports=reports)
 
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
         """Return the dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""

@@ -19,7 +19,6 @@ from roundlog.segment_audits import (
     Sharing,
     keep_published,
     read_listing,
-    settled,
     units,
 )
 from roundlog.training import Job, JobLimits, Run
@@ -101,7 +100,7 @@ class SharedAudit:
         try:
             found = engine.share_out(
                 job,
-                settled(listing),
+                listing,
                 source,
                 room / SHARED,
                 self._workers.sharing,

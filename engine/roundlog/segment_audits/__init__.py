@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         Directories,
         Listing,
         ListingError,
-        Look,
         Publisher,
         StateSource,
         UnusableState,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
         most_list_bytes,
         read_address_of_job,
         read_listing,
-        settled,
     )
     from roundlog.segment_audits.workers import NoWorkersError, process_workers
 
@@ -37,8 +35,8 @@ _FILES = {
     "cluster": "cluster_workers connect_cluster",
     "plan": "SegmentAudit Reports Sharing units",
     "segment": (
-        "CHECKPOINTS_FILE Directories Listing ListingError Look MAX_LIST_BYTES Publisher StateSource UnusableState "
-        "keep_published listing_of_run most_list_bytes read_address_of_job read_listing settled"
+        "CHECKPOINTS_FILE Directories Listing ListingError MAX_LIST_BYTES Publisher StateSource UnusableState "
+        "keep_published listing_of_run most_list_bytes read_address_of_job read_listing"
     ),
     "workers": "NoWorkersError process_workers",
 }

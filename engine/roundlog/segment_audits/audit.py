@@ -38,7 +38,6 @@ from roundlog.segment_audits.plan import (
 )
 from roundlog.segment_audits.segment import (
     Listing,
-    Look,
     Segment,
     SegmentOrder,
     StateSource,
@@ -46,7 +45,6 @@ from roundlog.segment_audits.segment import (
     WorkerAnswer,
     execute,
     keep_state,
-    settled,
     starting_state,
 )
 from roundlog.segment_audits.workers import Assignment, NoWorkersError, Worker, WorkerPool
@@ -68,7 +66,7 @@ _HERE = "this process"
 
 def audit_by_segments(
     job: Job,
-    look: Look,
+    listing: Listing,
     source: StateSource,
     run_dir: Path,
     sharing: Sharing,
@@ -78,20 +76,23 @@ def audit_by_segments(
     reports: Reports | None = None,
     poll: float = 0.2,
 ) -> SegmentAudit:
-    """Audit what `look` shows until all of it is audited, or one interval is wrong. A killed audit carries on in its
+    """Audit a run that has ended until all of it is audited, or one interval is wrong. A killed audit carries on in its
     directory, which afterwards is that of a run with the roots of the result.
 
     challenged: the checkpoint root of a challenge that rests on an earlier audit; the wrong interval that it is about
-    is looked for. poll: seconds between two looks.
+    is looked for. poll: most seconds between two reports.
 
     Raises RunError for a directory of another run and a job whose log decides, ValueError for shares and numbers that
-    make no sense, NoWorkersError, OSError, and what `reports.progress` and `look` raise."""
+    make no sense and for a listing of other than all intervals, NoWorkersError, OSError, and what `reports.progress`
+    raises."""
     if job.spec.log_decides:
         raise RunError(
             f"this job rounds by the policy `{job.spec.policy_name}`, under which the log decides: audit it as a whole"
         )
     if sharing.workers < 1 or not 0 <= sharing.repeat_share <= 1 or not 0 < sharing.share <= 1:
         raise ValueError("an audit needs 1 or more workers, and shares between 0 and 1")
+    if (count := len(listing.roots)) != job.spec.intervals:
+        raise ValueError(f"{count} state roots are published of a run of {job.spec.intervals} intervals")
     audits: list[_Audit] = []
 
     def on_step(event: StepEvent) -> None:
@@ -105,7 +106,7 @@ def audit_by_segments(
         shutil.rmtree(scratch, ignore_errors=True)  # of workers that were killed
         scratch.mkdir()
         try:
-            audits.append(_Audit(here, look, source, sharing, reports or Reports(), challenged, poll))
+            audits.append(_Audit(here, listing, source, sharing, reports or Reports(), challenged, poll))
             found = audits[0].run()
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -119,29 +120,22 @@ class _Audit:
     def __init__(
         self,
         here: Run,
-        look: Look,
+        listing: Listing,
         source: StateSource,
         sharing: Sharing,
         reports: Reports,
         challenged: bytes | None,
         poll: float,
     ) -> None:
-        self._here, self._look, self._source, self._sharing = here, look, source, sharing
+        self._here, self._source, self._sharing = here, source, sharing
         self._reports, self._challenged, self._poll = reports, challenged, poll
         spec = here.job.spec
-        listing = self._published()
-        wanted = None
-        if sharing.share < 1:
-            if not listing.complete:
-                raise ValueError("a share can only be drawn of a run that has ended: wait for its end")
-            wanted = draw_sample(listing, sharing.share)
-            self._look = settled(listing)  # what the draw has told holds of these segments alone
-        self._wanted = wanted
-        self._plan = Plan(spec.initial_state_root, wanted=wanted)
+        self._wanted = draw_sample(listing, sharing.share) if sharing.share < 1 else None
+        self._plan = Plan(listing, spec.initial_state_root, wanted=self._wanted)
         self._record = Facts(here.directory, spec.run_id)
         for fact, worker in self._record.read():
             self._plan.learn(fact, worker)
-        self._plan.update(listing)
+        self._plan.begin()
         self._unsettled: list[Assignment] = []
         """Answered tasks that are to be repeated, and are not yet."""
         self._found: list[Wrong] = []
@@ -169,17 +163,8 @@ class _Audit:
                 while self._found:
                     if self._ends_with(wrong := self._found.pop(0)):
                         return self._result(wrong, pool)
-                self._plan.update(self._published())
             self.report_progress()
             return self._result(self._first_wrong, pool)
-
-    def _published(self) -> Listing:
-        """Return the listing as it is published now. Raises ValueError if it is not of this run."""
-        listing, intervals = self._look(), self._here.job.spec.intervals
-        count = len(listing.roots)
-        if count > intervals or (listing.complete and count != intervals):
-            raise ValueError(f"{count} state roots are published of a run of {intervals} intervals")
-        return listing
 
     def _ends_with(self, wrong: Wrong) -> bool:
         """Return whether the search ends with this interval."""
@@ -302,7 +287,7 @@ class _Audit:
         segment = task.order.segment
         self._unusable.append(why)
         self._reports.event(f"a published state is not used: {why}")
-        self._plan.drop_state(segment.first, task.order.start.root)
+        self._plan.drop_state(segment.first)
         self._plan.answered(segment, 0)
         if task.repeats is not None:
             self._arbitrate(pool, [task.repeats])
@@ -337,11 +322,8 @@ class _Audit:
 
     def _differs(self, task: Assignment, answer: WorkerAnswer) -> bool:
         """Return whether an answer says that an interval is not as claimed, and all before it are."""
-        plan, segment = self._plan, task.order.segment
-        claimed = plan.listing.roots[segment.first : segment.stop]
-        if not claimed or task.order.start.root != plan.root_before(segment.first):
-            return False  # something else was published since
-        return answer.roots[: len(claimed)] != claimed
+        segment = task.order.segment
+        return answer.roots != self._plan.listing.roots[segment.first : segment.stop]
 
     def _arbitrate(self, pool: WorkerPool, tasks: list[Assignment]) -> None:
         """Repeat a segment here, and believe the workers no more whose answers were others."""
@@ -438,7 +420,7 @@ def compute_here(
 
     run: continues after a stop. unusable: is told of states that cannot be used. Raises as `Run.step`, OSError."""
     first, before = _nearest(run, source, plan, segment.first, unusable)
-    segment = Segment(first, min(segment.stop, len(plan.listing.roots)))
+    segment = Segment(first, segment.stop)
     found, root_before = Computed(), plan.root_before(first)
     stopped_before, run.stopped = run.stopped, None
     try:

@@ -2,7 +2,7 @@
 
 A fact is what a worker has computed: the root that an interval comes to from a root. An interval is right if a fact
 says that it comes from the root claimed before it to the root claimed after it. Facts do not depend on claims, so they
-stay true when more is published, and when something else is claimed.
+stay true when something else is claimed.
 
 Work is bounded whatever is published. Every state is tried before any interval is executed a second time, so that a
 state that cannot be used costs at most the segment before it once more; and when repeated intervals exceed the run's
@@ -47,14 +47,14 @@ class IntervalResult:
 class Plan:
     """The intervals that are still to be audited, and the segments in which they are handed out."""
 
-    def __init__(self, initial_root: bytes, *, wanted: frozenset[int] | None = None) -> None:
+    def __init__(self, listing: Listing, initial_root: bytes, *, wanted: frozenset[int] | None = None) -> None:
         """initial_root: of the job. wanted: the intervals to audit; None for all."""
-        self.listing = Listing(roots=(), complete=False)
+        self.listing = listing
         self._initial_root = initial_root
         self._wanted = wanted
         # Interval and root before it -> root after it -> the workers that have computed it.
         self._facts: dict[tuple[int, bytes], dict[bytes, set[str]]] = {}
-        self._dropped: set[tuple[int, bytes]] = set()
+        self._dropped: set[int] = set()
         self._given_up: set[int] = set()
         self._pending: deque[Segment] = deque()
         self._handed_out: list[Segment] = []
@@ -65,20 +65,11 @@ class Plan:
 
     # What is known.
 
-    def update(self, listing: Listing) -> None:
-        """Take up what is published now. What was published before may have changed."""
-        before = self.listing
-        if listing is before or listing == before:
-            return
-        self.listing = listing
-        known = len(before.roots)
-        if listing.roots[:known] != before.roots:
-            known = 0
-            self._open.clear()
-            self._pending.clear()
-        fresh = [i for i in range(known, len(listing.roots)) if self._is_wanted(i) and not self.is_right(i)]
-        self._open.update(fresh)
-        segments = self._segments(fresh)
+    def begin(self) -> None:
+        """Plan all intervals that no fact that was learnt so far has shown to be right."""
+        left = [i for i in range(len(self.listing.roots)) if self._is_wanted(i) and not self.is_right(i)]
+        self._open.update(left)
+        segments = self._segments(left)
         # What somebody has found wrong before is looked at first.
         self._pending.extend(sorted(segments, key=lambda s: not any(map(self._is_doubted, range(s.first, s.stop)))))
 
@@ -96,15 +87,14 @@ class Plan:
                 names -= workers
                 if not names:
                     del ends[end]
-            if interval < len(self.listing.roots) and self._is_wanted(interval) and not self.is_right(interval):
+            if self._is_wanted(interval) and not self.is_right(interval):
                 self._open.add(interval)
                 self._must_replan = True
 
-    def drop_state(self, done: int, root: bytes) -> None:
-        """Use the state that is published after `done` intervals, with this root, no more. Another root may have been
-        published for it since, or none."""
+    def drop_state(self, done: int) -> None:
+        """Use the state that is published after `done` intervals no more."""
         if done:
-            self._dropped.add((done, root))
+            self._dropped.add(done)
             self._must_replan = True
 
     def give_up(self, interval: int) -> None:
@@ -127,15 +117,15 @@ class Plan:
 
     @property
     def is_done(self) -> bool:
-        """Whether all that will ever be published is audited."""
-        return self.listing.complete and not self._open
+        """Whether all that is wanted is audited."""
+        return not self._open
 
     # What is to be done.
 
     def next(self) -> Segment | None:
         """Return the next segment to hand out; None if there is none at present."""
         while True:
-            if not self._pending and self._must_replan and (self.listing.complete or not self._is_over_budget):
+            if not self._pending and self._must_replan:
                 self._must_replan = False
                 handed_out = {i for segment in self._handed_out for i in range(segment.first, segment.stop)}
                 self._pending.extend(self._segments(sorted(self._open - handed_out)))
@@ -143,7 +133,7 @@ class Plan:
                 return None
             segment = self._pending.popleft()
             # Something may have been learnt since, or the state before it was dropped.
-            if self._usable(segment.first) and self.is_open(segment):
+            if segment.first not in self._dropped and self.is_open(segment):
                 self._handed_out.append(segment)
                 return segment
             self._must_replan = self._must_replan or self.is_open(segment)
@@ -158,8 +148,7 @@ class Plan:
         self._handed_out.remove(segment)
         self._repeated += max(0, executed - self._closed)
         self._closed = 0
-        stop = min(segment.stop, len(self.listing.roots))
-        self._must_replan = self._must_replan or any(i in self._open for i in range(segment.first, stop))
+        self._must_replan = self._must_replan or self.is_open(segment)
 
     def lost(self, segment: Segment) -> None:
         """Hand a segment out again, before all others: the worker that had it is lost."""
@@ -176,9 +165,8 @@ class Plan:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """(intervals that need nothing more, intervals that are to be audited), of those that are published."""
-        published = len(self.listing.roots)
-        total = published if self._wanted is None else sum(i < published for i in self._wanted)
+        """(intervals that need nothing more, intervals that are to be audited)."""
+        total = len(self.listing.roots if self._wanted is None else self._wanted)
         return total - len(self._open), total
 
     # Parts.
@@ -190,7 +178,7 @@ class Plan:
     @property
     def _starts(self) -> list[int]:
         """States that segments start from, ascending."""
-        return [0] if self._is_over_budget else [done for done in self.listing.starts() if self._usable(done)]
+        return [0] if self._is_over_budget else [done for done in self.listing.starts() if done not in self._dropped]
 
     def _is_wanted(self, interval: int) -> bool:
         return (self._wanted is None or interval in self._wanted) and interval not in self._given_up
@@ -199,13 +187,6 @@ class Plan:
         """Return whether somebody has computed another root than the claimed one."""
         ends = self._facts.get((interval, self.root_before(interval)), {})
         return any(end != self.listing.roots[interval] for end in ends)
-
-    def _usable(self, done: int) -> bool:
-        if done == 0:
-            return True
-        if done >= len(self.listing.roots) or done not in self.listing.states:
-            return False
-        return (done, self.listing.roots[done - 1]) not in self._dropped
 
     def _segments(self, intervals: list[int]) -> list[Segment]:
         """Return the segments in which these intervals (ascending) are reached from the nearest state before each."""

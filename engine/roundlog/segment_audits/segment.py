@@ -227,15 +227,6 @@ class Listing:
         return Start(root=self.roots[done - 1], address=self.states[done])
 
 
-Look = Callable[[], Listing]
-"""Shows what is published now."""
-
-
-def settled(listing: Listing) -> Look:
-    """The look at a run that has ended."""
-    return lambda: listing
-
-
 CHECKPOINTS_FILE = "checkpoints.json"
 """Name of the list in a directory of logs."""
 

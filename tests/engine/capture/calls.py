@@ -1,5 +1,7 @@
 """A linear layer followed by any function: trained both ways, or refused."""
 
+from typing import Any
+
 import pytest
 import torch
 from roundlog.capture import CaptureError, Task, capture
@@ -7,6 +9,14 @@ from roundlog.training.job import Job
 from torch import nn
 
 from tests.engine.trainings import train_by_program, train_by_pytorch
+
+
+def small_task(model: nn.Module, loss: Any, data: dict[str, torch.Tensor], **more: Any) -> Task:
+    """A task of one step over all rows by SGD, if `more` says nothing else."""
+    rows = len(next(iter(data.values())))
+    plain = {"batch_size": rows, "steps": 1, "interval": 1, "seed": 0}
+    optimizer = more.pop("optimizer", None) or torch.optim.SGD(model.parameters(), lr=0.1)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=data, **{**plain, **more})
 
 
 class Calls(nn.Module):
@@ -25,16 +35,7 @@ def linear_through(function) -> None:
     """Train a linear layer with a function behind it both ways, and compare."""
     torch.manual_seed(2)
     model = Calls(function)
-    task = Task(
-        model=model,
-        loss=lambda m, b: (m(b["x"]) * b["x"]).sum(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(6, 6)},
-        batch_size=6,
-        steps=2,
-        interval=1,
-        seed=0,
-    )
+    task = small_task(model, lambda m, b: (m(b["x"]) * b["x"]).sum(), {"x": torch.randn(6, 6)}, steps=2)
     job = Job.from_task(lambda: task)
     theirs, ours = train_by_pytorch(task, 2), train_by_program(job, 2)
     for name, tensor in theirs.items():
@@ -43,17 +44,9 @@ def linear_through(function) -> None:
         torch.testing.assert_close(ours[name], tensor, rtol=1e-5, atol=1e-5)
 
 
-def refused(
-    module: nn.Module, message: str, *, x: torch.Tensor | None = None, loss=None, optimizer=None, **more
-) -> None:
+def refused(module: nn.Module, message: str, *, x: torch.Tensor | None = None, loss=None, **more) -> None:
     x = torch.randn(4, 6) if x is None else x
-    task = Task(
-        model=module,
-        loss=loss or (lambda m, b: m(b["x"]).sum()),
-        optimizer=optimizer or torch.optim.SGD(module.parameters(), lr=0.1),
-        dataset={"x": x},
-        **{"batch_size": 4, "steps": 1, "interval": 1, "seed": 0, **more},
-    )
+    task = small_task(module, loss or (lambda m, b: m(b["x"]).sum()), {"x": x}, **more)
     with pytest.raises(CaptureError, match=message) as caught:
         capture(lambda: task)
     assert "\n" not in str(caught.value)

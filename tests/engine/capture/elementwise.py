@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from roundlog.capture import Task, capture
+from roundlog.capture import capture
 from roundlog.execution import Executor
 from roundlog.operators import StepInputs
 from roundlog.program import Program
 from roundlog.rounding import Recorder
 from torch import Tensor, nn
+
+from tests.engine.capture.calls import small_task
 
 
 class _Evaluated(nn.Module):
@@ -61,16 +63,8 @@ def states_after_a_step(model: nn.Module) -> dict[str, Tensor]:
 
 def after_a_step(model: nn.Module) -> tuple[dict[str, Tensor], Program]:
     """`states_after_a_step`, and the program."""
-    task = Task(
-        model=model,
-        loss=lambda m, b: m(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9),
-        dataset={"x": torch.zeros(1, 1)},
-        batch_size=1,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
+    still = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    task = small_task(model, lambda m, b: m(), {"x": torch.zeros(1, 1)}, optimizer=still)
     captured = capture(lambda: task)
     inputs = StepInputs(
         states=list(captured.states.values()),

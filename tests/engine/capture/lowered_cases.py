@@ -173,8 +173,4 @@ modules(
     without_padding=lambda: Bag(mode="mean", padding_idx=0),
     by_offsets=lambda: Bag(offsets=True, mode="mean"),
 )
-modules(
-    "spectral norm",
-    (6,),
-    parametrized=lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)),
-)
+modules("spectral norm", (6,), parametrized=lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)))

@@ -1,26 +1,18 @@
 """Values that depend on neither batch nor state: constants, small and large, and what is computed from them."""
 
 import torch
-from roundlog.capture import Task, capture
+from roundlog.capture import capture
 from roundlog.training.job import Job
 
-from tests.engine.capture.calls import Calls, linear_through
+from tests.engine.capture.calls import Calls, linear_through, small_task
 from tests.engine.trainings import train_by_program, train_by_pytorch
 
 
 def test_a_large_constant_becomes_a_state_that_stays() -> None:
     big = torch.linspace(0, 1, 60).outer(torch.linspace(1, 2, 60))
     model = Calls(lambda x: (x[0, 0] * big).mean() + (big[1:] * x[1, 0]).cos().mean() + (x * big[:4, :6]).mean())
-    task = Task(
-        model=model,
-        loss=lambda m, b: m(b["x"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-        dataset={"x": torch.randn(4, 6)},
-        batch_size=4,
-        steps=3,
-        interval=1,
-        seed=0,
-    )
+    slow = torch.optim.SGD(model.parameters(), lr=0.01)
+    task = small_task(model, lambda m, b: m(b["x"]), {"x": torch.randn(4, 6)}, steps=3, optimizer=slow)
     job = Job.from_task(lambda: task)
     assert [name for name in job.initial if name.startswith("constant/")] == ["constant/0", "constant/1"]
     theirs, ours = train_by_pytorch(task, 3), train_by_program(job, 3)
@@ -38,18 +30,8 @@ def test_what_depends_on_nothing_is_computed_at_capture() -> None:
         return x[:, :6][:, bucket[0]] * hashed.to(x.dtype)[1] * torch.eye(6, dtype=torch.float64).sum()
 
     linear_through(by_distance)
-    program = capture(
-        lambda: Task(
-            model=(model := Calls(by_distance)),
-            loss=lambda m, b: m(b["x"]).sum(),
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            dataset={"x": torch.randn(4, 6)},
-            batch_size=4,
-            steps=1,
-            interval=1,
-            seed=0,
-        )
-    ).program
+    task = small_task(Calls(by_distance), lambda m, b: m(b["x"]).sum(), {"x": torch.randn(4, 6)})
+    program = capture(lambda: task).program
     assert not {"log", "floor"} & {node.op for node in program.nodes}
 
 

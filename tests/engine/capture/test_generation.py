@@ -34,10 +34,8 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
             vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0
         )
     ),
-    "qwen2": lambda: transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SHAPE)),
     "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE, head_dim=8)),
     "mistral": lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**SHAPE, sliding_window=32)),
-    "gemma2": lambda: transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SHAPE, head_dim=8, sliding_window=32)),
     "gemma3": lambda: transformers.Gemma3ForCausalLM(
         transformers.Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=32)
     ),
@@ -72,23 +70,6 @@ def by_transformers(model: torch.nn.Module, prompt: Sequence[int], count: int, *
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", MODELS)
-def test_the_likeliest_tokens_are_those_of_generate(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """Of prompts of several lengths in one batch. In BF16, logits of `generate` are other roundings, so that tokens are
-    held against those of each prompt alone."""
-    model, given = model_of(name, dtype), prompts(3, 5)
-    found, job = run(Task.from_causal_lm(model, given, new_tokens=NEW), tmp_path / "both")
-    assert job.spec.steps == 5 + NEW - 1
-    for number, prompt in enumerate(given):
-        count = 5 + NEW - len(prompt)
-        if dtype == torch.float32:
-            assert found[number] == by_transformers(model, prompt, count)
-        alone, _ = run(Task.from_causal_lm(model, [prompt], new_tokens=count), tmp_path / f"{number}")
-        assert alone == [found[number]]
-
-
-@pytest.mark.slow
 def test_a_repetition_penalty_is_that_of_generate(tmp_path: Path) -> None:
     model, given = model_of("llama"), prompts(5)
     found, _ = run(Task.from_causal_lm(model, given, new_tokens=NEW, repetition_penalty=0.1), tmp_path)
@@ -97,23 +78,6 @@ def test_a_repetition_penalty_is_that_of_generate(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_drawn_tokens_depend_on_the_seed_and_are_among_the_likeliest(tmp_path: Path) -> None:
-    model, given = model_of("llama"), prompts(4)
-    drawn = []
-    for number, seed in enumerate((1, 2)):
-        task = Task.from_causal_lm(model, given, new_tokens=NEW, temperature=0.8, top_k=5, top_p=0.9, seed=seed)
-        (tokens,), _ = run(task, tmp_path / f"{number}")
-        drawn.append(tokens)
-        read = [*given[0], *tokens]
-        logits = model(torch.tensor([read])).logits[0]
-        for at, token in enumerate(tokens):
-            likeliest, order = (logits[len(given[0]) - 1 + at] / 0.8).topk(5)
-            shares = likeliest.softmax(-1)
-            place = order.tolist().index(token)
-            assert shares[:place].sum() < 0.9
-    assert drawn[0] != drawn[1]
-
-
 def test_a_sequence_ends_at_a_stop_token_and_others_go_on(tmp_path: Path) -> None:
     model, given = model_of("gpt2"), prompts(3, 4)
     free = [by_transformers(model, prompt, 4 + NEW - len(prompt)) for prompt in given]
@@ -164,8 +128,9 @@ def test_more_positions_than_a_window_of_attention_are_refused() -> None:
         Task.from_causal_lm(model_of("mistral"), [[1] * 30], new_tokens=3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("name", ["a window of its own", "positions that begin at 2"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("a window of its own", torch.bfloat16), ("positions that begin at 2", torch.float32)]
+)
 def test_a_model_that_a_static_cache_makes_another_one_is_refused(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     shape = {"vocab_size": VOCABULARY, "hidden_size": 32, "max_position_embeddings": 64}
@@ -187,7 +152,7 @@ def test_a_model_that_a_static_cache_makes_another_one_is_refused(name: str, dty
 
 @pytest.mark.slow
 def test_a_model_that_generates_is_left_as_it_was(tmp_path: Path) -> None:
-    model = model_of("qwen2").train()
+    model = model_of("llama").train()
     before = {name: x.clone() for name, x in model.state_dict().items()}
     Job.from_task(lambda: Task.from_causal_lm(model, prompts(3), new_tokens=2))
     assert not model.training and all(x.requires_grad and x.grad is None for x in model.parameters())

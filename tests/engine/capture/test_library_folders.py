@@ -30,14 +30,12 @@ DECIDING = "def decide(x):\n    return bool(x.sum() > 0)\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", ["site-packages", "lib/python3/dist-packages"])
-def test_a_library_in_another_folder_of_packages_is_no_code_of_the_users(folder: str, tmp_path: Path) -> None:
-    assert "(at script.py:10)" in _refusal(tmp_path, tmp_path / folder)
-
-
-@pytest.mark.slow
-def test_a_module_beside_the_script_is_the_users(tmp_path: Path) -> None:
-    assert "(at deciding.py:2)" in _refusal(tmp_path, tmp_path)
+@pytest.mark.parametrize(("folder", "line"), [("lib/python3/dist-packages", "script.py:10"), ("", "deciding.py:2")])
+def test_a_library_in_another_folder_of_packages_is_no_code_of_the_users(
+    folder: str, line: str, tmp_path: Path
+) -> None:
+    """A module beside the script is the user's."""
+    assert f"(at {line})" in _refusal(tmp_path, tmp_path / folder)
 
 
 def _refusal(directory: Path, folder: Path) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributions import Dirichlet, Gamma
 from torch.nn import functional as F
 
-from tests.engine.capture.calls import Calls, linear_through, refused
+from tests.engine.capture.calls import Calls, linear_through, refused, small_task
 
 Batch = dict[str, torch.Tensor]
 
@@ -40,17 +40,8 @@ EMPTY = torch.zeros(0, dtype=torch.int64)
 def task_of(function: Callable[[torch.Tensor, Batch], torch.Tensor]) -> Task:
     """function: of the output f32[4, 4] of a linear layer, and a batch of numbers "x" and indices "i", [4, 4] each."""
     torch.manual_seed(0)
-    model = nn.Linear(4, 4)
-    return Task(
-        model=model,
-        loss=lambda m, b: function(m(b["x"]), dict(b)).sum(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(4, 4), "i": torch.arange(16).reshape(4, 4) % 4},
-        batch_size=4,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
+    data = {"x": torch.randn(4, 4), "i": torch.arange(16).reshape(4, 4) % 4}
+    return small_task(nn.Linear(4, 4), lambda m, b: function(m(b["x"]), dict(b)).sum(), data)
 
 
 REFUSED: dict[str, tuple[Callable[[torch.Tensor, Batch], torch.Tensor], str, str]] = {
@@ -122,10 +113,6 @@ def _halved(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def test_control_flow_that_depends_on_values_is_refused() -> None:
-    refused(Calls(_halved), r"control flow depends on values.*\(at test_refusals\.py:\d+\): decide by torch\.where")
-
-
 class Dropping(nn.Module):
     """Layer drop as it is usually written."""
 
@@ -147,17 +134,9 @@ def test_layer_drop_is_refused_with_the_option_that_switches_it_off() -> None:
     linear_through(Dropping(0.0))
 
 
-def test_float64_inside_the_step_is_refused() -> None:
-    refused(Calls(lambda x: x.double().sum()), r"float64")
-
-
 @pytest.mark.parametrize(
     "function",
-    [
-        lambda x: x[x > 0].sort()[0].sum(),
-        lambda x: x[x[:, 0] > -99][0].sum(),
-        lambda x: x[x[:, 0] > -99][1:].sum(),
-    ],
+    [lambda x: x[x > 0].sort()[0].sum(), lambda x: x[x[:, 0] > -99][0].sum(), lambda x: x[x[:, 0] > -99][1:].sum()],
 )
 def test_a_shape_that_depends_on_values_is_refused(function) -> None:
     refused(Calls(function), r"depends on values", loss=lambda m, b: m(b["x"]))
@@ -186,39 +165,8 @@ def test_a_shape_that_depends_on_values_is_refused(function) -> None:
             lambda x: F.ctc_loss(x[:, None], (x[0, :2] > 9).long() + 1, torch.tensor([4]), torch.tensor([2])),
             r"labels of ctc_loss stand one after another: give them as a matrix",
         ),
-    ],
-)
-def test_what_cannot_be_lowered_is_named_with_its_line(function, message: str) -> None:
-    refused(Calls(function), message)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"batch_size": 5}, "a batch of 5 does not fit a dataset of 4 rows"),
-        ({"steps": 7, "interval": 2}, "7 steps cannot be cut"),
-        ({"seed": -1}, "seed"),
-        ({"x": torch.zeros(4, 6, dtype=torch.float16)}, "convert it to float32"),
-        ({"loss": lambda m, b: m(b["x"])}, "reduce it to a scalar"),
-    ],
-)
-def test_a_task_that_cannot_be_trained_says_why(change, message: str) -> None:
-    refused(nn.Linear(6, 2), message, **change)
-
-
-def test_optimizers_that_are_not_supported_say_so() -> None:
-    model = nn.Linear(6, 2)
-    refused(model, "differentiable", optimizer=torch.optim.SGD(model.parameters(), lr=0.1, differentiable=True))
-    used = torch.optim.AdamW(model.parameters())
-    model(torch.randn(1, 6)).sum().backward()
-    used.step()
-    refused(model, "fresh", optimizer=used)
-    refused(model, "not the model's", optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
+        (_halved, r"control flow depends on values.*\(at test_refusals\.py:\d+\): decide by torch\.where"),
+        (lambda x: x.double().sum(), r"float64"),
         (lambda x: x.clamp(max=x.sum().item()), r"takes a number out of a tensor .* \(at test_refusals\.py:\d+\)"),
         (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), r"torch\.cond .*\(at test_refusals\.py"),
         (
@@ -245,8 +193,32 @@ def test_optimizers_that_are_not_supported_say_so() -> None:
         (_logs, r"numbers of Python \(at test_refusals\.py:\d+\).*\(\.item\(\) in print .* history\.jsonl"),
     ],
 )
-def test_what_pytorch_cannot_trace_is_refused_in_words_of_a_user(function, message: str) -> None:
+def test_what_cannot_be_captured_is_refused_with_its_line_in_words_of_a_user(function, message: str) -> None:
     refused(Calls(function), message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 5}, "a batch of 5 does not fit a dataset of 4 rows"),
+        ({"steps": 7, "interval": 2}, "7 steps cannot be cut"),
+        ({"seed": -1}, "seed"),
+        ({"x": torch.zeros(4, 6, dtype=torch.float16)}, "convert it to float32"),
+        ({"loss": lambda m, b: m(b["x"])}, "reduce it to a scalar"),
+    ],
+)
+def test_a_task_that_cannot_be_trained_says_why(change, message: str) -> None:
+    refused(nn.Linear(6, 2), message, **change)
+
+
+def test_optimizers_that_are_not_supported_say_so() -> None:
+    model = nn.Linear(6, 2)
+    refused(model, "differentiable", optimizer=torch.optim.SGD(model.parameters(), lr=0.1, differentiable=True))
+    used = torch.optim.AdamW(model.parameters())
+    model(torch.randn(1, 6)).sum().backward()
+    used.step()
+    refused(model, "fresh", optimizer=used)
+    refused(model, "not the model's", optimizer=torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
 Kind = Callable[..., torch.optim.Optimizer]

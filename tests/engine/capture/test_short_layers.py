@@ -58,6 +58,7 @@ def test_a_field_in_bf16_is_captured() -> None:
     assert job.dataset["x"].dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_an_lstm_under_autocast_is_refused_and_what_is_said_to_be_written_is_captured() -> None:
     lstm = nn.LSTM(8, 8, batch_first=True)
     with pytest.raises(CaptureError, match=r"an LSTM computes in bfloat16.*nn\.LSTMCell.*\.float\(\).*mkldnn\.flags"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from roundlog.capture import Task, capture
 
-from tests.engine.capture.random_trainers import Case, by_program, by_trainer, distance, random_case
+from tests.engine.capture.random_trainers import ADAPTED, Case, by_program, by_trainer, distance, random_case
 
 # Largest distance of a captured step from PyTorch's FP64, as a multiple of what PyTorch's FP32 is, and in units of the
 # largest element.
@@ -36,8 +36,8 @@ def difference(case: Case, task: Task, where: Path) -> str | None:
     return None
 
 
-@pytest.mark.slow_but("2")
-@pytest.mark.parametrize("number", [*range(8), *(pytest.param(one, marks=pytest.mark.long) for one in range(8, 12))])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [*range(5), *(pytest.param(one, marks=pytest.mark.long) for one in range(5, 12))])
 def test_a_captured_trainer_takes_the_steps_of_train(number: int, tmp_path: Path) -> None:
     case = random_case(number)
     task = Task.from_trainer(case.trainer(tmp_path))
@@ -49,3 +49,13 @@ def case_of(model: str, **arguments: Any) -> Case:
     own = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 3, "max_grad_norm": 0.0, "weight_decay": 0.1}
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     return Case(model, 0.0, 11, 3, own | sizes | arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ADAPTED)
+def test_adapters_take_the_steps_of_train(model: str, tmp_path: Path) -> None:
+    """Adapters of `peft` on a frozen base."""
+    pytest.importorskip("peft")
+    case = case_of(model, optim="adamw_torch", adam_epsilon=1e-3, learning_rate=1e-2, max_grad_norm=0.5)
+    case.dropout = 0.2 if model == "LoRA" else 0.0
+    assert difference(case, Task.from_trainer(case.trainer(tmp_path)), tmp_path) is None

@@ -43,10 +43,7 @@ def net_task(optimizer: Callable[[nn.Module], torch.optim.Optimizer], **more: ob
 
 def decay_groups(model: nn.Module) -> list[dict[str, object]]:
     matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) == many] for many in (True, False))
-    return [
-        {"params": matrices, "weight_decay": 0.3, "lr": 0.05},
-        {"params": vectors, "weight_decay": 0.0, "lr": 0.02},
-    ]
+    return [{"params": matrices, "weight_decay": 0.3, "lr": 0.05}, {"params": vectors, "weight_decay": 0.0, "lr": 0.02}]
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -168,7 +165,6 @@ def refused(task: Task, message: str) -> None:
         ({"dataset": {"x": torch.eye(9).to_sparse()}}, "is sparse"),
         ({"dataset": {}}, "has no fields"),
         ({"dataset": {"x": torch.ones(0, 6), "y": torch.ones(0)}}, "x is empty: give at least one row"),
-        ({"dataset": {"x": torch.ones(())}}, "x is empty: give at least one row"),
         ({"dataset": {"x": torch.ones(9, 6), "y": torch.ones(8)}}, "y has 8 rows, the first field 9"),
         ({"dataset": {"x": torch.ones(9, 6, dtype=torch.float64)}}, "x is torch.float64: convert it"),
         (

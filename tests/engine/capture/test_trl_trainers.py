@@ -100,11 +100,8 @@ _ARGUMENTS: dict[str, Any] = {
 }
 
 CASES = {
-    "a last layer of its own": SftCase(),
     "tied, with dropout": SftCase("tied", 0.2),
     "another loss": SftCase(arguments={"loss_type": "dft"}),
-    "smoothed labels": SftCase(arguments={"label_smoothing_factor": 0.2}),
-    "no accumulation": SftCase(arguments={"gradient_accumulation_steps": 1, "max_grad_norm": 0.05}),
     "recomputed activations": SftCase(arguments={"gradient_checkpointing": True}),
     "adapters": SftCase("LoRA"),
     "a subclass": SftCase(kind=Smoothed),

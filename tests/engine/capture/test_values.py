@@ -13,6 +13,7 @@ from roundlog.training.job import Job
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.engine.capture.calls import small_task
 from tests.engine.trainings import train_by_program
 
 Function = Callable[..., Tensor]
@@ -33,17 +34,8 @@ class Writes(nn.Module):
 
 
 def task_of(function: Function, *fields: Tensor) -> Task:
-    model = Writes(function, list(fields))
-    return Task(
-        model=model,
-        loss=lambda m, batch: m(batch),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={f"x{number}": field for number, field in enumerate(fields)},
-        batch_size=len(fields[0]),
-        steps=1,
-        interval=1,
-        seed=3,
-    )
+    data = {f"x{number}": field for number, field in enumerate(fields)}
+    return small_task(Writes(function, list(fields)), lambda m, batch: m(batch), data, seed=3)
 
 
 def computed(function: Function, *fields: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -91,7 +83,7 @@ def test_a_float_that_no_int64_holds_stops_the_run(value: float) -> None:
 
 
 @pytest.mark.slow_but("7")
-@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 16, 1000, 2**31, 2**62 - 1, 2**63 - 1])
+@pytest.mark.parametrize("divisor", [1, 7, 2**31, 2**63 - 1])
 def test_integers_are_divided_as_pytorch_divides_them(divisor: int) -> None:
     numbers = many_integers()
     same(lambda x: x // divisor, numbers)

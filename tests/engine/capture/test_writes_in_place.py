@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from roundlog.capture import Task
 from roundlog.training.job import Job
 from torch import nn
 
-from tests.engine.capture.calls import Calls, linear_through, refused
+from tests.engine.capture.calls import Calls, linear_through, refused, small_task
 
 
 def write_through_views(x: torch.Tensor) -> torch.Tensor:
@@ -115,16 +114,7 @@ def zeros(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("make", [negative, zeros])
 def test_a_field_of_the_dataset_has_its_numbers(make: Callable[..., torch.Tensor]) -> None:
     model, x = nn.Linear(6, 6), make(8, 6)
-    task = Task(
-        model=model,
-        loss=lambda m, b: m(b["x"]).square().mean(),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": x},
-        batch_size=4,
-        steps=2,
-        interval=1,
-        seed=0,
-    )
+    task = small_task(model, lambda m, b: m(b["x"]).square().mean(), {"x": x}, batch_size=4, steps=2)
     assert torch.equal(Job.from_task(lambda: task).dataset["x"].take(torch.arange(8)), x.clone())
 
 

@@ -64,7 +64,7 @@ def same(field: Field, array: np.ndarray, rng: np.random.Generator) -> None:
         assert bytes(field.read(start, size)) == bytes(expected.read(start, size))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_random_tables_are_what_they_hold(seed: int, tmp_path: Path) -> None:
     """Any dtype, rank, batches and slices, in memory and in files of both kinds."""
     rng = np.random.default_rng(seed)
@@ -187,16 +187,6 @@ class TestOfHuggingFace:
         assert in_files == {"u": [True], "z": [False]}
         same(fields["u"], self.tokens(50), np.random.default_rng(4))
         assert fields["z"][:].tolist() == list(range(50, 100))
-
-    def test_a_file_that_was_replaced_since_is_not_read_though_the_data_set_names_it(self, tmp_path: Path) -> None:
-        datasets = pytest.importorskip("datasets")
-        for name, rows in (("d", self.dataset(50)), ("other", self.dataset(50).map(lambda row: {"y": -1 - row["y"]}))):
-            rows.save_to_disk(tmp_path / name)
-        loaded = datasets.load_from_disk(tmp_path / "d")
-        (named,) = [Path(one["filename"]) for one in loaded.cache_files]
-        (tmp_path / "other" / named.name).replace(named)
-        assert datasets.load_from_disk(tmp_path / "d")["y"][:3] == [-1, -2, -3]
-        assert arrow_fields(loaded)["y"][:].tolist() == list(range(50))
 
     def test_a_data_set_in_another_order_is_refused(self) -> None:
         datasets = pytest.importorskip("datasets")

@@ -32,8 +32,7 @@ def in_parts(path: Path, array: np.ndarray) -> StoredField:
     return ArrowField(kind, len(array), [ArrowPart(min(40_000, size - at), path, at) for at in range(0, size, 40_000)])
 
 
-@pytest.mark.parametrize("make", [in_a_file, in_parts])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("make", "seed"), [(in_a_file, 0), (in_parts, 1), (in_a_file, 2)])
 def test_rows_whose_blocks_have_changed_are_refused_and_others_are_read(
     seed: int, make: Callable[[Path, np.ndarray], StoredField], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +120,7 @@ def test_nothing_is_opened_of_data_that_have_changed(
     assert prove([other], material) == right[1:]
 
 
+@pytest.mark.slow
 def test_no_job_is_written_of_data_that_have_changed_since_capture(tmp_path: Path) -> None:
     """It would be a job that nobody can read, and its author would learn of it last."""
     tokens = file_of(tmp_path / "t", TOKENS)
@@ -138,6 +138,7 @@ def test_no_job_is_written_of_data_that_have_changed_since_capture(tmp_path: Pat
     assert Job.read(tmp_path / "job").spec == Job.read(tmp_path / "before").spec
 
 
+@pytest.mark.slow_but("True")
 @pytest.mark.parametrize("in_torch", [True, False])
 def test_data_in_memory_that_have_changed_since_capture_are_not_followed(in_torch: bool, tmp_path: Path) -> None:
     """Tensors of a task are not copied: a run would follow other data than its spec commits to."""

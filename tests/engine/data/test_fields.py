@@ -61,7 +61,7 @@ def expected_rows(flat: NDArray[Any], row: tuple[int, ...], stride: int, rows: i
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_field_is_the_same_wherever_it_lies(dtype: str, tmp_path: Path) -> None:
     rng = Random(dtype)
-    for number in range(12):
+    for number in range(6):
         row = rng.choice([(), (1,), (3,), (2, 5), (700,), (0,)])
         rows = rng.choice([1, 2, 7, 40])
         flat = numbers(rng, dtype, rows * int(np.prod(row)))
@@ -280,9 +280,7 @@ def test_a_large_data_set_stays_in_its_file(advised: bool, tmp_path: Path, monke
     assert header["t"] == {"dtype": "U16", "shape": [393], "data_offsets": [1372, 1372 + 786]}
 
 
-@pytest.mark.parametrize(
-    "size", [0, 1, 1023, 1024, 1025, 5000, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 3 * BLOCK_SIZE + 2049]
-)
+@pytest.mark.parametrize("size", [0, 1, 1024, 1025, BLOCK_SIZE - 1, BLOCK_SIZE, 3 * BLOCK_SIZE + 2049])
 def test_a_tree_of_blocks_is_the_tree_of_chunks(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
     whole = tensor_tree(data)

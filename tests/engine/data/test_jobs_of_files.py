@@ -92,11 +92,7 @@ def test_the_run_is_that_of_the_same_rows_in_memory(left_in_files: Job, in_memor
 def test_every_load_is_proven_from_the_file_by_two_openings(left_in_files: Job) -> None:
     job, program = left_in_files, left_in_files.program
     kinds = {name: (kind.stored, kind.stride) for name, kind in program.fields.items()}
-    assert kinds == {
-        "tokens": (Stored.U16, STRIDE),
-        "weights": (Stored.AS_READ, 300),
-        "signed": (Stored.I8, 2),
-    }
+    assert kinds == {"tokens": (Stored.U16, STRIDE), "weights": (Stored.AS_READ, 300), "signed": (Stored.I8, 2)}
     fields = list(job.dataset.values())
     for q, node in enumerate(program.nodes):
         if node.op != "data":

@@ -115,12 +115,7 @@ def wrong(start: int, size: int) -> bytes:
 
 @pytest.mark.parametrize(
     "copy",
-    [
-        wrong,
-        lambda start, size: b"",
-        lambda start, size: b"\0" * (size - 1),
-        lambda start, size: b"\0" * (size + 1),
-    ],
+    [wrong, lambda start, size: b"", lambda start, size: b"\0" * (size - 1), lambda start, size: b"\0" * (size + 1)],
     ids=["other bytes", "nothing", "too few", "too many"],
 )
 def test_wrong_bytes_are_never_used(copy: Callable[[int, int], bytes], world: World) -> None:

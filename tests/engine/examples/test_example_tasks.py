@@ -18,7 +18,6 @@ GPT2_SMALL = {"sequence": 8, "positions": 16, "vocabulary": 50, "width": 16, "he
 
 SMALL: dict[str, Callable[[], Task]] = {
     "resnet50": lambda: resnet50(width=4, stages=2, rows=16, batch_size=4, steps=2, interval=1),
-    "vgg11": lambda: vgg11(width=4, rows=16, batch_size=4, steps=2, interval=1),
     "vgg11 with batch norm": lambda: vgg11(width=4, batch_norm=True, rows=16, batch_size=4, steps=2, interval=1),
     "logistic": lambda: logistic(rows=64, features=16, batch_size=8, steps=4, interval=2),
     "gpt2": lambda: gpt2(**GPT2_SMALL, rows=8, batch_size=4, steps=2, interval=1),
@@ -59,7 +58,6 @@ IN_BF16: dict[str, Callable[[str], Task]] = {
     "gpt": lambda word: gpt(
         data=Path(__file__), steps=2, interval=1, batch_size=2, context=8, width=16, heads=2, layers=1, precision=word
     ),
-    "gpt2": lambda word: gpt2(**GPT2_SMALL, rows=8, batch_size=4, steps=2, interval=1, precision=word),
     "logistic": lambda word: logistic(rows=64, features=16, batch_size=8, steps=4, interval=2, precision=word),
     "resnet50": lambda word: resnet50(width=2, stages=1, rows=16, batch_size=4, steps=2, interval=1, precision=word),
     "vgg11": lambda word: vgg11(width=2, rows=16, batch_size=4, steps=2, interval=1, precision=word),

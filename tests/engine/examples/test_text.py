@@ -59,10 +59,8 @@ SIZES = {"sequence": 6, "positions": 6, "width": 8, "heads": 2, "layers": 1, "ba
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["bytes", "two files", "tokenizer.json"])
-def test_gpt2_is_trained_on_a_text_and_audited(by: str, file: Path, tokenizers: Path, tmp_path: Path) -> None:
-    tokenizer = {"bytes": None, "two files": tokenizers, "tokenizer.json": tokenizers / "whole"}[by]
-    task = gpt2(data=file, tokenizer=tokenizer, vocabulary=280, steps=2, interval=1, **SIZES)
+def test_gpt2_is_trained_on_a_text_and_audited(file: Path, tokenizers: Path, tmp_path: Path) -> None:
+    task = gpt2(data=file, tokenizer=tokenizers, vocabulary=280, steps=2, interval=1, **SIZES)
     assert task.dataset["tokens"].shape[1] == 7
     trained_and_audited(task, tmp_path)
 

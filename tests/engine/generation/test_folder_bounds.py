@@ -59,6 +59,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow_cases("lists times lists")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_that_asks_for_too_much_is_refused(folder: Path, name: str) -> None:
     changes, said = CONFIGS[name]
@@ -105,6 +106,7 @@ TOKENIZERS: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.slow_cases("millions of lists")
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_tokenizer_that_asks_for_too_much_is_refused(folder: Path, name: str) -> None:
     bend, said = TOKENIZERS[name]

@@ -45,8 +45,6 @@ def test_a_config_that_names_another_one_is_refused(folder: Path) -> None:
         ("fast_tokenizer_files", ["tokenizer.4.0.0.json"]),
         ("tokenizer_file", "tokenizer.4.0.0.json"),
         ("vocab_file", "vocab.4.0.0.json"),
-        ("merges_file", "other.txt"),
-        ("added_tokens_file", "other.json"),
         ("vocab", "vocab.4.0.0.json"),
         ("gguf_file", "x.gguf"),
         ("tokenizer_file", None),

@@ -34,6 +34,7 @@ def receipt() -> GenerationReceipt:
     return parse_generation_receipt(kept("kept_fp32.json"))
 
 
+@pytest.mark.slow_but("kept_fp32.json")
 @pytest.mark.parametrize("name", KEPT)
 def test_a_kept_receipt_is_read_and_is_right_for_ever(name: str) -> None:
     dtype, digest = KEPT[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,26 +16,30 @@ from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
 from tests.engine.capture.test_generation import MODELS, NEW, by_transformers, model_of, prompts
+from tests.engine.generation.small_llama import small_llama
 
 transformers = pytest.importorskip("transformers")
 
 
-def by_a_job(model: torch.nn.Module, prompt: Sequence[int], room: Path, **options: object) -> list[int]:
-    job = Job.from_task(lambda: Task.from_causal_lm(model, [prompt], new_tokens=NEW, **options))  # type: ignore[arg-type]
+def by_a_job(model: torch.nn.Module, given: Sequence[Sequence[int]], room: Path, **options: object) -> list[list[int]]:
+    """Tokens behind each prompt. All texts of a job end at the same position."""
+    job = Job.from_task(lambda: Task.from_causal_lm(model, given, new_tokens=NEW, **options))  # type: ignore[arg-type]
     Trainer(job, room).run()
     last = Run(job, room).newest(job.spec.intervals)[1]
-    (tokens,) = generated_tokens(dict(zip(job.program.state_names, last, strict=True)))
-    return tokens
+    return generated_tokens(dict(zip(job.program.state_names, last, strict=True)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    model, (prompt,) = model_of(name, dtype), prompts(9)
-    wanted = by_a_job(model, prompt, tmp_path)
+def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, tmp_path: Path) -> None:
+    """In FP32, the tokens are those of `generate` as well; in BF16 its logits are other roundings."""
+    dtype = torch.bfloat16 if name in ("llama", "gemma3") else torch.float32
+    model, (prompt, other) = model_of(name, dtype), prompts(9, 4)
+    wanted, together = by_a_job(model, [prompt, other], tmp_path)
+    if dtype == torch.float32:
+        assert (wanted, together) == tuple(by_transformers(model, one, 9 + NEW - len(one)) for one in (prompt, other))
     found = set[tuple[Choice, ...]]()
-    for positions, chunk in ((15, 1), (15, 7), (16, 9), (32, 32)):
+    for positions, chunk in ((15, 1), (16, 9), (32, 7)):
         generator = Generator(model, positions=positions, chunk=chunk)  # type: ignore[arg-type]
         text = generator.generate(prompt, new_tokens=NEW)
         assert text.finish_reason is FinishReason.LENGTH and text.tokens == wanted
@@ -43,10 +48,11 @@ def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, dtype: torch
     assert len(found) == 1
 
 
+@pytest.mark.slow
 def test_choices_of_a_job_and_of_one_pass_are_drawn_alike(tmp_path: Path) -> None:
     model, (prompt,) = model_of("llama", torch.bfloat16), prompts(5)
     how = {"temperature": 0.9, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.2}
-    wanted = by_a_job(model, prompt, tmp_path, seed=3, **how)
+    (wanted,) = by_a_job(model, [prompt], tmp_path, seed=3, **how)
     generator = Generator(model, positions=16, chunk=4)  # type: ignore[arg-type]
     text = generator.generate(prompt, new_tokens=NEW, sampling=Sampling(**how), seed=3)  # type: ignore[arg-type]
     assert text.tokens == wanted
@@ -124,3 +130,20 @@ def test_a_token_that_the_model_does_not_have_is_a_wrong_one() -> None:
     right = generator.generate([4, 2], new_tokens=3)
     found = list(generator.right_choices([4, 2], [*right.tokens[:2], 1 << 30]))
     assert found == list(right.choices)
+
+
+def test_a_model_that_is_another_far_from_the_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From position 599 on it gives other logits than its programs."""
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(small_llama(50, inner=16, max_position_embeddings=1024)).eval()
+    generator = Generator(model, positions=600, chunk=64)
+    step = generator.step
+
+    def other(tokens: Any, positions: Any, cache: Any) -> torch.Tensor:
+        logits, first = step(tokens, positions, cache).clone(), positions[0]
+        logits[0, max(599 - first, 0) :] += 1.0 if first + len(tokens[0]) > 599 else 0.0
+        return logits
+
+    monkeypatch.setattr(generator, "step", other)
+    with pytest.raises(CaptureError, match="other logits with a static cache"):
+        generator.try_model()

@@ -44,6 +44,7 @@ def test_weights_hashes_and_tokens_are_those_that_were_written(plain: Path, tmp_
     assert found.identity == loaded.identity and found.tokenizer.chat_template == loaded.tokenizer.chat_template
 
 
+@pytest.mark.slow_but("Q8_0")
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "BF16"])
 def test_packed_weights_are_rounded_once(tmp_path: Path, kind: str) -> None:
     write_gguf(tmp_path / "packed.gguf", kind)
@@ -70,7 +71,7 @@ def refused(path: Path, *parts: str) -> None:
     assert time.monotonic() - started < 20
 
 
-@pytest.mark.parametrize("share", [0, 0.0001, 0.01, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.999])
 def test_a_file_that_ends_early_is_refused(plain: Path, tmp_path: Path, share: float) -> None:
     data = plain.read_bytes()
     (tmp_path / "cut.gguf").write_bytes(data[: int(share * len(data))])
@@ -140,6 +141,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.slow_cases("900 layers", "eight million words", "a state of four million")
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_that_no_reader_can_bound_is_refused(tmp_path: Path, name: str) -> None:
     changes, said = FIELDS[name]
@@ -172,6 +174,7 @@ def test_tensors_that_share_their_bytes_are_refused(plain: Path, tmp_path: Path)
     refused(tmp_path / "shared.gguf", "it ends before its tensors do")
 
 
+@pytest.mark.slow
 def test_tensors_that_do_not_fit_the_architecture_are_refused(tmp_path: Path) -> None:
     write_gguf(tmp_path / "narrow.gguf", changes={"feed_forward_length": 48})
     refused(tmp_path / "narrow.gguf", "cannot be read", "or have it in another shape")

@@ -71,6 +71,7 @@ def with_weights(folder: Path, to: Path, change: Callable[[dict[str, torch.Tenso
     return to
 
 
+@pytest.mark.slow
 def test_a_changed_buffer_is_another_model(saved: Path, tmp_path: Path) -> None:
     """Of the last bit, too, which changes no token here; and of more, which does."""
     loaded = load_model(saved)

@@ -30,13 +30,11 @@ FOREVER = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
 HOSTILE_TEMPLATES = {
     "loops": (FOREVER, "takes longer than 1 s"),
     "a long text": ("{{ 'a' * 20000000 }}", "a text of more than 16777216 characters"),
-    "gigabytes by a product": ("{{ 'a' * 10**12 }}", "memory"),
     "gigabytes by a filter": ("{{ 'a' | center(10**11) }}", "memory"),
     "gigabytes by doubling": (
         "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
         "memory",
     ),
-    "gigabytes of a list": ("{{ ([0] * 10**11) | length }}", "memory"),
     "an exception": ("{{ raise_exception('no\nsystem role') }}", "no system role"),
     "what is no template": ("{% for %}", "Expected"),
     "deep nesting": ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "("),
@@ -67,6 +65,7 @@ BEGIN = {
 }
 
 
+@pytest.mark.slow_but("of special tokens")
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_tokens_are_those_of_the_tokenizer_itself(name: str) -> None:
     tokenizer = tokenizer_of({"post_processor": BEGIN}, TEMPLATES[name])
@@ -76,6 +75,7 @@ def test_tokens_are_those_of_the_tokenizer_itself(name: str) -> None:
     assert prompt_tokens(tokenizer, "")[0] == 0
 
 
+@pytest.mark.slow_cases("loops", "gigabytes by a filter")
 @pytest.mark.parametrize("name", HOSTILE_TEMPLATES)
 def test_a_hostile_template_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a bounded time, and the next prompt is taken."""
@@ -108,6 +108,7 @@ HOSTILE_TOKENIZERS = {
 }
 
 
+@pytest.mark.slow_cases("a replacement*")
 @pytest.mark.parametrize("name", HOSTILE_TOKENIZERS)
 def test_a_hostile_tokenizer_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_process, "MAX_SECONDS", 2.0)
@@ -123,6 +124,7 @@ HOSTILE_DECODERS: dict[str, tuple[dict[str, str], int, str]] = {
 }
 
 
+@pytest.mark.slow_cases("expressions that take for ever")
 @pytest.mark.parametrize("name", HOSTILE_DECODERS)
 def test_a_hostile_decoder_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the decoder that is asked next answers."""
@@ -160,7 +162,7 @@ APART: dict[str, tuple[Callable[[], int], str, str]] = {
 }
 
 
-@pytest.mark.slow_cases("memory*", "time")
+@pytest.mark.slow_but("an error", "no answer")
 @pytest.mark.parametrize("name", APART)
 def test_work_apart_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_bounds, "MAX_SECONDS", 2.0)
@@ -171,6 +173,7 @@ def test_work_apart_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert folder_bounds.tried(lambda: 7) == 7
 
 
+@pytest.mark.slow
 def test_weights_are_read_in_a_bounded_time_and_memory() -> None:
     with pytest.raises((MemoryError, RuntimeError)), prompt_process.limits(60.0, 1 << 28):
         torch.zeros(1 << 29)
@@ -210,12 +213,13 @@ SPACES = {
 """Puts a space before what begins a text or stands behind a special token, and drops one that is shown first."""
 
 
+@pytest.mark.slow_but("words")
 @pytest.mark.parametrize("change", [{}, SPACES], ids=["bytes", "words"])
 def test_prompts_of_texts_and_messages_are_what_their_shown_text_gives(change: dict[str, Any]) -> None:
     tokenizer, draw = tokenizer_of(change | {"post_processor": BEGIN}, TEMPLATES["of special tokens"]), random.Random(4)
     pieces = ["the", "th e", " is", "  ", "<s>", "</s>", "<assistant>"]
     pieces += [] if change else ["\n", "é✓🙂", "<49160>", "\u200b"]
-    for _ in range(40):
+    for _ in range(12):
         text = "".join(draw.choice(pieces) for _ in range(draw.randrange(1, 7)))
         for prompt in (text, [{"role": "user", "content": text}]):
             tokens = prompt_tokens(tokenizer, prompt)

@@ -16,6 +16,8 @@ from roundlog.program import Program
 
 from tests.engine.generation.small_gguf import small_model
 
+pytestmark = pytest.mark.slow
+
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 

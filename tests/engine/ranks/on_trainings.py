@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import resource
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,15 +14,7 @@ from roundlog.commitments import state_root
 from roundlog.execution import Batches, Executor
 from roundlog.execution.batches import CPU, root_of
 from roundlog.execution.microbatch.analysis import samples_of
-from roundlog.execution.ranks import (
-    DisagreementError,
-    LostRankError,
-    Ranks,
-    RanksExecutor,
-    dismiss,
-    rank_part,
-    serve,
-)
+from roundlog.execution.ranks import DisagreementError, Ranks, RanksExecutor, dismiss, rank_part, serve
 from roundlog.log.payload import decode, encode
 from roundlog.operators import StepInputs
 from roundlog.rounding import Follower, Recorder
@@ -127,27 +118,6 @@ def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> lis
     except DisagreementError as error:
         return [done, str(error)]
     return [done, ""]
-
-
-def run_with_a_full_disk(ranks: Ranks, full: int) -> str:
-    """What this rank says where one of them cannot write the slices of its micro-batches."""
-    job = Job.from_task(lambda: TASKS["gpt"](steps=2))
-    batches = Batches(job.dataset, job.spec)
-    if ranks.rank == full:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
-    try:
-        if ranks.rank:
-            serve(job.program, ranks, lambda step, states: job.inputs(batches, step, states))
-        else:
-            executor = RanksExecutor(job.program, ranks, micro_batches=4)
-            executor.run(job.inputs(batches, 0, list(job.initial.values())), Recorder(4))
-            dismiss(ranks)
-    except LostRankError as error:
-        return str(error)
-    except OSError as error:
-        ranks.membership.leave(str(error))
-        return str(error)
-    return ""
 
 
 def run_audit(ranks: Ranks, job_directory: str, run_directory: str, micro_batches: int) -> list[Any]:

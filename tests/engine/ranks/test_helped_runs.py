@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from roundlog.arithmetic import MachineError
 from roundlog.capture import Task
 from roundlog.execution import StoppedError
-from roundlog.execution.ranks import DisagreementError, LostRankError, Ranks, rank_part
+from roundlog.execution.ranks import LostRankError, Ranks
 from roundlog.execution.ranks.rank_states import KeptStates
 from roundlog.training import rank_runs
 from roundlog.training.job import Job, JobLimits
@@ -23,9 +21,7 @@ from roundlog.training.rank_runs import Helpers, MakeExecution, help_with_runs
 from roundlog.training.trainer import Trainer
 from torch import nn
 
-from tests.engine.ranks.on_trainings import Broken
-from tests.engine.ranks.rank_processes import answers, call, start
-from tests.engine.running.test_tensor_core_jobs import task
+from tests.engine.ranks.rank_processes import call
 from tests.engine.tasks import TASKS
 
 pytestmark = pytest.mark.slow
@@ -110,24 +106,6 @@ def run_many(ranks: Ranks, place: str) -> Any:
     return [found, stopped, lead.warnings, lead.sent]
 
 
-def run_bent(ranks: Ranks, place: str, broken: int, at: int) -> Any:
-    """[roots, errors, warnings] where one rank receives a bent sum, once."""
-    if ranks.rank == broken:
-        rank_part.sums_over = Broken(rank_part.sums_over, at)
-    if ranks.rank:
-        return help_with_runs(ranks, LIMITS)
-    lead = Lead(ranks, place)
-    errors = []
-    try:
-        roots = [lead.train("linear")]
-    except DisagreementError as error:
-        errors.append(str(error))
-        roots = [lead.train("linear")]
-    roots.append(lead.train("conv"))
-    lead.helpers.dismiss()
-    return [roots, errors, lead.warnings]
-
-
 def run_unfit(ranks: Ranks, place: str, most: int) -> Any:
     """[roots, warnings] of a job that a helper has no room for, of one with too few samples, of one that cannot be
     written to be sent, and of one that fits."""
@@ -148,48 +126,6 @@ def run_unfit(ranks: Ranks, place: str, most: int) -> Any:
     lead.place_of(Job.from_task(lambda: TASKS["features"](steps=6))).mkdir()
     (lead.place_of(Job.from_task(lambda: TASKS["features"](steps=6))) / "sent").write_text("in the way")
     roots += [lead.train("features"), lead.train("linear")]
-    lead.helpers.dismiss()
-    return [roots, lead.warnings]
-
-
-def run_with_products(ranks: Ranks, place: str, arithmetic: str) -> Any:
-    """[roots, warnings] of a job of tensor cores whose products a helper cannot compute, and of one that it can."""
-    if ranks.rank:
-        checked = rank_runs.check_machine
-
-        def check(device: torch.device, products: Collection[tuple[str, str]] = ()) -> None:
-            checked(device, products)
-            if (arithmetic, "bf16") in products:
-                raise MachineError(f"a card does not compute products of bf16 as {arithmetic} has them")
-
-        rank_runs.check_machine = check  # type: ignore[attr-defined]
-        return help_with_runs(ranks, LIMITS)
-    lead = Lead(ranks, place)
-    roots = [lead.of(of_tensor_cores(name)) for name in ("hopper", "ampere")]
-    lead.helpers.dismiss()
-    return [roots, lead.warnings]
-
-
-def run_and_lose(ranks: Ranks, place: str) -> Any:
-    """[roots, warnings] where rank 1 ends in the midst of a run; what the others say."""
-    if ranks.rank:
-        if ranks.rank == 1:
-            gather, left = Ranks.gather_all, [60]
-
-            def dying(self: Ranks, mine: torch.Tensor, sizes: Any) -> list[torch.Tensor]:
-                left[0] -= 1
-                if not left[0]:
-                    print("1", flush=True)
-                    os._exit(0)
-                return gather(self, mine, sizes)
-
-            Ranks.gather_all = dying  # type: ignore[method-assign]
-        try:
-            return help_with_runs(ranks, LIMITS)
-        except LostRankError as error:
-            return str(error)
-    lead = Lead(ranks, place)
-    roots = [lead.train("linear"), lead.train("conv")]
     lead.helpers.dismiss()
     return [roots, lead.warnings]
 
@@ -228,11 +164,6 @@ def diverging() -> Job:
     return _least_squares(rate=1e9, batch_size=4)
 
 
-def of_tensor_cores(arithmetic: str) -> Job:
-    """A training of six steps in BF16."""
-    return Job.from_task(task, arithmetic=arithmetic)
-
-
 def two_samples() -> Job:
     """A training with two samples in a batch."""
     return _least_squares(rate=0.1, batch_size=2)
@@ -255,9 +186,6 @@ def _least_squares(rate: float, batch_size: int) -> Job:
     )
 
 
-ALONE = "until all ranks are started again, rank 0 goes on alone, from the last checkpoint: "
-
-
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The roots of one process."""
@@ -278,28 +206,6 @@ def test_one_run_after_another_is_helped_with_and_a_job_is_sent_once(right: dict
     assert not list(tmp_path.rglob("sent"))
 
 
-@pytest.mark.parametrize(
-    ("size", "broken"), [pytest.param(2, 1, marks=pytest.mark.long), pytest.param(3, 2, marks=pytest.mark.long), (3, 0)]
-)
-def test_a_rank_that_receives_a_bent_number_makes_no_wrong_root(
-    size: int, broken: int, right: dict[str, str], tmp_path: Path
-) -> None:
-    (roots, errors, warnings), *helped = call("test_helped_runs:run_bent", size, str(tmp_path), broken, 4)
-    assert roots == [right["linear"], right["conv"]]
-    if broken == 0:
-        # The others can say that it is rank 0, so its own word is not taken; they help with the next attempt.
-        (sentence,) = errors
-        assert ", rank 0 (process " in sentence and "had other values than all other ranks" in sentence
-        assert warnings == [] and all(count > 6 for count in helped)
-        return
-    (warning,) = warnings
-    assert (
-        warning.startswith("until all ranks are started again, rank 0 goes on alone, from the last checkpoint")
-        and f", rank {broken} (" in warning
-    )
-    assert errors == [] and all(count < 6 for count in helped)
-
-
 def test_what_the_helpers_cannot_take_part_in_rank_0_executes_alone(right: dict[str, str], tmp_path: Path) -> None:
     """A helper has no room for one job, which the other one has."""
     (roots, warnings), *helped = call("test_helped_runs:run_unfit", 3, str(tmp_path), 10_000)
@@ -311,27 +217,6 @@ def test_what_the_helpers_cannot_take_part_in_rank_0_executes_alone(right: dict[
     assert too_few == "rank 0 executes this job alone: 2 samples of a batch cannot be shared out among 3 ranks"
     assert not_sent.startswith("rank 0 executes this job alone: it cannot be sent to the other ranks (")
     assert helped == [6, 6]
-
-
-def test_a_helper_whose_device_cannot_compute_a_jobs_products_says_so_when_it_has_come(tmp_path: Path) -> None:
-    (roots, warnings), helped = call("test_helped_runs:run_with_products", 2, str(tmp_path), "hopper")
-    alone = [Trainer(of_tensor_cores(name), tmp_path / name).run() for name in ("hopper", "ampere")]
-    assert roots == [one.checkpoint_root.hex() for one in alone]
-    (warning,) = warnings
-    assert warning.startswith("rank 0 executes this job alone: rank 1 (process ")
-    assert warning.endswith("cannot take part: a card does not compute products of bf16 as hopper has them")
-    assert helped == 6
-
-
-@pytest.mark.long
-def test_rank_0_goes_on_alone_where_a_helper_is_lost(right: dict[str, str], tmp_path: Path) -> None:
-    processes = start("test_helped_runs:run_and_lose", 3, str(tmp_path))
-    (roots, warnings), _, said = answers(processes)
-    assert roots == [right["linear"], right["conv"]]
-    (warning,) = warnings
-    assert warning.startswith(ALONE)
-    named = f"rank 1 (process {processes[1].pid} on "
-    assert named in warning and said.startswith(named)
 
 
 @pytest.mark.parametrize("fetching", [pytest.param(False, marks=pytest.mark.long), True])

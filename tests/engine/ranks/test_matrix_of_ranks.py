@@ -1,4 +1,4 @@
-"""A sample of the table of tasks and ranks (`scripts/matrix_of_ranks.py`)."""
+"""The table of tasks and ranks (`scripts/matrix_of_ranks.py`); test_ranks holds ranks against one process."""
 
 from __future__ import annotations
 
@@ -9,22 +9,9 @@ from pathlib import Path
 import pytest
 from machines.ranks import Found
 from machines.tasks import SHARED, SHARED_IN_BF16
-from matrix_of_ranks import FOLLOWERS, SIZES, Result, markdown, run
+from matrix_of_ranks import FOLLOWERS, SIZES, Result, run
 from roundlog.capture import Task
-from roundlog.execution.microbatch import samples_of
 from roundlog.training.job import Job
-
-
-@pytest.mark.slow_cases("logistic")
-@pytest.mark.parametrize("name", ["logistic", "logistic_bf16"])
-def test_two_ranks_train_to_the_root_of_one_and_each_follows_the_others_log(name: str, tmp_path: Path) -> None:
-    Job.from_task(lambda: (SHARED | SHARED_IN_BF16)[name](3)).write(tmp_path / "job")
-    jobs = {name: tmp_path / "job"}
-    result = run(jobs, tmp_path, (1, 2), (1,))
-    assert result.wrong() == []
-    assert len(result.trained) == len(result.followed) == 2
-    row = f"| {name} | 3 | 64 | 4 | 1 | `{result.trained[name, 1].root[:16]}` |"
-    assert row in markdown(result, jobs, (1, 2), (1,))
 
 
 @pytest.mark.long
@@ -38,13 +25,6 @@ def test_every_task_has_one_root_for_all_numbers_of_ranks(
     for name, directory in jobs.items():
         Job.from_task(functools.partial(tasks[name], 50)).write(directory)
     assert run(jobs, tmp_path).wrong() == []
-
-
-@pytest.mark.slow
-def test_every_task_has_a_sample_for_each_of_the_ranks() -> None:
-    tasks = SHARED | SHARED_IN_BF16
-    made = {name: samples_of(Job.from_task(functools.partial(make, 1)).program) for name, make in tasks.items()}
-    assert min(made.values()) >= max(SIZES), made
 
 
 def test_another_root_or_a_finding_is_told() -> None:

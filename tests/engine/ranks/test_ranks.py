@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import torch
 from roundlog.execution.microbatch import samples_of
-from roundlog.execution.microbatch.stages import cut as cut_program
 from roundlog.execution.ranks import samples_of_ranks
-from roundlog.execution.ranks.rank_part import analyse_for, passes_of
+from roundlog.execution.ranks.rank_part import analyse_for
 from roundlog.execution.ranks.rank_states import ownership
 from roundlog.program import ProgramError
 from roundlog.training.auditor import Auditor
@@ -49,11 +48,11 @@ def compare(size: int, seeds: list[int], cut: bool = False, mixed: bool = False,
     [
         # The last one stores a number that is expanded.
         (2, False, False, 32, [1, 7, 18, 23, 286]),
-        (3, False, False, 32, range(20, 50)),
-        (2, True, False, 32, range(300, 330)),
-        (3, False, True, 32, range(30)),
+        (3, False, False, 32, range(20, 40)),
+        (2, True, False, 32, range(300, 316)),
+        (3, False, True, 32, range(16)),
         # To OVT's b_r of a spec; values of other formats keep theirs.
-        (2, True, True, 24, range(400, 424)),
+        (2, True, True, 24, range(400, 416)),
         *(
             pytest.param(size, cut, False, 32, range(60, 300), marks=pytest.mark.long)
             for size, cut in ((2, False), (3, False), (4, False), (6, False), (2, True), (3, True))
@@ -64,35 +63,6 @@ def test_ranks_give_the_bits_of_one_process_for_random_programs(
     size: int, cut: bool, mixed: bool, bits: int, seeds: Sequence[int]
 ) -> None:
     assert compare(size, list(seeds), cut, mixed, bits) >= min(len(seeds), 10)
-
-
-def test_the_random_programs_sum_over_ranks_and_gather_slices() -> None:
-    """Else the tests above would be vacuous."""
-    summed: set[str] = set()
-    gathered = cut = uneven = swept = 0
-    for seed in range(60):
-        program = make(seed).program
-        analysis = analyse_for(program, 2)
-        summed.update(program.nodes[index].op for index in analysis.parts)
-        kept = cut_program(program, analysis).kept_slices
-        for node, needs in zip(program.nodes, analysis.needs, strict=True):
-            for value, need in zip(node.inputs, needs, strict=True):
-                gathered += value in kept and need != analysis.layouts[value]
-                cut += need is not None and analysis.layouts[value] is None
-        uneven += samples_of(program) % 2
-        swept += passes_of(program, 2, samples_of(program)) > 1
-    assert {"sum", "matmul", "scatter_add", "conv2d_grad_weight"} <= summed
-    assert gathered and cut and uneven
-    assert swept > 20
-
-
-@pytest.mark.slow
-def test_micro_batches_of_the_whole_batch_are_shared_out() -> None:
-    """Each rank computes about as many samples at a time as one process would, and all have equally many turns."""
-    program = make(0).program
-    batch = samples_of(program)
-    assert [passes_of(program, 2, count) for count in (1, 2, 3, batch)] == [1, 1, 2, batch // 2]
-    assert passes_of(program, batch, batch) == 1
 
 
 def test_more_ranks_than_samples_are_refused() -> None:
@@ -148,10 +118,9 @@ def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "bits"), [(2, 32), (3, 24)])
-def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, bits: int, tmp_path: Path) -> None:
-    """BF16 weights are handed out, FP32 copies of them and an FP16 mean kept by owners; of fewer FP32 bits, too."""
-    job = mixed_precision.job(bits=bits)
+def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(tmp_path: Path) -> None:
+    """BF16 weights are handed out, FP32 copies of them and an FP16 mean kept by owners."""
+    size, job = 3, mixed_precision.job(bits=24)
     job.write(tmp_path)
     owners = ownership(job.program, analyse_for(job.program, size), size)
     names = list(job.program.states)
@@ -161,15 +130,12 @@ def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(size: int, b
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
-def test_ranks_train_bf16_layers_to_the_roots_of_one_process_with_and_without_tensor_cores(
-    size: int, tmp_path: Path
-) -> None:
+def test_ranks_train_bf16_layers_to_the_roots_of_one_process_with_and_without_tensor_cores(tmp_path: Path) -> None:
     """The column of ones beside what a layer is given is shared out with the samples. Sums over the batch of tensor
     cores depend on the order of their terms, so that no rank has a part of one."""
     Job.from_task(short_layers_task).write(tmp_path / "correctly rounded")
     Job.from_task(short_layers_task, arithmetic="hopper").write(tmp_path / "hopper")
-    hold_trainings("run_jobs", [str(tmp_path / "correctly rounded"), str(tmp_path / "hopper")], size)
+    hold_trainings("run_jobs", [str(tmp_path / "correctly rounded"), str(tmp_path / "hopper")], 2)
 
 
 def hold_trainings(function: str, names: list[str], size: int) -> None:
@@ -187,8 +153,7 @@ def hold_trainings(function: str, names: list[str], size: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("micro_batches", [1, 4])
-def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_path: Path) -> None:
+def test_ranks_go_on_after_a_stop_that_one_of_them_sees(tmp_path: Path) -> None:
     """The update that overflows is one rank's; the state before it, and after it, is everybody's."""
     task = random_optimizers.task(5)
     trained = [one for one in task.model.parameters() if one.requires_grad]
@@ -207,7 +172,7 @@ def test_ranks_go_on_after_a_stop_that_one_of_them_sees(micro_batches: int, tmp_
     shutil.copytree(tmp_path / "alone", tmp_path / "by ranks")
     (tmp_path / "by ranks" / "roots").write_bytes(b"")
     paths = [str(tmp_path / "job"), str(tmp_path / "by ranks")]
-    roots, found = call("on_trainings:run_audit", 2, *paths, micro_batches)[0]
+    roots, found = call("on_trainings:run_audit", 2, *paths, 4)[0]
     assert roots == [root.hex() for root in alone.state_roots]
     # The first one stands in the history that was copied.
     assert found == losses[1:] and len(found) == 2
@@ -236,14 +201,3 @@ def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(s
     named, than = (broken, "all other ranks") if size > 2 else (1, "rank 0, which may itself be wrong")
     assert f", rank {named} (process " in sentence and f") had other values than {than}: " in sentence
     assert sentence.startswith(f"after step {done}, ") and done % 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("full", [0, 1])
-def test_a_rank_whose_disk_is_full_is_named_by_the_other_one(full: int) -> None:
-    said = call("on_trainings:run_with_a_full_disk", 2, full)
-    assert "File too large" in said[full]
-    assert (
-        said[1 - full].startswith(f"rank {full} (process ")
-        and "has stopped: [Errno 27] File too large" in said[1 - full]
-    )

@@ -23,10 +23,7 @@ def task_of(model: nn.Module, loss: Any, optimizer: Any = None, **more: Any) -> 
         model=model,
         loss=loss,
         optimizer=optim.AdamW(model.parameters(), lr=0.01) if optimizer is None else optimizer,
-        dataset={
-            "x": torch.randn(20, 8, generator=generator),
-            "y": torch.randint(0, 3, (20,), generator=generator),
-        },
+        dataset={"x": torch.randn(20, 8, generator=generator), "y": torch.randint(0, 3, (20,), generator=generator)},
         **{"batch_size": 5, "steps": 4, "interval": 2, "seed": 1, **more},
     )
 

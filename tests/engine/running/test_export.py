@@ -16,13 +16,11 @@ from roundlog.capture import CaptureError
 from roundlog.capture.captured import model_tensors
 from roundlog.storage import StorageError
 from roundlog.training.export import ExportError, trained_state
-from safetensors.torch import load_file, load_model, save_model
+from safetensors.torch import load_file, load_model
 from torch import nn
 
 from tests.engine.tasks import GPT, ConvNet
 from tests.engine.trainings import run_of
-
-REFUSALS = (ExportError, StorageError, CaptureError)
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -73,7 +71,7 @@ def random_model(seed: int, values: int) -> nn.Module:
     return modules[0]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_any_module_comes_back_as_it_was_trained(seed: int, tmp_path: Path) -> None:
     trained = random_model(seed, values=1)
     run, file = run_of(trained, tmp_path / "run"), tmp_path / "model.safetensors"
@@ -124,14 +122,33 @@ def test_the_newest_state_that_is_kept_is_taken_unless_another_is_named(tmp_path
         trained_state(tmp_path, 5)
 
 
+@pytest.mark.parametrize("kind", ["tied", "rotary", "classifier"])
+def test_from_pretrained_reads_an_exported_model(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tests.engine.capture.random_trainers import MODELS
+
+    make, data = MODELS[kind]
+    torch.manual_seed(3)
+    trained, rows = make(0.0).eval(), data(2)
+    trained_state(run_of(trained, tmp_path / "run")).export(tmp_path / "model.safetensors")
+    trained.config.save_pretrained(tmp_path)
+    read, told = type(trained).from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(told[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys")), told
+    assert read.state_dict().keys() == trained.state_dict().keys()
+    assert all(torch.equal(one, read.state_dict()[name]) for name, one in trained.state_dict().items())
+    assert (read.get_output_embeddings() is None) == (trained.get_output_embeddings() is None)
+    if kind == "tied":
+        assert read.lm_head.weight is read.transformer.wte.weight
+    batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    with torch.no_grad():
+        assert torch.equal(read(**batch).logits, trained(**batch).logits)
+
+
 # What is refused, with nothing changed.
 
 
 def test_directories_without_a_state_are_refused(tmp_path: Path) -> None:
-    for place, words in (
-        (tmp_path / "absent", "does not exist"),
-        (tmp_path, "is not the directory of a run"),
-    ):
+    for place, words in ((tmp_path / "absent", "does not exist"), (tmp_path, "is not the directory of a run")):
         with pytest.raises(ExportError, match=words) as caught:
             trained_state(place)
         assert "\n" not in str(caught.value) and ": name the directory of a run" in str(caught.value)
@@ -224,38 +241,3 @@ def test_a_hostile_state_is_refused_in_a_sentence(name: str, tmp_path: Path) -> 
             trained_state(source)
         sentence = str(caught.value)
         assert "\n" not in sentence and len(sentence) < 1000 and str(path) in sentence and ": " in sentence
-
-
-def test_damaged_states_are_refused_or_read_whole(tmp_path: Path) -> None:
-    """Whatever bytes change, there is one sentence or what stands there, and a refusal leaves all as it was."""
-    rng, model = random.Random(5), ConvNet()
-    path = run_of(model, tmp_path / "run").joinpath("checkpoints", "00000004.safetensors")
-    file = tmp_path / "model.safetensors"
-    save_model(model, str(file))
-    whole, model_file = path.read_bytes(), file.read_bytes()
-    header = 8 + struct.unpack("<Q", whole[:8])[0]
-    outcomes = set[bool]()
-    for _ in range(300):
-        damaged = bytearray(whole[: rng.choice((len(whole), len(whole), rng.randrange(len(whole))))])
-        for _ in range(rng.randrange(1, 4)):
-            if damaged:
-                damaged[rng.randrange(min(header if rng.random() < 0.9 else len(whole), len(damaged)))] = rng.randrange(
-                    256
-                )
-        path.write_bytes(damaged)
-        fresh = ConvNet()
-        before = {name: bits(tensor) for name, tensor in fresh.state_dict().items()}
-        try:
-            trained_state(tmp_path / "run").export(file)
-        except REFUSALS as error:
-            assert "\n" not in str(error)
-            assert file.read_bytes() == model_file
-            with pytest.raises(REFUSALS):
-                roundlog.load_into(fresh, tmp_path / "run")
-            assert before == {name: bits(tensor) for name, tensor in fresh.state_dict().items()}
-            outcomes.add(False)
-        else:
-            load_file(file)
-            file.write_bytes(model_file)
-            outcomes.add(True)
-    assert outcomes == {True, False}

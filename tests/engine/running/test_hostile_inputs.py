@@ -123,7 +123,7 @@ def test_a_job_with_a_missing_cut_or_changed_file_is_refused_in_one_sentence(nam
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[-3] ^= 1
-    for data in (None, b"", whole[:-1], whole[: len(whole) // 2], bytes(flipped), whole + b"x"):
+    for data in (None, whole[:-1], bytes(flipped), whole + b"x"):
         if data is None:
             path.unlink()
         else:

@@ -32,24 +32,23 @@ def test_what_autocast_computes_is_compared_kernel_by_kernel() -> None:
     assert has_short_numbers(job.program)
 
 
-@pytest.mark.slow_but("0.3-SGD")
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "make",
+    ("make", "norm"),
     [
-        pytest.param(lambda p: optim.AdamW(p, lr=0.01), id="AdamW"),
-        pytest.param(lambda p: optim.Adam(p, lr=0.003, weight_decay=0.1, amsgrad=True), id="Adam"),
-        pytest.param(lambda p: optim.SGD(p, lr=0.03, momentum=0.9, nesterov=True, weight_decay=0.01), id="SGD"),
-        pytest.param(lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3), id="dampened SGD"),
-        pytest.param(lambda p: optim.SGD(p, lr=0.1), id="plain SGD"),
+        pytest.param(lambda p: optim.AdamW(p, lr=0.01), None, id="AdamW"),
+        pytest.param(lambda p: optim.Adam(p, lr=0.003, weight_decay=0.1, amsgrad=True), 0.3, id="Adam"),
+        pytest.param(lambda p: optim.SGD(p, lr=0.03, momentum=0.9, nesterov=True, weight_decay=0.01), 0.3, id="SGD"),
+        pytest.param(lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.3), None, id="dampened SGD"),
     ],
 )
-@pytest.mark.parametrize("norm", [None, 0.3])
 def test_optimizers_of_bf16_parameters_step_as_pytorch_does(make: Any, norm: float | None) -> None:
     model = net().bfloat16()
     task = task_of(model, in_bf16, make(model.parameters()), max_grad_norm=norm)
     assert confirm_same(capture(lambda: task)).kernels > 100
 
 
+@pytest.mark.slow
 def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own tensors without numbers keep the statistics of a layer norm in BF16 here, its kernel in FP32."""
     monkeypatch.setattr(decompositions, "norms", dict)
@@ -62,6 +61,7 @@ def test_a_trace_whose_dtypes_are_others_than_pytorchs_is_noticed(monkeypatch: p
         decompositions.decompositions.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "spoil"),
     [
@@ -82,8 +82,12 @@ def test_an_optimizer_of_bf16_parameters_that_steps_otherwise_is_noticed(
         confirm_same(capture(lambda: task))
 
 
-@pytest.mark.parametrize("loss", [under_autocast, in_bf16])
-@pytest.mark.parametrize("kind", [lambda: nn.LayerNorm(24, eps=1e-6), lambda: nn.GroupNorm(4, 24, eps=1e-6)])
+@pytest.mark.slow_but("layer")
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [(lambda: nn.LayerNorm(24, eps=1e-6), under_autocast), (lambda: nn.GroupNorm(4, 24, eps=1e-6), in_bf16)],
+    ids=["layer", "group"],
+)
 def test_another_eps_than_that_of_a_norm_is_noticed(kind: Any, loss: Any) -> None:
     """No result shows it beside a variance of its inputs. Two norms of the same numbers are one in the program."""
     torch.manual_seed(0)
@@ -154,33 +158,6 @@ def without_cast(captured: Captured, index: int) -> Captured:
     return replace(captured, program=program)
 
 
-@contextmanager
-def unrounded(number: int) -> Iterator[list[Value]]:
-    """Has the product with a number, of those that are widened, computed in FP32, where it is not rounded to BF16."""
-    products: list[Value] = []
-    convert = Builder.convert
-
-    def converted(builder: Builder, value: Value, dtype: DType) -> Value:
-        node, moved = builder.nodes[value], []
-        while node.op in ("permute", "reshape"):
-            moved.insert(0, node)
-            node = builder.nodes[node.inputs[0]]
-        if dtype is not DType.F32 or node.op != "matmul" or node.type.dtype is not DType.BF16:
-            return convert(builder, value, dtype)
-        if value not in products:
-            products.append(value)
-        if products.index(value) != number:
-            return convert(builder, value, dtype)
-        wide = builder.op("matmul", *(convert(builder, Value(one), dtype) for one in node.inputs))
-        for one in moved:
-            wide = builder.op(one.op, wide, **one.attributes)
-        return wide
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Builder, "convert", converted)
-        yield products
-
-
 _COMPUTING = ("add", "sub", "mul", "div", "exp", "sqrt", "sum", "matmul", "erf", "log", "tanh")
 
 
@@ -229,18 +206,14 @@ def noticed_of_planted(wanted: int) -> tuple[int, int]:
     return noticed, wrong
 
 
+@pytest.mark.slow
 def test_a_cast_that_is_missing_is_noticed() -> None:
     task = task_of(net(), under_autocast)
     captured = capture(lambda: task)
     right = gradients(task, captured)
     spoilt = [without_cast(captured, index) for index in casts(captured)]
-    with unrounded(-1) as products:
-        capture(lambda: task)
-    for number in range(len(products)):
-        with unrounded(number):
-            spoilt.append(capture(lambda: task))
     spoilt = [one for one in spoilt if gradients(task, one) != right]
-    assert len(spoilt) >= 4 and compared(captured) > 30
+    assert spoilt and compared(captured) > 30
     assert all(is_noticed(one) for one in spoilt)
 
 

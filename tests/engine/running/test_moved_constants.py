@@ -48,6 +48,7 @@ def captured_of(make: Any = None, function: Any = torch.tanh, loss: Any = in_bf1
     return capture(lambda: task)
 
 
+@pytest.mark.slow_but("Adam")
 @pytest.mark.parametrize(
     ("make", "numbers", "norm"),
     [
@@ -56,6 +57,7 @@ def captured_of(make: Any = None, function: Any = torch.tanh, loss: Any = in_bf1
         (lambda p: optim.AdamW(p, lr=0.01), [0.999, 0.001, 1e-8, 0.1], None),
         (lambda p: optim.Adam(p, lr=0.01, weight_decay=0.05, amsgrad=True), [0.05, 0.3, 1e-6], 0.3),
     ],
+    ids=["SGD", "Nesterov", "AdamW", "Adam"],
 )
 def test_a_wrong_constant_of_an_optimizer_is_noticed(make: Any, numbers: list[float], norm: float | None) -> None:
     captured = captured_of(make, max_grad_norm=norm)
@@ -65,15 +67,15 @@ def test_a_wrong_constant_of_an_optimizer_is_noticed(make: Any, numbers: list[fl
             confirm_same_updates(moved(captured, number))
 
 
-@pytest.mark.parametrize("loss", [in_bf16, under_autocast])
+@pytest.mark.slow_but("clamp", "where")
 @pytest.mark.parametrize(
-    ("function", "number", "kernel"),
+    ("function", "number", "kernel", "loss"),
     [
-        (lambda x: x.clamp(-30.0, 40.0), 40.0, "clamp"),
-        (lambda x: torch.where(x > 25.0, x, -x), 25.0, "gt"),
-        (lambda x: x / (x.abs().sum(-1, keepdim=True) + 1e-6), 1e-6, "add"),
-        (lambda x: F.softplus(x, threshold=3.0), 3.0, "softplus"),
-        (F.hardswish, -3.0, "hardswish"),
+        (lambda x: x.clamp(-30.0, 40.0), 40.0, "clamp", in_bf16),
+        (lambda x: torch.where(x > 25.0, x, -x), 25.0, "gt", under_autocast),
+        (lambda x: x / (x.abs().sum(-1, keepdim=True) + 1e-6), 1e-6, "add", in_bf16),
+        (lambda x: F.softplus(x, threshold=3.0), 3.0, "softplus", under_autocast),
+        (F.hardswish, -3.0, "hardswish", in_bf16),
     ],
     ids=["clamp", "where", "sum", "softplus", "hardswish"],
 )

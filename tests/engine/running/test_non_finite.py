@@ -39,10 +39,6 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 CASES: list[tuple[str, list[float], Function, str, str, int]] = [
     ("exp", [1, 2, 100, 200], torch.exp, "exp", "inf", 2),
-    ("log of zero", [1, 0, 3, 0], torch.log, "log", "-inf", 1),
-    ("division by zero", [1, 2, 3, 0], lambda x: 1 / x, "div", "inf", 3),
-    ("root of a negative number", [4, -4, 4, 4], torch.sqrt, "sqrt", "nan", 1),
-    ("sum", [HUGE, HUGE, 1, 1], lambda x: x.sum(0), "sum", "inf", 0),
     ("sum that FP64 could hold", [HUGE, HUGE, -1, 1], lambda x: x.sum(0) / 2, "sum", "inf", 0),
     ("matmul", [1, 2, HUGE, 3], lambda x: (x.reshape(2, 2) @ x.reshape(2, 2).T).sum(), "matmul", "inf", 3),
     ("in the middle of a chain", [1, 2, 3, 5e18], lambda x: ((x + 1) * x * x).neg().abs() - 1, "mul", "inf", 3),
@@ -208,13 +204,8 @@ def test_data_with_nan_are_refused_by_the_fields_name(tmp_path: Path) -> None:
 
 DISCARDED: list[tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = [
     ("log where positive", lambda x, w: (torch.where(x > 0, torch.log(x), 0.0) * w).sum()),
-    ("norm at zero", lambda x, w: torch.linalg.vector_norm(x * 0 * w)),
-    ("normalize at zero", lambda x, w: torch.nn.functional.normalize(x * 0 * w, dim=0).sum() + (w * w).sum()),
     ("a row that a mask hides", lambda x, w: (torch.full((4, 4), -torch.inf).triu(1) + x * w).softmax(-1)[:, 0].sum()),
-    ("all hidden, and filled in", lambda x, w: ((x - torch.inf).softmax(-1).nan_to_num(0.5) * w).sum()),
-    ("clamped overflow", lambda x, w: ((x * 1e38).exp().clamp(max=2.0) * w).sum()),
     ("sorted with NaN", lambda x, w: (torch.sqrt(x).sort()[0].nan_to_num(3.0) * w).sum()),
-    ("largest with NaN", lambda x, w: torch.log(x).argmax() * w.sum()),
     ("xlogy at zero", lambda x, w: (torch.xlogy(x.clamp(min=0), x.clamp(min=0)) * w).sum()),
 ]
 

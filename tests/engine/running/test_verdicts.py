@@ -12,7 +12,7 @@ import pytest
 from roundlog.commitments import MerkleTree
 from roundlog.rounding import LogFindingKind
 from roundlog.spec import POLICY_THRESHOLD
-from roundlog.training.auditor import BY_LOG, Auditor, LogStanding, audit
+from roundlog.training.auditor import Auditor, LogStanding, audit
 from roundlog.training.job import Job
 from roundlog.training.run import RunError
 from roundlog.training.trainer import Trainer, TrainingResult, log_path
@@ -83,23 +83,20 @@ def one_decisive_bend(honest: Honest, room: Path) -> TrainingResult:
 CHANGES = {
     "whole": (lambda honest, target, rng: honest.copy(target), LogStanding.RIGHT),
     "one bent": (partial(bend, count=1), LogStanding.WRONG),
-    "forty bent": (partial(bend, count=40), LogStanding.WRONG),
     "all bent": (partial(bend, count=10**6), LogStanding.WRONG),
     "one missing": (partial(thin, count=1), LogStanding.WRONG),
     "many missing": (partial(thin, count=50), LogStanding.WRONG),
     "one damaged": (partial(damage, count=1), LogStanding.UNUSABLE),
     "all damaged": (partial(damage, count=2), LogStanding.UNUSABLE),
     "one absent": (partial(remove, count=1), LogStanding.UNUSABLE),
-    "all absent": (partial(remove, count=2), LogStanding.UNUSABLE),
 }
 
 
-@pytest.mark.slow_but("one bent-0")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow_but("one bent")
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_verdict_is_that_of_a_plain_recomputation(change: str, seed: int, honest: Honest, tmp_path: Path) -> None:
+def test_the_verdict_is_that_of_a_plain_recomputation(change: str, honest: Honest, tmp_path: Path) -> None:
     make, standing = CHANGES[change]
-    rng = np.random.default_rng([seed, *change.encode()])
+    rng = np.random.default_rng([*change.encode()])
     log = make(honest, tmp_path / "log", rng)  # type: ignore[operator]
     forged = honest.forgers_claim(log, tmp_path / "forger")
     right = honest.result.state_roots
@@ -115,30 +112,6 @@ def test_the_verdict_is_that_of_a_plain_recomputation(change: str, seed: int, ho
         assert bool(found.unreadable) == (standing is LogStanding.UNUSABLE)
         again = audit(honest.job, tmp_path / f"{number}", claim=claim, log_dir=log)
         assert again == found, "an audit that is looked at again says the same"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_sample_that_finds_anything_decides_nothing(change: str, honest: Honest, tmp_path: Path) -> None:
-    """Forty bent decisions, one in twenty verified: who finds any forgery goes on without the log."""
-    make, _ = CHANGES[change]
-    log = make(honest, tmp_path / "log", np.random.default_rng([7, *change.encode()]))  # type: ignore[operator]
-    forged = MerkleTree(honest.forgers_claim(log, tmp_path / "forger")).root
-    for number in range(5):
-        for claim in {forged, honest.root}:
-            told: list[str] = []
-            room = tmp_path / f"{number} {claim.hex()[:8]}"
-            found = audit(honest.job, room, claim=claim, log_dir=log, verify_log=0.05, on_distrust=told.append)
-            if found.log is LogStanding.SAMPLED:
-                # An auditor with a sample believes the rest: it agrees with the claim, or it would not have been kept.
-                assert not told and found.right and not found.findings and not found.unreadable
-                assert found.run_dir == room / BY_LOG
-                continue
-            assert len(told) == 1 and found.run_dir == room
-            assert found.state_roots == honest.result.state_roots
-            assert found.right == (claim == honest.root)
-            if claim == honest.root and change == "whole":
-                raise AssertionError("nothing is wrong here")
 
 
 def test_what_a_sample_has_found_is_not_drawn_for_again(honest: Honest, tmp_path: Path) -> None:
@@ -185,7 +158,8 @@ def test_a_claim_is_never_right_in_an_audit_that_found_its_log_incomplete(honest
         assert LogFindingKind.MISSING in {finding.kind for finding in found.findings}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow_but("0")
+@pytest.mark.parametrize("seed", range(2))
 def test_one_decisive_bend_is_found_by_whoever_verifies_all(seed: int, honest: Honest, tmp_path: Path) -> None:
     forged = forged_logs.train_forging(honest.job, tmp_path / "forger", np.random.default_rng(seed), 1)
     found = audit(honest.job, tmp_path / "audit", claim=forged.state_roots, log_dir=forged.log_dir)

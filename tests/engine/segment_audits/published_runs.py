@@ -11,7 +11,7 @@ from roundlog.capture import Task
 from roundlog.commitments import MerkleTree, state_root
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
-from roundlog.segment_audits.segment import Listing, MakeWorker, settled
+from roundlog.segment_audits.segment import Listing, MakeWorker
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import replay, replay_interval
@@ -52,10 +52,16 @@ class Trained:
         **sharing: float,
     ) -> SegmentAudit:
         shared = Sharing(make=make, workers=workers, common_disk=True, **sharing)
-        look = settled(listing or self.listing())
         source = source_of(self.directory / "job")
         return audit_by_segments(
-            self.job, look, source, run_dir, shared, challenged=challenged, reports=reports, poll=0.01
+            self.job,
+            listing or self.listing(),
+            source,
+            run_dir,
+            shared,
+            challenged=challenged,
+            reports=reports,
+            poll=0.01,
         )
 
 

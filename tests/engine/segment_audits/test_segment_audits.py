@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
+from roundlog.commitments import MerkleTree
 from roundlog.segment_audits.audit import audit_by_segments
-from roundlog.segment_audits.plan import Reports, Sharing, draw_sample, fewest_parts, miss_probability
-from roundlog.segment_audits.segment import Listing, MakeWorker, SegmentOrder, WorkerAnswer, audit_segment, settled
+from roundlog.segment_audits.plan import Plan, Reports, Sharing, draw_sample, fewest_parts, miss_probability
+from roundlog.segment_audits.segment import Listing, MakeWorker, Segment, SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.segment_audits.workers import process_workers
 from roundlog.spec import POLICY_THRESHOLD
 from roundlog.training.job import Job
+from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run, RunError
 
 from tests.engine.segment_audits.audit_workers import Stand, honest, named, source_of
@@ -31,8 +34,7 @@ def test_an_honest_run_is_right(trained: Trained, tmp_path: Path, every: int, wo
     assert not (tmp_path / "audit" / "scratch").exists()
 
 
-@pytest.mark.parametrize("consistent", [True, False])
-@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(("consistent", "every"), [(True, 1), (False, 3)])
 def test_a_wrong_interval_is_found_and_can_be_challenged(
     trained: Trained, tmp_path: Path, consistent: bool, every: int
 ) -> None:
@@ -65,7 +67,13 @@ def test_after_a_lie_the_search_ends_at_once(trained: Trained, tmp_path: Path) -
 
 
 def test_states_that_cannot_be_used_cost_one_more_run_at_most(trained: Trained, tmp_path: Path) -> None:
+    """Neither a pipe, nor an endless or a huge file makes anybody wait."""
     executed: list[int] = []
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    hostile = [str(tmp_path / name) for name in ("pipe", "endless", "huge", "nowhere")] + [str(tmp_path), "\x7f"]
 
     def counted(order: SegmentOrder) -> WorkerAnswer:
         answer = audit_segment(order)
@@ -74,7 +82,7 @@ def test_states_that_cannot_be_used_cost_one_more_run_at_most(trained: Trained, 
 
     for bad in (range(1, INTERVALS), range(1, INTERVALS, 2), [4]):
         executed.clear()
-        states = {done: path if done not in bad else "/nowhere" for done, path in trained.listing().states.items()}
+        states = trained.listing().states | {done: hostile[done % len(hostile)] for done in bad}
         listing = Listing(roots=tuple(trained.roots), states=states)
         told: list[str] = []
         found = trained.audit(
@@ -87,6 +95,19 @@ def test_states_that_cannot_be_used_cost_one_more_run_at_most(trained: Trained, 
         assert sum(executed) <= 2 * INTERVALS
 
 
+def test_a_lost_segment_whose_state_cannot_be_used_any_more_is_reached_from_another_state() -> None:
+    """A second worker has found the state unusable while the first one still had the segment."""
+    plan = Plan(Listing(roots=(b"1", b"2", b"3"), states={1: "one", 2: "two"}), b"0")
+    plan.begin()
+    first, second, third = plan.next(), plan.next(), plan.next()
+    assert (first, second, third) == (Segment(0, 1), Segment(1, 2), Segment(2, 3))
+    plan.hand_out_again(second)
+    plan.drop_state(1)
+    plan.answered(second, 0)
+    plan.lost(second)
+    assert plan.next() == Segment(0, 2)
+
+
 def test_a_share_is_drawn_and_what_it_misses_is_told(trained: Trained, tmp_path: Path) -> None:
     found = trained.audit(tmp_path / "audit", share=0.25)
     assert len(found.right) == found.drawn == 2 and not found.is_whole
@@ -95,20 +116,6 @@ def test_a_share_is_drawn_and_what_it_misses_is_told(trained: Trained, tmp_path:
     assert {len(found) for found in drawn} == {2} and set().union(*drawn) == set(range(INTERVALS))
     missed = sum(3 not in found for found in drawn) / len(drawn)
     assert 0.6 < missed < 0.9, "a quarter is seven standard deviations from both"
-
-
-def test_a_share_states_no_more_than_it_catches_wherever_states_are_published(trained: Trained, tmp_path: Path) -> None:
-    """The trainer chooses where: here it publishes one state, so that parts are as unequal as they can be."""
-    whole = trained.listing()
-    for last in (1, 7):
-        listing = replace(whole, states={last: whole.states[last]})
-        found = trained.audit(tmp_path / f"audit {last}", listing, share=0.3)
-        assert (found.units, found.drawn) == (2, 1)
-        assert found.unnoticed(1) == found.unnoticed(7) == 0.5, "seven wrong intervals may lie in one part"
-        assert found.unnoticed(8) == 0.0
-        drawn = [draw_sample(listing, 0.3) for _ in range(400)]
-        missed = sum(0 not in found for found in drawn) / len(drawn)
-        assert 0.35 < missed < 0.65, "half is six standard deviations from both"
 
 
 def test_what_is_stated_about_a_share_is_what_happens() -> None:
@@ -246,38 +253,34 @@ def test_jobs_numbers_and_directories_that_make_no_sense_are_refused(trained: Tr
     by_log = Job.from_task(lambda: linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD, compare=False)
     sharing = Sharing(make=honest, workers=1)
     with pytest.raises(RunError, match="the log decides"):
-        audit_by_segments(by_log, settled(Listing(roots=())), source_of(tmp_path), tmp_path / "a", sharing)
+        audit_by_segments(by_log, Listing(roots=()), source_of(tmp_path), tmp_path / "a", sharing)
     for wrong in ({"workers": 0}, {"share": 0.0}, {"share": 1.5}, {"repeat_share": -0.1}):
         with pytest.raises(ValueError, match="needs 1 or more workers, and shares"):
             trained.audit(tmp_path / "b", **wrong)
     with pytest.raises(ValueError, match="7 state roots are published of a run of 8"):
         trained.audit(tmp_path / "b", Listing(roots=tuple(trained.roots[:-1])))
     with pytest.raises(ValueError, match="9 state roots"):
-        trained.audit(tmp_path / "b", Listing(roots=(*trained.roots, bytes(32)), complete=False))
-    with pytest.raises(ValueError, match="run that has ended"):
-        trained.audit(tmp_path / "b", Listing(roots=(), complete=False), share=0.5)
+        trained.audit(tmp_path / "b", Listing(roots=(*trained.roots, bytes(32))))
     with pytest.raises(RunError, match="another role"):
         trained.audit(trained.run)
 
 
-def test_what_is_published_later_is_audited_later(trained: Trained, tmp_path: Path) -> None:
-    looks = 0
-
-    def look() -> Listing:
-        nonlocal looks
-        looks += 1
-        count = min(looks, INTERVALS)
-        whole = trained.listing()
-        states = {done: path for done, path in whole.states.items() if done <= count}
-        roots = list(trained.roots[:count])
-        if looks == 3:
-            roots[1] = bytes(32)  # taken back at the next look
-        return Listing(roots=tuple(roots), states=states, complete=looks > INTERVALS + 2)
-
-    sharing = Sharing(make=lambda n: Stand(named(f"{n}"), hangs=lambda order: False), workers=2)
-    source = source_of(trained.directory / "job")
-    found = audit_by_segments(trained.job, look, source, tmp_path / "audit", sharing, poll=0.01)
-    assert found.is_whole or (found.wrong is not None and found.wrong.interval in (1, 2) and looks <= 4)
+def test_a_former_challenge_is_found_again(trained: Trained, tmp_path: Path) -> None:
+    """After the loss of its directory a challenger looks for the interval that it has challenged with."""
+    liar = Liar(trained, tmp_path / "liar")
+    for interval in (1, 3, 5):
+        liar.lie(interval, consistent=True)
+    roots, run = list(liar.roots), Run(trained.job, liar.run)
+    with run.held() as record:
+        record(roots)
+    for wrong in (5, 1, 3):
+        root = replay_interval(run, wrong)[-1]
+        claimed = [*roots[:wrong], root, *roots[wrong + 1 :]]
+        challenged = MerkleTree(claimed).root
+        found = trained.audit(tmp_path / f"audit {wrong}", liar.listing(), challenged=challenged)
+        assert found.wrong is not None and found.wrong.interval == wrong and found.checkpoint_root == challenged
+    other = trained.audit(tmp_path / "other", liar.listing(), challenged=bytes(32))
+    assert other.wrong is not None, "no interval explains that challenge; one is wrong all the same"
 
 
 @pytest.mark.slow
