@@ -19,7 +19,7 @@ from tiebreak.contract.structs import Descent, PostedSpec
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.game.moves import Bisect
 from tiebreak.roles.player import call_of
-from tiebreak.rpc.chain_errors import AccountError, ContractError, DeploymentError
+from tiebreak.rpc.chain_errors import AccountError, ContractError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
@@ -127,13 +127,6 @@ def test_writing_without_an_account_is_one_clear_error(cast: Cast) -> None:
         VerificationGame(cast.customer.node, cast.customer.address).send(
             VerificationGame(cast.customer.node, cast.customer.address).withdraw()
         )
-
-
-def test_an_address_without_this_contract_is_refused(cast: Cast) -> None:
-    node = cast.customer.node
-    assert VerificationGame.at(node, cast.customer.address).job_count() == 0
-    with pytest.raises(DeploymentError, match=devnet_account(0).address):
-        VerificationGame.at(node, devnet_account(0).address)
 
 
 def test_the_spec_hash_is_the_one_that_solidity_computes_from_the_shared_vectors() -> None:

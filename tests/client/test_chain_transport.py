@@ -7,11 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiebreak.contract.game import VerificationGame
@@ -22,36 +18,11 @@ from tiebreak.rpc.transport import HttpTransport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
-
-@contextmanager
-def server(answer: Callable[[BaseHTTPRequestHandler, Any], None]) -> Iterator[str]:
-    """The URL of a server that gives these answers to what is posted, as JSON if it is any."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            with suppress(OSError):
-                answer(self, json.loads(asked) if asked.startswith(b"{") else None)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{httpd.server_address[1]}"
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
+from tests.client.http_stand_in import Request, serving
 
 
-def send(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **headers: str) -> None:
-    handler.send_response(status)
-    for name, value in headers.items():
-        handler.send_header(name, value)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body)
+def error_body(error: object) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
 
 
 @pytest.mark.parametrize(
@@ -62,88 +33,83 @@ def send(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **head
     ],
 )  # fmt: skip
 def test_an_answer_that_is_not_json_rpc_is_one_clear_error(body: bytes) -> None:
-    with server(lambda handler, _: send(handler, body)) as url, pytest.raises(InvalidAnswer, match=r"127\.0\.0\.1"):
+    with serving(lambda request: request.send(200, body)) as url, pytest.raises(InvalidAnswer, match=r"127\.0\.0\.1"):
         HttpTransport(url, attempts=2).request("eth_chainId", [])
 
 
 @pytest.mark.parametrize("error", [7, [], {"code": "x"}, {"code": 3, "message": 7, "data": 7}, {"data": {"data": "0"}}])
 def test_an_error_of_any_shape_is_a_refusal(error: object) -> None:
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "error": error}).encode()
-    with server(lambda handler, _: send(handler, body)) as url, pytest.raises(RpcRefused):
-        HttpTransport(url).request("eth_call", [])
-    with (
-        server(lambda handler, _: send(handler, body)) as url,
-        pytest.raises(ChainUnavailable, match="not an Ethereum"),
-    ):
-        connect(url)
+    with serving(lambda request: request.send(200, error_body(error))) as url:
+        with pytest.raises(RpcRefused):
+            HttpTransport(url).request("eth_call", [])
+        with pytest.raises(ChainUnavailable, match="not an Ethereum"):
+            connect(url)
 
 
 def test_a_refusal_cannot_rewrite_the_terminal() -> None:
-    message = "\x1b[2J\x1b]0;owned\x07\n" + "x" * 10_000
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": message}}).encode()
-    with server(lambda handler, _: send(handler, body)) as url, pytest.raises(RpcRefused) as caught:
+    body = error_body({"code": 1, "message": "\x1b[2J\x1b]0;owned\x07\n" + "x" * 10_000})
+    with serving(lambda request: request.send(200, body)) as url, pytest.raises(RpcRefused) as caught:
         HttpTransport(url).request("eth_call", [])
-    assert str(caught.value).isprintable()
-    assert len(str(caught.value)) < 500
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 500
 
 
 def test_a_busy_node_is_asked_again_and_a_redirect_is_not_followed() -> None:
-    asked = 0
+    asked: list[bytes] = []
 
-    def busy(handler: BaseHTTPRequestHandler, request: dict[str, Any]) -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            send(handler, b"slow down", 429)
-        elif asked == 2:
-            send(handler, b"bad gateway", 502)
-        else:
-            send(handler, json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": "0x7"}).encode())
+    def busy(request: Request) -> None:
+        asked.append(request.body)
+        if len(asked) < 3:
+            return request.send(429 if len(asked) == 1 else 502, b"not now")
+        return request.send(200, result(request, "0x7"))
 
-    with server(busy) as url:
+    with serving(busy) as url:
         assert HttpTransport(url).request("eth_chainId", []) == "0x7"
-        assert asked == 3
-        with server(lambda handler, _: send(handler, b"", 307, Location=url)) as detour, pytest.raises(InvalidAnswer):
+        with serving(lambda request: request.send(307, Location=url)) as detour, pytest.raises(InvalidAnswer):
             HttpTransport(detour, attempts=1).request("eth_chainId", [])
-    assert asked == 3
+    assert len(asked) == 3
+
+
+def result(request: Request, value: str) -> bytes:
+    """The answer to a request."""
+    return json.dumps({"jsonrpc": "2.0", "id": json.loads(request.body)["id"], "result": value}).encode()
 
 
 def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
     """Half an answer looks like nonsense, but says nothing against the node: that of a proxy has a length that fits."""
-    calls = []
+    asked: list[bytes] = []
 
-    def break_off_twice(handler: BaseHTTPRequestHandler, request: dict[str, Any]) -> None:
-        calls.append(request["method"])
-        body = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": "0x" + "ab" * 5000}).encode()
+    def break_off_twice(request: Request) -> None:
+        asked.append(request.body)
+        body = result(request, "0x" + "ab" * 5000)
         half = body[: len(body) // 2]
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(len(half if len(calls) == 2 else body)))
-        handler.end_headers()
-        handler.wfile.write(half if len(calls) < 3 else body)
-        handler.close_connection = True
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(half if len(asked) == 2 else body)))
+        request.end_headers()
+        request.wfile.write(half if len(asked) < 3 else body)
+        request.close_connection = True
 
-    with server(break_off_twice) as url:
+    with serving(break_off_twice) as url:
         assert HttpTransport(url).request("eth_getCode", []) == "0x" + "ab" * 5000
-        assert len(calls) == 3
-        calls.clear()
+        assert len(asked) == 3
+        asked.clear()
         with pytest.raises(ChainUnavailable, match="the connection broke off"):
             HttpTransport(url, attempts=1).request("eth_getCode", [])
 
 
-def drip(handler: BaseHTTPRequestHandler, _: object) -> None:
-    """A byte every tenth of a second: never silent, never done."""
-    handler.send_response(200)
-    handler.send_header("Content-Length", "1000")
-    handler.end_headers()
+def drip(request: Request) -> None:
+    """A byte every tenth of a second."""
+    request.send_response(200)
+    request.send_header("Content-Length", "1000")
+    request.end_headers()
     for _ in range(100):
-        handler.wfile.write(b" ")
+        request.wfile.write(b" ")
         time.sleep(0.1)
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["in a request", "between two"])
 def test_a_request_ends_at_once_when_the_process_is_stopped(busy: bool) -> None:
     stop = threading.Event()
-    with server((lambda handler, _: handler.send_error(503)) if busy else drip) as url:
+    with serving((lambda request: request.send(503)) if busy else drip) as url:
         threading.Timer(0.3, stop.set).start()
         started = time.monotonic()
         with pytest.raises(Stopped, match="run the same command again to carry on"):

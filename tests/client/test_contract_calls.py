@@ -1,11 +1,9 @@
-"""Calls of the contract have typed methods, one for each function, and nobody names a function by a string."""
+"""Calls of the contract have typed methods, one for each function."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -17,11 +15,6 @@ from tiebreak.game.moves import ForcedMove, PartysMove
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport
-
-ROOT = Path(__file__).resolve().parents[2] / "client" / "tiebreak"
-CALLS = ("order", "send", "submit")
-"""Methods that take a call of the contract."""
-
 
 GAME = VerificationGame(ChainNode(HttpTransport("http://127.0.0.1:1")), ANYONE)
 """Nobody is asked for anything."""
@@ -83,22 +76,6 @@ def test_a_method_gives_a_function_its_arguments_in_order_and_its_payment(entry:
 
 def test_all_functions_are_tried() -> None:
     assert len(FUNCTIONS) > 25 and MOVES.keys() < {entry["name"] for entry in FUNCTIONS}
-
-
-def test_roles_and_commands_name_no_function_by_a_string() -> None:
-    found = []
-    for path in sorted([*(ROOT / "roles").glob("*.py"), *(ROOT / "cli").glob("*.py")]):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.Call)
-                and "ContractCall" in ast.unparse(node.func)
-                and isinstance(node.args[0], ast.Constant)
-            ):
-                found.append(f"{path.name}:{node.lineno}")
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CALLS:
-                strings = [one for one in node.args[1:] if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-                found += [f"{path.name}:{one.lineno}" for one in strings]
-    assert found == []
 
 
 def test_a_call_that_pays_is_not_put_where_its_payment_would_be_lost() -> None:

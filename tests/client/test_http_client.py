@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tiebreak.http_client import Halted, Pauses, TooLate, pause, pool_manager, post, session, within
+from tiebreak.http_client import Halted, Pauses, TooLate, pause, post, session, within
 from tiebreak.operation import messenger
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.transport import HttpTransport
@@ -88,25 +88,6 @@ def test_a_connection_is_used_again_with_the_time_of_its_next_request() -> None:
         for _ in range(4):  # 0.8 seconds in all
             assert store.read(X, max_bytes=10) == b"x"
     assert len(ports) == 1
-
-
-@pytest.mark.parametrize("head", [b"Content-Length: 2", b"Content-Length: 2\r\nConnection: close"])
-def test_a_slow_answer_takes_no_time_from_what_is_sent_next(head: bytes) -> None:
-    """The socket kept what was left of the answer's time, and urllib3 before 1.26.10 sends within that."""
-
-    def answer(request: Request) -> None:
-        for part in (b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n", b"x", b"x"):
-            time.sleep(0.1)
-            request.connection.sendall(part)
-
-    with serving(answer) as url:
-        pool = pool_manager().connection_from_url(url)
-        connection = pool.ConnectionCls(pool.host, pool.port, timeout=5)
-        connection.request("GET", "/", preload_content=False)
-        used = connection.sock
-        assert used is not None and connection.getresponse().read() == b"xx"
-        assert used.gettimeout() == 5
-        connection.close()
 
 
 @pytest.mark.parametrize(

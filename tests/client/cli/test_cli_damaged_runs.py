@@ -12,7 +12,7 @@ import pytest
 from roundlog.commitments import state_root
 from roundlog.log.payload import LogError
 from roundlog.storage import StorageError, load_tensors
-from roundlog.training.job import Job
+from roundlog.training.job import JOB_FILES, Job
 from tiebreak.cli.failures import sentence
 
 from tests.client.cli.cli_world import Run, Trained, refused
@@ -26,8 +26,6 @@ FILES = (
     "log/00000000.rlog",
     "log/00000001.rlog",
 )
-HISTORY = "history.jsonl"
-"""No result depends on it."""
 PLACES = (0.0, 0.6)
 """Parts of a file: its header, its inside."""
 
@@ -47,23 +45,21 @@ def flip(path: Path, place: float) -> None:
 def contents(directory: Path) -> dict[Path, bytes]:
     """Every file of a directory; a history without its seconds, which differ from run to run."""
     found = {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-    if (history := Path(HISTORY)) in found:
+    if (history := Path("history.jsonl")) in found:
         found[history] = re.sub(rb'"seconds":[^,}]+', b"", found[history])
     return found
 
 
-@pytest.mark.slow_but("roots-0.6")
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ["run.json", "roots", "checkpoints/00000002.safetensors", "log/00000001.rlog"])
 def test_an_audit_of_a_damaged_run_notices_it(
-    run: Run, trained: Trained, copy: Path, tmp_path: Path, name: str, place: float
+    run: Run, trained: Trained, copy: Path, tmp_path: Path, name: str
 ) -> None:
-    flip(copy / name, place)
+    flip(copy / name, 0.6)
     result = run("audit", trained.job, "--run", tmp_path / "a", "--claim", copy, "--log", copy / "log", "--json")
     if name == "run.json":
         assert result.exit_code == 0, "whose directory it is makes no difference to what it claims"
         return
-    if name.startswith("roots"):
+    if name == "roots":
         refused(result, str(copy / "roots"), "tiebreak train", "mends it")
         return
     assert result.exit_code == 3
@@ -78,16 +74,15 @@ def test_an_audit_of_a_damaged_run_notices_it(
         assert found["log"] == "right"
 
 
-@pytest.mark.slow_but("roots-0.6")
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.slow_but("roots-0.6", "log/00000000.rlog-0.6")
+@pytest.mark.parametrize(("name", "place"), [*((name, 0.6) for name in FILES), ("run.json", 0.0), ("roots.sums", 0.0)])
 def test_training_in_a_damaged_run_mends_it(run: Run, trained: Trained, copy: Path, name: str, place: float) -> None:
     whole = contents(trained.run)
     flip(copy / name, place)
     damaged = contents(copy)
     result = run("train", trained.job, "--run", copy, "--json")
     if name == "run.json":
-        refused(result, str(copy), "nothing is lost" if place in (0.0,) else "choose an empty directory")
+        refused(result, str(copy), "choose an empty directory" if place else "nothing is lost")
         assert contents(copy) == damaged
         (copy / name).unlink()
         result = run("train", trained.job, "--run", copy, "--json")
@@ -135,19 +130,8 @@ def test_what_a_model_cannot_be_verified_with_is_named(run: Run, trained: Traine
     assert wrong.exit_code == 3 and "has a header of" in wrong.stdout
 
 
-JOB_FILES = (
-    "data.blocks",
-    "data.safetensors",
-    "initial.safetensors",
-    "program.json",
-    "schedule.safetensors",
-    "spec.json",
-)
-
-
 @pytest.mark.parametrize("name", JOB_FILES)
 def test_a_damaged_job_is_refused_with_the_remedy(run: Run, trained: Trained, tmp_path: Path, name: str) -> None:
-    assert {str(path) for path in contents(trained.job)} == set(JOB_FILES)
     for place in PLACES:
         job = Path(shutil.copytree(trained.job, tmp_path / str(place)))
         flip(job / name, place)

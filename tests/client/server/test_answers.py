@@ -8,7 +8,6 @@ import threading
 import time
 from hashlib import sha256
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from openai import NotFoundError, OpenAI
@@ -19,6 +18,7 @@ from tiebreak.transactions.keys import signer_of
 from tests.client.server.asking import Exchange, exchange, receipt_of
 from tests.client.server.conftest import MAX_WAITING, ROWS, Served
 from tests.client.server.small_model import characters_of
+from tests.client.troublesome_clients import connected
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "héllo"}]
@@ -160,9 +160,7 @@ def test_eight_clients_at_once_get_what_each_gets_alone(served: Served) -> None:
 
 def begun(served: Served, tokens: int) -> socket.socket:
     """A client that has read the beginning of a stream."""
-    where = urlsplit(served.url)
-    assert where.hostname is not None and where.port is not None
-    client = socket.create_connection((where.hostname, where.port), timeout=60)
+    client = connected(served.url)
     fields = {"model": served.service.model, "prompt": "x", "max_tokens": tokens, "stream": True, "logprobs": 0}
     body = json.dumps(fields).encode()
     head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
