@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
@@ -10,31 +9,26 @@ from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.roles.transaction_queue import BATCH_BYTES, BATCH_GAS, MoveBatches
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.transport import Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 from tests.client.disputes import TERMS, Cast, Run
+from tests.client.hostile_node import HostileNode
 
 
-class World(Transport):
+class World:
+    """Claims whose windows are over, and batches of moves through a node that counts requests."""
+
     def __init__(self, jobs: int) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-        self.chain = EmbeddedChain()
-        self.cast = Cast.on(ChainNode(self.chain))
+        self.line = HostileNode(EmbeddedChain())
+        node = ChainNode(self.line)
+        self.cast = Cast.on(node)
         self.jobs = [self.cast.post() for _ in range(jobs)]
         for job in self.jobs:
             self.cast.commit(job, Run.of())
-        ChainNode(self.chain).advance_time(TERMS.challenge_window + 1)
-        self.sender = Sender(ChainNode(self), devnet_account(8))
-        self.batches = MoveBatches(VerificationGame(ChainNode(self), self.cast.trainer.address), self.sender)
-
-    name = "the counting node"
-
-    def request(self, method: str, params: list[object]) -> object:
-        self.asked.append(method)
-        return self.chain.request(method, params)
+        node.advance_time(TERMS.challenge_window + 1)
+        self.sender = Sender(node, devnet_account(8))
+        self.batches = MoveBatches(VerificationGame(node, self.cast.trainer.address), self.sender)
 
     def finalize(self, *jobs: int) -> list[ContractCall]:
         return [ContractCall.of("finalize", job, purpose=f"finalize {job}") for job in jobs]
@@ -55,16 +49,15 @@ def test_moves_go_in_one_transaction_and_what_would_fail_gets_the_contracts_erro
     assert [world.status(job) for job in world.jobs] == [JobStatus.FINAL] * 3
 
 
-@pytest.mark.slow
 def test_a_kind_of_move_is_estimated_once() -> None:
     world = World(4)
     world.batches.submit(world.finalize(*world.jobs[:2]))
-    world.asked.clear()
+    world.line.asked.clear()
     (first, second) = world.batches.submit(world.finalize(*world.jobs[2:]))
     assert first.sent is second.sent is not None
     world.sender.wait(first.sent)
-    assert "eth_estimateGas" not in world.asked
-    assert len(world.asked) <= 4  # try, head, send, receipt: for all of them together
+    assert "eth_estimateGas" not in world.line.asked
+    assert len(world.line.asked) <= 4  # try, head, send, receipt: for all of them together
     assert [world.status(job) for job in world.jobs] == [JobStatus.FINAL] * 4
 
 

@@ -6,23 +6,8 @@ from pathlib import Path
 
 import pytest
 from tiebreak.store.dag_reader import DagReader
-from tiebreak.store.dagpb import (
-    DIRECTORY,
-    FILE,
-    MAX_ENTRIES,
-    SHARDED_DIRECTORY,
-    SYMLINK,
-    Cid,
-    Link,
-    UnixFsNode,
-    encode,
-)
-from tiebreak.store.store_errors import (
-    ContentTooLarge,
-    MalformedContent,
-    UnsafeName,
-    UnsupportedFile,
-)
+from tiebreak.store.dagpb import DIRECTORY, FILE, MAX_ENTRIES, SHARDED_DIRECTORY, SYMLINK, Cid, Link, UnixFsNode, encode
+from tiebreak.store.store_errors import ContentTooLarge, MalformedContent, UnsafeName, UnsupportedFile
 
 from tests.client.crafted_blocks import Blocks, everything
 

@@ -18,13 +18,7 @@ from tiebreak.store import FolderStore
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dagpb import DAG_PB, RAW, Cid
 from tiebreak.store.kubo import KuboStore
-from tiebreak.store.store_errors import (
-    ContentMissing,
-    ContentTooLarge,
-    CorruptBlock,
-    StoreError,
-    StoreUnavailable,
-)
+from tiebreak.store.store_errors import ContentMissing, ContentTooLarge, CorruptBlock, StoreError, StoreUnavailable
 
 from tests.client.crafted_blocks import everything
 from tests.client.http_stand_in import Request, endless_body, serving
@@ -134,11 +128,7 @@ def test_pins_are_kept_by_kubo(kubo: KuboStore) -> None:
 
 def test_no_daemon_is_one_clear_error(tmp_path: Path) -> None:
     store = KuboStore("http://127.0.0.1:1", attempts=2)
-    for action in (
-        lambda: store.add_bytes(b"x"),
-        lambda: store.read(ABSENT, max_bytes=1),
-        lambda: store.has(ABSENT),
-    ):
+    for action in (lambda: store.add_bytes(b"x"), lambda: store.read(ABSENT, max_bytes=1), lambda: store.has(ABSENT)):
         with pytest.raises(StoreUnavailable, match="ipfs daemon"):
             action()
 

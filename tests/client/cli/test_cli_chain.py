@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.transactions.keys import create_keystore, devnet_account
 
 from tests.client.cli.cli_world import Chain, Run, Trained, refused
@@ -192,3 +193,56 @@ def test_what_is_no_key_is_not_imported_and_never_shown(run: Run, tmp_path: Path
 def test_who_bonds_names_a_job_or_the_referees_they_trust(run: Run, chain: Chain, role: str) -> None:
     said = ("--trust-referee ADDRESS", "--job NUMBER", "may name itself")
     refused(run(role, "run", env=chain.environment(1)), *said, code=2)
+
+
+def test_several_nodes_are_given_by_option_or_variable(run: Run, chain: Chain) -> None:
+    same = chain.url.replace("127.0.0.1", "localhost")
+    contract = ("--contract", chain.game.address)
+    one = run("status", "--chain", chain.url, *contract, "--json")
+    assert one.exit_code == 0, one.output
+    for words, env, agreement in (
+        (["--chain", chain.url, "--chain", same], {}, "agree"),
+        ([], {"TIEBREAK_CHAIN": f"{chain.url} {same}"}, "agree"),
+        (["--chain", chain.url, "--chain", "http://127.0.0.1:1"], {}, "no usable answer from the chain at http://127"),
+    ):
+        several = run("status", *words, *contract, "--json", env=env)
+        assert several.exit_code == 0, several.output
+        shown = json.loads(several.stdout)
+        assert shown.pop("nodes").startswith(agreement)
+        assert shown == json.loads(one.stdout)
+
+
+def test_several_nodes_that_cannot_be_meant_are_refused(run: Run, chain: Chain) -> None:
+    env = {"TIEBREAK_CONTRACT": chain.game.address}
+    refused(run("status", "--chain", chain.url, "--chain", chain.url, env=env), "named twice", "name each once")
+    with start_devnet(kind="embedded") as other:
+        said = refused(run("status", "--chain", chain.url, "--chain", other.url, env=env), other.url, "of one chain")
+        assert "is a node of another chain" in said
+    away = ("--chain", "http://127.0.0.1:1", "--chain", "http://127.0.0.1:2")
+    refused(run("status", *away, env=env), "none of the nodes http://127.0.0.1:1 and http://127.0.0.1:2 answers")
+
+
+def test_a_contract_is_deployed_with_a_signers_account(run: Run) -> None:
+    """Anvil signs, and is the chain, too."""
+    if find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    owner = devnet_account(4).address
+    with start_devnet(kind="anvil") as devnet:
+        env = {"TIEBREAK_CHAIN": devnet.url, "TIEBREAK_SIGNER": devnet.url}
+        refused(run("deploy", env=env), "accounts: name one with --signer-account")
+        done = run("deploy", "--signer-account", owner, "--json", env=env)
+        assert done.exit_code == 0, done.output
+        contract = json.loads(done.stdout)["contract"]
+        env |= {"TIEBREAK_SIGNER_ACCOUNT": owner, "TIEBREAK_CONTRACT": contract}
+        refused(run("withdraw", env=env), "owes nothing", owner)
+
+
+def test_a_signer_that_cannot_be_meant_is_refused(run: Run, chain: Chain, tmp_path: Path) -> None:
+    env = {"TIEBREAK_CHAIN": chain.url, "TIEBREAK_CONTRACT": chain.game.address}
+    both = ("--signer", "http://127.0.0.1:1", "--keystore", tmp_path / "key.json")
+    refused(run("withdraw", *both, env=env), "are two keys: name one of them", code=2)
+    refused(run("withdraw", "--signer-account", devnet_account(1).address, env=env), "add --signer", code=2)
+    refused(run("withdraw", "--signer", "http://127.0.0.1:1", "--signer-account", "0x12", env=env), "is not an address")
+    away = run("withdraw", "--signer", "http://127.0.0.1:1", "--json", env=env)
+    refused(away, "no signer answers", "http://127.0.0.1:1")
+    assert json.loads(away.stderr)["error"]["code"] == "signer"

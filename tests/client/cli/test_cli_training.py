@@ -1,15 +1,23 @@
-"""`train`, `audit` and `job`: results, and what becomes of everything that can be wrong with files."""
+"""`train`, `audit`, `log` and `export`: results, and what becomes of everything that can be wrong with files."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
+import pytest
+import roundlog
+import torch
+from job_sources import gpt_bf16
 from roundlog.log import Decision, Entries, LogReader, LogWriter
+from roundlog.storage import save_tensors
 from roundlog.training.job import Job
 from roundlog.training.run import root_sum
+from roundlog.training.run_files import HISTORY_FILE, read_history
 from roundlog.training.trainer import log_header, log_path
+from safetensors.torch import load_file
 
 from tests.client.cli.cli_world import Run, Trained, refused
 from tests.engine.kept_jobs import KEPT_JOBS
@@ -144,3 +152,106 @@ def test_a_damaged_log_is_named_with_the_offset(run: Run, trained: Trained, tmp_
     refused(run("log", "inspect", tmp_path), str(path))
     path.unlink()
     refused(run("log", "inspect", tmp_path), f"{tmp_path} holds no .rlog files")
+
+
+# Validation and history.
+
+
+@pytest.fixture
+def rows(trained: Trained, tmp_path: Path) -> Path:
+    """15 rows of the job's data: three batches of 4, and 3 more."""
+    job = Job.read(trained.job)
+    path = tmp_path / "rows.safetensors"
+    save_tensors(path, {name: field[:15].clone() for name, field in job.dataset.items()})
+    return path
+
+
+def test_a_training_with_validation_comes_to_the_same_root(
+    run: Run, trained: Trained, rows: Path, tmp_path: Path
+) -> None:
+    words = ("train", trained.job, "--run", tmp_path / "t", "--validate", rows, "--validate-every", "3")
+    result = run(*words, "--json")
+    found = json.loads(result.stdout)
+    assert found["checkpoint_root"] == "0x" + trained.root.hex() and found["resumed_from"] == 0
+    assert found["history"] == str(tmp_path / "t" / HISTORY_FILE) and found["history_problem"] is None
+    assert "12 of the 15 rows" in result.stderr
+    entries = [entry for entry in read_history(tmp_path / "t") if entry.validation is not None]
+    assert [entry.step for entry in entries] == [0, 3, 4]
+    assert found["validation_loss"] == pytest.approx(entries[-1].validation, rel=1e-6)
+
+
+def test_what_cannot_be_validated_on_is_refused(run: Run, trained: Trained, rows: Path, tmp_path: Path) -> None:
+    words = ("train", trained.job, "--run", tmp_path / "t")
+    refused(run(*words, "--validate-every", "3"), "name the rows with --validate", code=2)
+    refused(run(*words, "--validate", tmp_path / "no"), f"{tmp_path / 'no'}: does not exist")
+    job = Job.read(trained.job)
+    save_tensors(rows, {name: field[:3].clone() for name, field in job.dataset.items()})
+    refused(run(*words, "--validate", rows), "less than one batch of 4 rows")
+    shutil.copy(trained.job / "initial.safetensors", rows)
+    refused(run(*words, "--validate", rows), str(rows))
+    rows.write_bytes(b"\xff" * 100)
+    refused(run(*words, "--validate", rows), str(rows))
+    field = next(name for name, one in job.dataset.items() if not one.dtype.is_floating_point)
+    fitting = {name: one[:4].clone() for name, one in job.dataset.items()}
+    fitting[field].view(-1)[3] = 10**6
+    save_tensors(rows, fitting)
+    refused(run(*words, "--validate", rows), "the validation set does not fit the job's program")
+
+
+def test_a_resumed_run_says_from_where(run: Run, trained: Trained, tmp_path: Path) -> None:
+    words = ("audit", trained.job, "--run", tmp_path / "r")
+    first = run(*words, "--json")
+    assert json.loads(first.stdout)["resumed_from"] == 0 and "carries on" not in first.stderr
+    again = run(*words, "--json")
+    assert json.loads(again.stdout)["resumed_from"] == 4 and "all 4 steps were done already" in again.stderr
+    for name in ("roots", "roots.sums"):
+        path = tmp_path / "r" / name
+        path.write_bytes(path.read_bytes()[:32])
+    resumed = run(*words, "--json")
+    assert json.loads(resumed.stdout)["resumed_from"] == 2 and "carries on from step 2 of 4" in resumed.stderr
+
+
+def test_a_history_that_cannot_be_written_is_spoken_of(run: Run, trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "t" / HISTORY_FILE).mkdir(parents=True)
+    words = ("train", trained.job, "--run", tmp_path / "t")
+    shown = run(*words)
+    assert shown.exit_code == 0 and "INCOMPLETE" in shown.stdout and "the run itself is whole" in shown.stdout
+    assert "0x" + trained.root.hex() in shown.stdout
+
+
+# `tiebreak export`.
+
+
+def test_a_trained_model_is_exported(run: Run, trained: Trained, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    for steps, option in ((4, ()), (2, ("--steps", 2))):
+        done = run("export", trained.run, "--to", file, *option)
+        assert done.exit_code == 0, done.output
+        assert f"{steps} steps" in re.sub(r"\s+", " ", done.stdout)
+        wanted = gpt_bf16().model
+        roundlog.load_into(wanted, trained.run, steps=steps)
+        model = gpt_bf16().model
+        model.load_state_dict(load_file(file), strict=True)
+        assert all(torch.equal(one, wanted.state_dict()[name]) for name, one in model.state_dict().items())
+    fetched = shutil.copy(trained.run / "checkpoints" / "00000004.safetensors", tmp_path / "collected.safetensors")
+    told = json.loads(run("export", fetched, "--to", file, "--json").stdout)
+    assert (told["state"], told["steps"], told["model"]) == (str(fetched), None, str(file))
+    assert told["tensors"] == len(load_file(file)) and told["left_out"] == len(load_file(fetched)) - told["tensors"]
+    assert told["bytes"] == sum(tensor.nbytes for tensor in load_file(file).values())
+
+
+def test_what_cannot_be_exported_is_refused_in_a_sentence(run: Run, trained: Trained, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"mine")
+    refused(run("export", trained.job, "--to", file), "is not the directory of a run", "name the directory")
+    refused(run("export", trained.run, "--to", tmp_path, "--json"), "is a directory: name a file in it")
+    refused(run("export", trained.run, "--to", file, "--steps", 3), "no state after 3 steps: choose one of 2, 4")
+    refused(run("export", trained.run, "--to", file, "--max-memory", "0.001MB"), "allow them with --max-memory")
+    damaged = tmp_path / "damaged"
+    shutil.copytree(trained.run, damaged)
+    state = damaged / "checkpoints" / "00000004.safetensors"
+    state.write_bytes(state.read_bytes()[:-1])
+    refused(run("export", damaged, "--to", file), str(state), "bytes where its tensors need")
+    state.write_bytes(b"")
+    refused(run("export", damaged, "--to", file), str(state), "`tiebreak train`")
+    assert file.read_bytes() == b"mine"

@@ -108,7 +108,7 @@ def start(cast: Cast, trainer: Made, challenger: Made) -> int:
 
 
 @pytest.mark.slow_but("trainer-(2, 5)")
-@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 1), (1, 6), (2, 5), (9, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 1), (1, 6), (2, 5)], ids=str)
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 def test_every_divergence_is_found_at_its_step_in_a_move_for_four_levels(
     cast: Cast, shape: tuple[int, int], liar: Side
@@ -197,7 +197,7 @@ class ForgedLeaves(Leaves):
 
 
 @pytest.mark.slow_but("3")
-@pytest.mark.parametrize("count", [3, 5, 6])
+@pytest.mark.parametrize("count", [3, 5])
 def test_a_tree_whose_padding_is_forged_loses_without_a_referee(cast: Cast, count: int) -> None:
     honest = Made((count, 2))
     depth = (count - 1).bit_length()
