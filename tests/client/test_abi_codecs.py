@@ -6,7 +6,6 @@ import random
 import time
 import tracemalloc
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,22 +109,6 @@ def _flat(value: Any) -> Any:
     return tuple(_flat(item) for item in value) if isinstance(value, list | tuple) else value
 
 
-def hostile(data: bytes, dice: random.Random) -> bytes:
-    """Bytes that no contract gives: too short, too long, with words that are huge, negative or lead elsewhere."""
-    kind = dice.randrange(4)
-    if kind == 0:
-        return data[: dice.randrange(len(data) + 1)]
-    if kind == 1:
-        return data + dice.randbytes(dice.choice((1, 32, 100)))
-    words = bytearray(data)
-    for _ in range(dice.choice((1, 1, 3))):
-        if len(words) >= 32:
-            place = 32 * dice.randrange(len(words) // 32)
-            number = dice.choice((0, 1, 32, 2**31, 2**63, 2**64, 2**255, 2**256 - 1, dice.randrange(len(words))))
-            words[place : place + 32] = number.to_bytes(32, "big")
-    return bytes(words)
-
-
 def aliased(elements: int, size: int) -> bytes:
     """A result of `batch` all of whose elements lead to the same bytes."""
     element = (1).to_bytes(32, "big") + (64).to_bytes(32, "big") + size.to_bytes(32, "big") + bytes(size)
@@ -146,7 +129,7 @@ def test_calls_are_encoded_as_by_web3_and_results_are_read_back(entry) -> None: 
 
 
 @pytest.mark.parametrize("entry", EVENTS, ids=lambda entry: str(entry["name"]))
-def test_events_are_read_as_by_web3_and_hostile_ones_end_in_one_error(entry) -> None:  # type: ignore[no-untyped-def]
+def test_events_are_read_as_by_web3(entry) -> None:  # type: ignore[no-untyped-def]
     dice = random.Random(entry["name"])
     for _ in range(10):
         values = tuple(value_of(item, dice) for item in entry["inputs"])
@@ -156,12 +139,6 @@ def test_events_are_read_as_by_web3_and_hostile_ones_end_in_one_error(entry) -> 
         args = by_web3(entry, log)
         assert tuple(args[item["name"]] for item in entry["inputs"]) == values
         assert [getattr(event, name) for name in event.__dataclass_fields__][3:] == typed(entry["inputs"], values)
-        for _ in range(10):
-            bent = replace(log, data=hostile(log.data, dice))
-            try:
-                OURS.decode_event(bent)
-            except InvalidAnswer as error:
-                assert str(error) == f"the node gave data that does not fit {entry['name']}: use another node."
 
 
 @pytest.mark.parametrize(("elements", "size"), [(1_000, 100_000), (20_000, 32)])

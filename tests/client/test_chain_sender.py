@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from eth_account import Account
@@ -71,32 +70,6 @@ def sender_on(line: Unreliable, time: Time | None = None, *, index: int = 0, con
 
 def balance(line: Unreliable) -> int:
     return ChainNode(line.chain).balance(FRIEND)
-
-
-class Killed(BaseException):
-    """The end of a process."""
-
-
-@pytest.mark.parametrize("delivered", [True, False])
-def test_a_process_that_is_killed_while_it_sends_has_sent_once_after_its_restart(
-    line: Unreliable, tmp_path: Path, delivered: bool
-) -> None:
-    def die(params: list[object]) -> object:
-        if delivered:
-            line.chain.request("eth_sendRawTransaction", params)
-        raise Killed
-
-    before = balance(line)
-    line.once("eth_sendRawTransaction", die)
-    first = Sender(ChainNode(line), devnet_account(0), directory=tmp_path)
-    with pytest.raises(Killed):
-        first.send(FRIEND, b"", value=7)
-    first.close()  # as the kernel does
-    again = Sender(ChainNode(line), devnet_account(0), directory=tmp_path)
-    assert again.send(FRIEND, b"", value=7).succeeded
-    assert balance(line) == before + 7
-    assert again.send(FRIEND, b"", value=7).succeeded  # heard of the first: this is another one
-    assert balance(line) == before + 14
 
 
 def test_a_nonce_that_the_node_has_counted_and_lost_is_filled(line: Unreliable) -> None:

@@ -55,15 +55,6 @@ def test_kubo_reads_what_was_added(
     assert folder.read(cid, max_bytes=size) == data
 
 
-@pytest.mark.parametrize("size", [12, CHUNK + 1])
-def test_what_kubo_adds_with_older_identifiers_is_read(kubo: KuboStore, kubo_url: str, size: int) -> None:
-    data = random.Random(size).randbytes(size)
-    how = {"chunker": "size-262144", "raw-leaves": "false", "cid-version": "0", "hash": "sha2-256"}
-    answer = requests.post(f"{kubo_url}/api/v0/add", params=how, files={"file": ("x", data)}, timeout=60)
-    cid = answer.json()["Hash"]
-    assert cid.startswith("Qm") and kubo.read(cid, max_bytes=size) == data
-
-
 def make_tree(path: Path) -> Path:
     (path / "sub" / "deeper").mkdir(parents=True)
     (path / "empty").mkdir()

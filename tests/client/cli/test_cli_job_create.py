@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from roundlog.capture import CaptureError, raising_defects
+from roundlog.capture.builder import Builder, Value
 from roundlog.capture.rules import RULES
+from roundlog.capture.rules.rule_table import Context
 from roundlog.execution.microbatch import samples_of
 from roundlog.training.job import Job
 from roundlog.training.run_cost import run_bytes
@@ -42,6 +46,16 @@ def number():
 def breaks():
     nothing = 0
     return 1 / nothing
+
+def planted():
+    task = line()
+    def squashed(model, batch):
+        return torch.tanh(model(batch["x"])).square().mean()
+    return Task(model=task.model, loss=squashed, optimizer=torch.optim.SGD(task.model.parameters(), lr=0.1),
+        dataset=task.dataset, batch_size=4, steps=4, interval=2, seed=1)
+
+def of_ours():
+    return Task.from_trainer(None)
 
 def bends():
     task = line()
@@ -238,3 +252,51 @@ def test_random_numbers_are_portable_and_torchs_own_on_request(run: Run, file: P
     result = run("job", "create", f"{file}:line", "--out", tmp_path / "said", "--torch-random")
     assert "--torch-random" in result.stdout and "another job" in " ".join(result.stdout.split())
     refused(run("job", "create", tmp_path / "one", "--torch-random"), "is a job already")
+
+
+# Defects of this program.
+
+
+def broken(c: Context, x: Value) -> object:
+    return c.builder.shape(Value(10**6))  # a value that is not there
+
+
+def test_an_error_inside_a_rule_is_a_defect_with_a_file_to_send(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(RULES, "tanh", broken)
+    result = run("job", "create", f"{file}:planted", "--out", tmp_path / "job", "--json")
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)["error"]
+    assert error["code"] == "internal", error
+    where = f"my_task.py:{line_of('torch.tanh')}"
+    assert error["message"].startswith(
+        f"a defect of Tiebreak, not of your script, stops the capture with the operator aten.tanh.default (at {where}):"
+        " IndexError"
+    )
+    (report,) = tmp_path.glob("tiebreak-defect-*.txt")
+    assert str(report) in error["message"]
+    text = report.read_text()
+    assert "operator: aten.tanh.default" in text and "IndexError" in text and "torch 2" in text and "broken" in text
+    assert str(Path.home()) not in text
+
+
+def test_what_code_of_the_users_raises_is_no_defect() -> None:
+    def of_the_users() -> None:
+        torch.zeros(2).view(3)
+
+    message = r"^your code fails with RuntimeError: shape .*test_cli_job_create.py:\d+"
+    with pytest.raises(CaptureError, match=message), raising_defects():
+        of_the_users()
+
+
+def test_an_error_of_ours_inside_the_task_function_is_not_put_on_the_script(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("roundlog.capture.huggingface.trainer_arguments", lambda *_: Builder().shape(Value(1)))
+    result = run("job", "create", f"{file}:of_ours", "--out", tmp_path / "job", "--json")
+    error = json.loads(result.stderr)["error"]
+    assert error["code"] == "internal" and "not of your script" in error["message"], error
+    assert f"line {line_of('from_trainer')}" in error["message"] and list(tmp_path.glob("tiebreak-defect-*.txt"))

@@ -64,7 +64,6 @@ def test_the_servers_own_bodies_are_right(served: Served, kind: str) -> None:
 
 REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "prompt": ({"messages": [{"role": "user", "content": "hullo"}]}, "the request's prompt has"),
-    "longer prompt": ({"messages": [*HELLO, *HELLO]}, "the request's prompt has"),
     "temperature": ({"temperature": 0.5}, "asks for temperature 0.5, and the receipt has 1.0"),
     "top_k": ({"top_k": 5}, "asks for top_k 5, and the receipt has 0"),
     "penalty": ({"repetition_penalty": 1.5}, "asks for repetition_penalty 1.5, and the receipt has 1.0"),
@@ -89,7 +88,7 @@ def test_another_request_is_told(served: Served, name: str) -> None:
 
 def test_bytes_that_are_no_request_or_response_are_told(served: Served) -> None:
     _, receipt = asked(served, "text")
-    for data in (b"", b"\xff", b"[]", b"{", b'{"a":' * 5000):
+    for data in (b"", b"\xff", b"[]", b'{"a":' * 5000):
         lied = replace(receipt, request_sha256=sha256(data).digest(), response_sha256=sha256(data).digest())
         assert len(wrong_request(lied, served.loaded, data)) == 1
         assert len(wrong_response(lied, served.loaded, data)) == 1
@@ -114,7 +113,6 @@ BODIES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "reason": ("chat", in_whole(lambda one: one["choices"][0].update(finish_reason="stop")), "finish_reason 'stop'"),
     "usage": ("text", in_whole(lambda one: one["usage"].update(prompt_tokens=5)), "says usage.prompt_tokens 5"),
     "model": ("text", in_whole(lambda one: one.update(model="x")), "says model 'x'"),
-    "fingerprint": ("text", in_whole(lambda one: one.update(system_fingerprint="fp_0")), "says system_fingerprint"),
     "id": ("text", in_whole(lambda one: one.update(id="x\x1b[2J")), r"says id 'x\x1b[2J'"),
     "more": ("text", in_whole(lambda one: one.update(note="x")), "has 'note', which the server does not write"),
     "two": ("text", in_whole(lambda one: one["choices"].append(one["choices"][0])), "does not have one choice"),
