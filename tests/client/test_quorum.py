@@ -78,21 +78,8 @@ def built(chain: Transport) -> World:
     return World(chain, cast, job)
 
 
-# Lies of one node.
-
-
-def as_of_now(world: World) -> Lie:
-    """A lie by which nothing happens any more: every view is as of now."""
-    block = hex(ChainNode(world.chain).head().number)
-    return lambda params, true: world.chain.request("eth_call", [params[0], block])
-
-
 def refusing(params: list[Any], true: Any) -> Any:
     raise RpcRefused("eth_estimateGas", 3, "execution reverted", b"")
-
-
-def failed(params: list[Any], true: Any) -> Any:
-    return true and true | {"status": "0x0"}
 
 
 # Equal answers, a majority, and none.
@@ -161,8 +148,8 @@ def test_two_honest_nodes_outvote_hidden_and_made_up_events_and_bonds_go_on(worl
         posted = next(one for one in true if len(one["topics"]) > 1)
         return [posted | {"topics": [posted["topics"][0], "0x" + "ff" * 32, *posted["topics"][2:]]}, *true]
 
-    lies: list[Lie] = [lambda params, true: true[1:], another_job]
-    for lie in lies:
+    hidden: Lie = lambda params, true: true[1:]  # noqa: E731
+    for lie in (hidden, another_job):
         chain = world.nodes(world.liar(eth_getLogs=lie), honest=2)
         found = VerificationGame(chain, address).events()
         assert found == VerificationGame(ChainNode(world.chain), address).events()
@@ -193,7 +180,8 @@ def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -
 def test_a_watch_reads_everything_again_through_the_next_node(world: World) -> None:
     """The liar shows an old state of a job that is claimed; a turn later it is seen as it is."""
     cast, job, clock = world.cast, world.cast.post(), Clock()
-    liar = world.liar(eth_call=as_of_now(world))
+    block = hex(ChainNode(world.chain).head().number)
+    liar = world.liar(eth_call=lambda params, true: world.chain.request("eth_call", [params[0], block]))
     cast.commit(job, Run.of())
     watch = ContractWatch(VerificationGame(world.nodes(liar, clock=clock), cast.customer.address))
     watch.follow(job)
@@ -247,7 +235,7 @@ def test_one_lying_node_among_several_ends_no_payment(world: World, honest: int,
     lies: dict[str, Lie] = {
         "missing": lambda params, true: None,
         "invented": lambda params, true: true_one | {"transactionHash": params[0]},
-        "failed": failed,
+        "failed": lambda params, true: true and true | {"status": "0x0"},
     }
     nodes = world.nodes(world.liar(eth_getTransactionReceipt=lies[lie]), honest=honest, clock=clock)
     sender = Sender(nodes, PARTY, patience=0.3)

@@ -8,34 +8,43 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from eth_account import Account
 from eth_account.signers.local import LocalAccount
+from tiebreak.contract.enums import JobStatus
+from tiebreak.contract.game import VerificationGame
+from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import (
     ChainError,
     ChainUnavailable,
+    ContractError,
     JournalError,
     NonceTaken,
     Stopped,
     TransactionPending,
 )
 from tiebreak.rpc.node import MAX_REORGANISATION, ChainNode
+from tiebreak.rpc.transport import Transport
 from tiebreak.transactions import journal
+from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.signer import Sent
 
+from tests.client.disputes import TERMS, Cast, Run
 from tests.client.simulated_chain import BLOCK_SECONDS, FakeAccount, FaultyLine, Killed, SimulatedChain
 
 TO = FakeAccount().address
 
 
 def sender_on(
-    chain: SimulatedChain, directory: Path | None = None, node: ChainNode | None = None, **how: Any
+    chain: SimulatedChain, directory: Path | None = None, node: ChainNode | None = None, **fees: Any
 ) -> Sender:
     account = cast(LocalAccount, FakeAccount())
-    return Sender(node or ChainNode(chain), account, directory=directory, clock=chain.clock, sleep=chain.sleep, **how)
+    return Sender(node or ChainNode(chain), account, directory=directory, clock=chain.clock, sleep=chain.sleep, **fees)
 
 
 def story(
@@ -64,8 +73,7 @@ def story(
     chain.on_sleep = weather
     purposes = [f"{index:02x}" for index in range(8)]
     todo = list(purposes)
-    node = ChainNode(line, confirmations=confirmations)
-    sender = sender_on(chain, directory, node)
+    sender = sender_on(chain, directory, ChainNode(line, confirmations=confirmations))
     sent: dict[str, Sent] = {}
     for _ in range(4000):
         if not todo:
@@ -84,7 +92,7 @@ def story(
             chain.sleep(dice.choice([0.5, 5.0]))
         except Killed:
             sender.close()  # as the kernel does
-            sender = sender_on(chain, directory, node)
+            sender = sender_on(chain, directory, ChainNode(line, confirmations=confirmations))
     assert not todo, "the sender does not get anywhere"
     # The weather clears up.
     line.rate = line.kills = 0.0
@@ -249,3 +257,124 @@ def test_a_wait_ends_at_once_when_the_process_is_stopped() -> None:
     with pytest.raises(Stopped, match=r"the journal has it.*run the same command again"):
         sender.send(TO, b"x")
     assert time.monotonic() - started < 1.0
+
+
+# On a chain with contracts.
+
+
+FRIEND = devnet_account(9).address
+
+
+class Unreliable(Transport):
+    """The embedded chain with a saboteur on the line."""
+
+    name = "the unreliable node"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chain = EmbeddedChain()
+        self.on: dict[str, Callable[[list[object]], object]] = {}
+        self.sent: list[bytes] = []
+
+    def request(self, method: str, params: list[object]) -> object:
+        if method == "eth_sendRawTransaction":
+            self.sent.append(bytes.fromhex(str(params[0])[2:]))
+        act = self.on.get(method)
+        return self.chain.request(method, params) if act is None else act(params)
+
+    def once(self, method: str, act: Callable[[list[object]], object]) -> None:
+        def first(params: list[object]) -> object:
+            del self.on[method]
+            return act(params)
+
+        self.on[method] = first
+
+
+class Time:
+    """A clock that moves only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.on_sleep: Callable[[], None] = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.on_sleep()
+
+
+@pytest.fixture
+def line() -> Unreliable:
+    return Unreliable()
+
+
+def sender_by(line: Unreliable, time: Time | None = None, *, index: int = 0, confirmations: int = 0) -> Sender:
+    time = time or Time()
+    node = ChainNode(line, confirmations=confirmations)
+    return Sender(node, devnet_account(index), patience=60.0, clock=lambda: time.now, sleep=time.sleep)
+
+
+def balance(line: Unreliable) -> int:
+    return ChainNode(line.chain).balance(FRIEND)
+
+
+def test_a_nonce_that_the_node_has_counted_and_lost_is_filled(line: Unreliable) -> None:
+    time = Time()
+
+    def nonce(params: list[object]) -> object:
+        latest = line.chain.request("eth_getTransactionCount", [params[0], "latest"])
+        return hex(int(str(latest), 16) + 1) if params[1] == "pending" else latest
+
+    before = balance(line)
+    line.on["eth_getTransactionCount"] = nonce
+    assert sender_by(line, time).send(FRIEND, b"", value=7).succeeded
+    assert time.now < 40
+    assert balance(line) == before + 7
+    assert ChainNode(line.chain).nonce(devnet_account(0).address) == 2
+
+
+def test_a_receipt_is_believed_only_when_enough_blocks_lie_on_it(line: Unreliable) -> None:
+    time, node = Time(), ChainNode(line.chain)
+    mined = 0
+
+    def mine() -> None:
+        nonlocal mined
+        mined += 1
+        node.advance_time(12)
+
+    time.on_sleep = mine
+    receipt = sender_by(line, time, confirmations=3).send(FRIEND, b"", value=7)
+    assert mined == 3
+    assert node.head().number == receipt.block + 3
+
+
+def test_a_foreign_transaction_hash_is_not_believed(line: Unreliable) -> None:
+    line.on["eth_sendRawTransaction"] = lambda params: "0x" + "11" * 32
+    with pytest.raises(TransactionPending, match="no block has taken"):
+        sender_by(line).send(FRIEND, b"", value=7)
+
+
+def test_a_call_that_fails_only_in_its_block_still_gets_the_contracts_reason(line: Unreliable) -> None:
+    cast = Cast.on(ChainNode(line))
+    job = cast.post()
+    cast.commit(job, Run.of())
+    ChainNode(line).advance_time(TERMS.challenge_window + 1)
+    other = VerificationGame(
+        ChainNode(line.chain), cast.trainer.address, Sender(ChainNode(line.chain), devnet_account(8))
+    )
+
+    def be_faster(params: list[object]) -> object:
+        other.send(other.finalize(job))
+        return line.chain.request("eth_sendRawTransaction", params)
+
+    before = ChainNode(line).nonce(devnet_account(1).address)
+    line.once("eth_sendRawTransaction", be_faster)
+    with pytest.raises(ContractError) as caught:
+        cast.trainer.send(cast.trainer.finalize(job))
+    assert (caught.value.name, caught.value.values["actual"]) == ("WrongJobStatus", JobStatus.FINAL)
+    assert ChainNode(line).nonce(devnet_account(1).address) == before + 1  # it was mined, and failed there
+
+
+def test_an_account_without_money_says_so(line: Unreliable) -> None:
+    poor = Account.create()
+    with pytest.raises(Exception, match=f"{poor.address} cannot pay"):
+        Sender(ChainNode(line), poor).send(FRIEND, b"", value=1)

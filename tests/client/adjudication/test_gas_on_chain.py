@@ -75,7 +75,6 @@ def spent(adjudicator: Any, descriptor: Descriptor, element: int, memory: Memory
 REDUCED: dict[str, Callable[[], tuple[Descriptor, Memory]]] = {
     "a column": lambda: described("matmul", [normal(2, 768), normal(768, 1024)]),
     "a dot product": lambda: described("matmul", [normal(1, 8192), normal(8192, 1)]),
-    "a sum": lambda: described("sum", [normal(8192)], dims=(0,)),
     "a sum of chosen ones": lambda: described(
         "scatter_add", [normal(8192), torch.zeros(8192, dtype=torch.int64)], dim=0, size=1
     ),
@@ -84,15 +83,6 @@ REDUCED: dict[str, Callable[[], tuple[Descriptor, Memory]]] = {
     "a bias": lambda: described("sum", [normal(16, 8, 14, 14)], dims=(0, 2, 3)),
     "a convolution": lambda: described(
         "conv2d", [normal(2, 96, 17, 17), normal(4, 96, 3, 3)], stride=(2, 2), padding=(1, 1), dilation=(1, 1), groups=1
-    ),
-    "a convolution's input": lambda: described(
-        "conv2d_grad_input",
-        [normal(2, 96, 9, 9), normal(96, 4, 3, 3)],
-        size=(17, 17),
-        stride=(2, 2),
-        padding=(1, 1),
-        dilation=(1, 1),
-        groups=1,
     ),
     "a convolution's kernel": lambda: described(
         "conv2d_grad_weight",

@@ -85,7 +85,7 @@ def test_an_answer_has_a_receipt_of_its_bytes_and_a_signature(served: Served, as
 def test_streams_and_whole_answers_say_the_characters_of_their_tokens(served: Served) -> None:
     """The model's bytes are random: most characters are cut, and some are never finished."""
     held_back = 0
-    for seed in range(4):
+    for seed in range(2):
         whole, stream = (text_of(served, seed=seed, max_tokens=60, stream=one) for one in (False, True))
         receipt = receipt_of(served, whole, whole.plain["id"])
         text = whole.plain["choices"][0]["text"]
@@ -93,7 +93,7 @@ def test_streams_and_whole_answers_say_the_characters_of_their_tokens(served: Se
         parts = [event["choices"][0]["text"] for event in stream.events]
         assert "".join(parts) == text and all(part for part in parts[:-1])
         held_back += len(receipt.tokens) - len(parts)
-    assert held_back > 10
+    assert held_back > 5
 
 
 def test_log_probabilities_are_those_of_the_receipt(served: Served) -> None:
