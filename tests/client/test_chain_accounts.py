@@ -57,9 +57,7 @@ def test_a_keystore_that_we_wrote_opens_again_and_is_for_its_owner_only(tmp_path
     assert read_keystore(path, "secret").address == account.address
 
 
-def test_a_keystore_that_a_full_disk_has_cut_off_does_not_stand_in_the_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_half_keystore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -75,9 +75,7 @@ def queue_of(cast: Cast) -> TransactionQueue:
     return TransactionQueue(VerificationGame(node, cast.customer.address), Sender(node, devnet_account(2)))
 
 
-def test_of_a_made_up_number_of_jobs_those_that_are_there_are_taken_in(
-    cast: Cast, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_made_up_number_of_jobs_real_ones_are_taken_in(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_queue, "MOST_NEW_JOBS", 50)
     seen = queue_of(cast)
     monkeypatch.setattr(seen.contract, "job_count", lambda: 2**63)

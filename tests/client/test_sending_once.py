@@ -188,7 +188,7 @@ def test_no_more_is_offered_than_the_cap_and_the_rest_waits() -> None:
     assert chain.effects() == [b"too dear".hex()]
 
 
-def test_a_power_cut_after_the_first_payment_takes_no_directory_of_the_journal_away(
+def test_a_power_cut_after_the_first_payment_leaves_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[str, int]] = []
@@ -198,7 +198,7 @@ def test_a_power_cut_after_the_first_payment_takes_no_directory_of_the_journal_a
     assert made == [("journal", 0), ("role", 0), ("home", 0)] and len(chain.effects()) == 1
 
 
-def test_a_directory_that_could_not_be_opened_is_free_for_the_next_attempt(tmp_path: Path) -> None:
+def test_a_directory_that_could_not_be_opened_is_free_again(tmp_path: Path) -> None:
     """The node fails while it is asked about a transaction that a killed process has left."""
     chain = SimulatedChain()
     killed = sender_on(chain, tmp_path)

@@ -195,9 +195,7 @@ def test_an_address_is_understood_and_a_folder_is_one(location: str | Path, addr
         *("unix:/run/kubo", "a:b", "localhost:5001/api/v0", "", "  "),
     ],
 )
-def test_what_could_be_meant_as_an_address_is_never_a_folder(
-    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ambiguous_address_is_never_a_folder(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:5001"):
         open_store(location)

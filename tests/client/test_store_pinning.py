@@ -192,9 +192,7 @@ def test_a_token_of_another_form_is_refused_and_not_shown(token: str) -> None:
     assert not token or token not in str(caught.value)
 
 
-def test_the_token_comes_from_a_private_file_or_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_token_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)

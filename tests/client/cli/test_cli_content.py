@@ -25,7 +25,7 @@ from tests.client.pinning_stand_in import TOKEN, Service
 POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
 
 
-def test_a_job_is_kept_by_kubo_and_a_pinning_service(
+def test_kubo_and_a_pinning_service_keep_a_job(
     run: Run, chain: Chain, trained: Trained, tmp_path: Path, kubo_url: str
 ) -> None:
     token = tmp_path / "token"
@@ -99,7 +99,7 @@ def test_stages_show_what_is_done_and_the_time_that_is_left(
     assert terminal or 1 <= len(said.splitlines()) <= 5  # what stays the same is said at longer and longer intervals
 
 
-def test_a_transfer_is_a_notice_for_programs_and_progress_for_people(
+def test_a_transfer_is_a_notice_or_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notices: list[Notice] = []

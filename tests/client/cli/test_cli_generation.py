@@ -464,7 +464,7 @@ def test_a_job_is_made_of_a_task_or_of_a_model_with_prompts(generated: Generated
     refused(run("job", "create", *model, "--prompt", "So", "--set", "steps=2", *out), "leave --set", code=2)
 
 
-def test_what_is_no_text_of_the_job_is_refused_in_one_sentence(
+def test_what_is_no_text_of_the_job_is_refused(
     generated: Generated, run: Run, trained: Trained, tmp_path: Path
 ) -> None:
     words = ("--model", generated.model)

@@ -93,7 +93,7 @@ def test_a_function_of_a_file_becomes_a_job(run: Run, file: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_task_is_checked_without_the_comparison(
+def test_a_check_leaves_the_comparison_out(
     run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("job", "create", f"{file}:line", "--out", tmp_path / "job")
@@ -193,9 +193,7 @@ def test_a_job_that_fits_no_allowed_memory_is_not_written(run: Run, file: Path, 
     assert Job.read(tmp_path / "job").spec == job.spec
 
 
-def test_terms_without_a_reward_and_a_reward_without_a_referee_are_refused(
-    run: Run, file: Path, tmp_path: Path
-) -> None:
+def test_terms_need_a_reward_and_a_reward_needs_a_referee(run: Run, file: Path, tmp_path: Path) -> None:
     words = ("job", "create", f"{file}:line", "--out", tmp_path / "job")
     refused(run(*words, "--trainer-bond", "1ether"), "no --reward")
     refused(run(*words, "--reward", "1ether"), "--referee")

@@ -246,9 +246,7 @@ def test_what_is_no_file_of_the_job_is_left_out_and_named(
     assert "'\\x1b[2J'" in said and "'..'" in said and "'.git'" in said and "and 7 more" in said and "\x1b" not in said
 
 
-def test_a_job_s_files_are_bounded_by_its_program_before_their_first_byte(
-    run: Run, trained: Trained, store: Blocks, tmp_path: Path
-) -> None:
+def test_a_job_s_files_are_bounded_by_its_program(run: Run, trained: Trained, store: Blocks, tmp_path: Path) -> None:
     """Three gibibytes of one leaf cost their publisher nothing."""
     for name in ("data.safetensors", "initial.safetensors", "schedule.safetensors", "data.blocks", "program.json"):
         files = entries(store, trained.job)

@@ -49,9 +49,7 @@ def test_all_commands_are_there() -> None:
 
 
 @pytest.mark.parametrize(("path", "command"), ALL, ids=[" ".join(path) for path, _ in ALL])
-def test_every_option_explains_itself_and_many_stand_in_groups_with_examples(
-    path: tuple[str, ...], command: Any
-) -> None:
+def test_options_explain_themselves_and_many_stand_in_groups(path: tuple[str, ...], command: Any) -> None:
     """What `--help` says of each is docs/reference/command-line.md."""
     for parameter in command.params:
         assert parameter.name == "help" or getattr(parameter, "help", None), f"{parameter.name} says nothing"

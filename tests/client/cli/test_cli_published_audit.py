@@ -126,9 +126,7 @@ def told(shown: Any, code: int = 0) -> dict[str, Any]:
     return found
 
 
-def test_a_run_is_audited_from_its_address_and_nothing_but_the_result_is_left(
-    run: Run, published: Published, machine: Path
-) -> None:
+def test_an_audit_of_an_address_leaves_its_result_alone(run: Run, published: Published, machine: Path) -> None:
     with serving(giving_blocks(FolderStore(published.store))) as url:
         found = told(run("audit", published.log, "--share", 1, "--store", f"gateway+{url}", "--json"))
     assert found["agrees"] is True and found["checkpoint_root"] == published.root
@@ -151,7 +149,7 @@ def test_a_share_says_in_words_what_it_showed_and_how_surely(run: Run, published
     assert sum(stop - first for first, stop in audit.right) == 2
 
 
-def test_a_result_whose_roots_are_not_those_of_its_log_is_refused(
+def test_a_result_with_other_roots_than_its_log_is_refused(
     run: Run, published: Published, machine: Path, tmp_path: Path
 ) -> None:
     """The honest log was audited in the place of the result's roots, and found right."""
@@ -174,9 +172,7 @@ def test_a_result_whose_roots_are_not_those_of_its_log_is_refused(
     assert len(list(machine.iterdir())) == 2, "no result is written of what is refused"
 
 
-def test_a_list_that_lies_about_an_interval_is_found_and_the_result_names_it(
-    run: Run, published: Published, machine: Path
-) -> None:
+def test_the_result_names_an_interval_that_a_list_lies_about(run: Run, published: Published, machine: Path) -> None:
     def lies(listed: dict[str, Any]) -> None:
         listed["state_roots"][3] = "11" * 32
 
@@ -189,9 +185,7 @@ def test_a_list_that_lies_about_an_interval_is_found_and_the_result_names_it(
     assert "WRONG" in run("audit", lying, "--share", 1, "--store", published.store).stdout
 
 
-def test_addresses_that_bring_no_claim_are_refused_in_a_sentence(
-    run: Run, published: Published, machine: Path, tmp_path: Path
-) -> None:
+def test_addresses_without_a_claim_are_refused(run: Run, published: Published, machine: Path, tmp_path: Path) -> None:
     store = FolderStore(published.store)
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "index.html").write_text("x")
@@ -218,9 +212,7 @@ def test_addresses_that_bring_no_claim_are_refused_in_a_sentence(
     assert [name for name in left(machine) if name.startswith(("here", "temporary", "home"))] == []
 
 
-def test_without_a_store_one_sentence_says_what_is_missing_and_none_is_made(
-    run: Run, published: Published, machine: Path
-) -> None:
+def test_without_a_store_the_missing_option_is_named(run: Run, published: Published, machine: Path) -> None:
     refused(run("audit", published.log, "--share", 1), "no content store", "--store", "gateway+https://", code=2)
     refused(run("audit", published.log, "--store", "absent"), "there is no folder", "absent")
     refused(run("audit", published.log, "--store", published.store, "--run", "x"), "leave --run", code=2)
@@ -257,9 +249,7 @@ def test_a_signal_ends_the_audit_and_leaves_nothing(published: Published, machin
     assert left(machine) == []
 
 
-def test_the_number_of_a_posted_job_brings_its_claim(
-    run: Run, published: Published, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_a_job_brings_its_claim(run: Run, published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     receipt = read_receipt(published.room / "receipt.json")
 
     def posted(**changed: Any) -> None:

@@ -99,9 +99,7 @@ def test_a_signature_that_does_not_fit_is_named(
     assert json.loads(run(*words, "--json").stdout)["wrong_signature"] is not None
 
 
-def test_another_signer_or_none_is_named_where_one_is_asked_for(
-    run: Run, trained: Trained, receipt: Path, tmp_path: Path
-) -> None:
+def test_another_signer_or_none_is_named(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
     words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work", "--signer")
     result = run(*words, devnet_account(4).address)
     assert result.exit_code == 3 and f"{SIGNER} has signed it, and not" in result.stdout
@@ -113,9 +111,7 @@ def test_another_signer_or_none_is_named_where_one_is_asked_for(
     assert result.exit_code == 3 and "nobody has signed it" in result.stdout
 
 
-def test_what_cannot_be_verified_is_refused_in_one_sentence(
-    run: Run, trained: Trained, receipt: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_verified_is_refused(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
     words = ("--job", trained.job, "--dir", tmp_path / "work")
     refused(run("verify", tmp_path / "no", *words), "cannot be read", "check the path")
     refused(run("verify", receipt, *words, "--share", "0.5"), "name a copy of it with --run", code=2)

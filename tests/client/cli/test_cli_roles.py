@@ -60,7 +60,7 @@ def test_a_trainer_leaves_a_job_alone_that_it_was_not_told_to_accept(
     assert chain.game.job(job).status.name == "OPEN"
 
 
-def test_a_second_process_in_a_directory_is_refused_before_it_does_anything(
+def test_a_second_process_in_a_directory_is_refused(
     run: Run, chain: Chain, places: tuple[str, ...], tmp_path: Path
 ) -> None:
     """It would train in the same directory, and write over what the first one has on record: its runs, what it has

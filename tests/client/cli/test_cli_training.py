@@ -72,9 +72,7 @@ def with_one_bent_entry(trained: Trained, log: Path) -> tuple[Job, int, int]:
     return job, operator, int(entries.indices[place])
 
 
-def test_an_honest_trainer_with_a_bent_log_entry_is_not_accused_of_a_wrong_claim(
-    run: Run, trained: Trained, tmp_path: Path
-) -> None:
+def test_a_bent_log_entry_is_no_wrong_claim(run: Run, trained: Trained, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with_one_bent_entry(trained, log)
     words = ("audit", trained.job, "--log", log, "--claim", trained.run)
@@ -170,9 +168,7 @@ def rows(trained: Trained, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_training_with_validation_comes_to_the_same_root(
-    run: Run, trained: Trained, rows: Path, tmp_path: Path
-) -> None:
+def test_validation_does_not_change_the_root(run: Run, trained: Trained, rows: Path, tmp_path: Path) -> None:
     words = ("train", trained.job, "--run", tmp_path / "t", "--validate", rows, "--validate-every", "3")
     result = run(*words, "--json")
     found = json.loads(result.stdout)
@@ -298,9 +294,7 @@ def contents(directory: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("name", ["run.json", "roots", "checkpoints/00000002.safetensors", "log/00000001.rlog"])
-def test_an_audit_of_a_damaged_run_notices_it(
-    run: Run, trained: Trained, copy: Path, tmp_path: Path, name: str
-) -> None:
+def test_an_audit_notices_a_damaged_run(run: Run, trained: Trained, copy: Path, tmp_path: Path, name: str) -> None:
     flip(copy / name, 0.6)
     result = run("audit", trained.job, "--run", tmp_path / "a", "--claim", copy, "--log", copy / "log", "--json")
     if name == "run.json":

@@ -49,9 +49,7 @@ def test_both_scripts_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_the_changed_script_becomes_a_job_and_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
+def test_the_changed_script_becomes_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text(scripts()[1])
     commands = [line.partition("#")[0] for line in re.findall(r"^tiebreak (.*)$", PAGE.read_text(), re.MULTILINE)]
@@ -69,7 +67,7 @@ def test_the_changed_script_becomes_a_job_and_a_model(
 
 
 @pytest.mark.slow
-def test_a_file_with_several_optimizers_becomes_a_job_and_a_model(
+def test_a_file_with_several_optimizers_becomes_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     page = (DOCS / "tutorials" / "research.md").read_text()

@@ -109,9 +109,7 @@ def test_log_probabilities_are_those_of_the_receipt(served: Served) -> None:
     assert [one for part in told if part is not None for one in part["content"]] == content
 
 
-def test_a_text_whose_end_changes_what_was_sent_ends_with_an_error(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_changes_at_its_end_ends_with_an_error(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     class Changing(text_service.TextDecoder):
         @property
         def whole(self) -> str:

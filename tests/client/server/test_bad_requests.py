@@ -79,7 +79,7 @@ def test_more_tokens_than_there_is_room_for_are_refused_with_the_room(served: Se
 
 
 @pytest.mark.parametrize("path", [TEXT, CHAT])
-def test_a_text_that_has_no_room_is_refused_before_it_is_encoded(
+def test_a_text_without_room_is_refused_before_it_is_encoded(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_service, "prompt_tokens", None)
