@@ -219,10 +219,9 @@ def test_policy_and_bits_are_part_of_the_job_and_its_audits(run: Run, file: Path
 
 @pytest.mark.slow
 def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, file: Path, tmp_path: Path) -> None:
-    for bits in (22, 33):
-        result = run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--bits", bits)
-        assert result.exit_code == 2 and "--bits" in result.stderr
     words = ("job", "create", f"{file}:line", "--out", tmp_path / "job")
+    result = run(*words, "--bits", 33)
+    assert result.exit_code == 2 and "--bits" in result.stderr
     refused(run(*words, "--policy", "threshold", "--reward", "1wei"), "no contract can judge")
     refused(run(*words, "--bits", 24, "--reward", "1wei"), "does not round exact operators to 24 bits")
     assert run(*words).exit_code == 0
