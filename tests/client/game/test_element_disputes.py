@@ -218,6 +218,7 @@ class CopyingTrees:
         return typed(Tree, Copied())
 
 
+@pytest.mark.slow
 def test_a_copy_of_running_results_does_not_help(cast: Cast, tmp_path: Path, short_segments: None) -> None:
     copied, seeds = 0, itertools.count()
     while copied < 2:

@@ -64,6 +64,6 @@ def test_jobs_that_are_over_cost_a_restart_no_requests_each(
 
     expired()
     one = asked_by(kind, cast, line, tmp_path / "one")
-    for _ in range(5):
+    for _ in range(3):
         expired()
-    assert asked_by(kind, cast, line, tmp_path / "six") == one
+    assert asked_by(kind, cast, line, tmp_path / "four") == one
