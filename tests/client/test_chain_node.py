@@ -245,13 +245,6 @@ def test_a_limit_of_results_holds_only_where_the_results_are() -> None:
     assert len(asked) <= 400
 
 
-def test_a_node_that_refuses_one_block_is_not_asked_for_ever() -> None:
-    node, asked = limited(5000, 0)
-    with pytest.raises(RpcRefused):
-        node.logs(ADDRESS, from_block=0)
-    assert len(asked) < 20
-
-
 def test_a_search_from_the_newest_block_stops_where_it_has_found() -> None:
     node, asked = limited(100_000, 100, events=[10, 99_500])
     first = next(node.search_back(ADDRESS, from_block=0, to_block=100_000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -82,29 +81,9 @@ def sending(body: bytes, status: int = 206, **headers: str) -> Callable[[Request
     return lambda request: request.send(status, body, **headers)
 
 
-def endless(request: Request) -> None:
-    request.send_response(206)
-    request.send_header("Connection", "close")
-    request.end_headers()
-    for _ in range(1 << 12):
-        request.wfile.write(bytes(1 << 16))
-
-
-def dripping(request: Request) -> None:
-    request.send_response(206)
-    request.send_header("Content-Length", str(SIZE))
-    request.end_headers()
-    for _ in range(SIZE):
-        request.wfile.write(b"x")
-        request.wfile.flush()
-        time.sleep(0.05)
-
-
 HOSTILE: dict[str, tuple[Callable[[Request], None], type[StoreError]]] = {
     "wrong bytes": (sending(bytes(SIZE)), StoreError),
     "a byte less": (sending(PART[:-1]), CorruptBlock),
-    "without end": (endless, CorruptBlock),
-    "drips": (dripping, StoreError),
     "another block": (sending(b"x" * CHUNK, 200), CorruptBlock),
     "redirects": (sending(b"", 302, Location="http://127.0.0.1:1/"), StoreUnavailable),
     "lost": (sending(b"", 404), ContentMissing),
