@@ -8,9 +8,11 @@ import signal
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from eth_account import Account
 from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.transactions.keys import create_keystore, devnet_account
 
@@ -131,7 +133,8 @@ def test_a_missing_key_is_asked_for(run: Run, chain: Chain, trained: Trained, st
         refused(run(*words, env=chain.environment()), "no account is given", "TIEBREAK_PRIVATE_KEY")
 
 
-def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path) -> None:
+def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Account, "encrypt", partial(Account.encrypt, iterations=2))  # usual ones take a second each
     file = tmp_path / "keys" / "mine.json"
     env = {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}
     made = run("account", "create", file, "--json", env=env)

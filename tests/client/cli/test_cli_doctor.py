@@ -49,6 +49,7 @@ def of_place(run: Run, *words: object, **environment: str) -> str:
     return sentence
 
 
+@pytest.mark.slow
 def test_this_machine_is_as_it_should_be(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the process that a user's command starts."""
     monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)

@@ -339,6 +339,7 @@ REAL_WEIGHTS = "0x30ef5fa3ed2ea03d9f140a3734ee8ddb23977a9c496abfb6256144b35a107e
 """In BF16."""
 
 
+@pytest.mark.slow
 def test_a_gguf_file_becomes_a_folder_with_the_same_weights_and_text(run: Run, tmp_path: Path) -> None:
     source, out = tmp_path / "small.gguf", tmp_path / "made" / "small"
     write_gguf(source, "Q8_0")
@@ -429,6 +430,7 @@ def test_the_texts_of_a_run_are_those_that_an_audit_comes_to(generated: Generate
     assert shown == "".join(f"Text {at} of 2:\n{one['text']}\n" for at, one in enumerate(found["texts"], 1))
 
 
+@pytest.mark.slow
 def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated, run: Run, tmp_path: Path) -> None:
     job = Job.read(generated.job)
     whole = Path(shutil.copy(checkpoint_path(generated.run, job.spec.steps), tmp_path / "collected.safetensors"))
@@ -455,8 +457,8 @@ def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated,
     refused(run(*words, "--root", roots[-32:].hex()), "is no state of this job, since it")
 
 
-def test_a_job_is_made_of_a_task_or_of_a_model_with_prompts(generated: Generated, run: Run, tmp_path: Path) -> None:
-    out, model = ("--out", tmp_path / "job"), ("--model", generated.model)
+def test_a_job_is_made_of_a_task_or_of_a_model_with_prompts(whole: Text, run: Run, tmp_path: Path) -> None:
+    out, model = ("--out", tmp_path / "job"), ("--model", whole.model)
     refused(run("job", "create", *out), "give a TASK, or a --model", code=2)
     refused(run("job", "create", "digits", *model, "--prompt", "So", *out), "give a TASK, or a --model", code=2)
     refused(run("job", "create", *model, *out), "give --prompt", code=2)
@@ -464,6 +466,7 @@ def test_a_job_is_made_of_a_task_or_of_a_model_with_prompts(generated: Generated
     refused(run("job", "create", *model, "--prompt", "So", "--set", "steps=2", *out), "leave --set", code=2)
 
 
+@pytest.mark.slow
 def test_what_is_no_text_of_the_job_is_refused(
     generated: Generated, run: Run, trained: Trained, tmp_path: Path
 ) -> None:
