@@ -113,7 +113,7 @@ def test_a_gateway_cannot_make_us_wait_longer_than_we_have(header: str) -> None:
 
 def test_a_server_that_serves_no_blocks_is_one_clear_error() -> None:
     with (
-        serving(lambda request: request.send(403, b"\x1b[2Jevil")) as url,
+        serving(lambda request: request.send(400, b"\x1b[2Jevil")) as url,
         pytest.raises(StoreUnavailable, match="use a trustless gateway") as caught,
     ):
         GatewayStore(url).read(X, max_bytes=10)

@@ -134,7 +134,7 @@ def elements_of(rng: Random, column: Column, spec: TrainingSpec, step: int) -> d
 
 
 @pytest.mark.slow_but("7-*")
-@pytest.mark.parametrize(("rows", "kinds"), zip((7, 1, 257), KINDS, strict=True))
+@pytest.mark.parametrize(("rows", "kinds"), [*zip((7, 1, 257), KINDS, strict=True)])
 def test_an_element_is_what_was_stored_wherever_the_data_lie(
     adjudicator: Any,
     rows: int,

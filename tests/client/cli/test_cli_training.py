@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import roundlog
 import torch
-from job_sources import gpt_bf16
+from job_sources import logistic_sgd
 from roundlog.commitments import state_root
 from roundlog.log import Decision, Entries, LogReader, LogWriter
 from roundlog.log.payload import LogError
@@ -51,11 +51,11 @@ def test_the_first_wrong_checkpoint_of_a_run_is_named(run: Run, trained: Trained
     assert "checkpoint 2 of 2: steps 2 to 3" in result.stdout
 
 
-def with_one_bent_entry(trained: Trained, log: Path) -> tuple[Job, int, int]:
+def with_one_bent_entry(logged: Trained, log: Path) -> tuple[Job, int, int]:
     """A copy of the log with one decision of step 3 turned round, all others as they were. Returns the job, and which
     operator and element it is."""
-    job = Job.read(trained.job)
-    shutil.copytree(trained.run / "log", log)
+    job = Job.read(logged.job)
+    shutil.copytree(logged.run / "log", log)
     header = log_header(job, 1)
     sizes = [node.type.numel for node in job.program.nodes]
     with LogReader(log_path(log, 1), header, sizes) as reader:
@@ -72,10 +72,10 @@ def with_one_bent_entry(trained: Trained, log: Path) -> tuple[Job, int, int]:
     return job, operator, int(entries.indices[place])
 
 
-def test_a_bent_log_entry_is_no_wrong_claim(run: Run, trained: Trained, tmp_path: Path) -> None:
+def test_a_bent_log_entry_is_no_wrong_claim(run: Run, logged: Trained, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with_one_bent_entry(trained, log)
-    words = ("audit", trained.job, "--log", log, "--claim", trained.run)
+    with_one_bent_entry(logged, log)
+    words = ("audit", logged.job, "--log", log, "--claim", logged.run)
     result = run(*words, "--run", tmp_path / "a", "--json")
     found = json.loads(result.stdout)
     assert result.exit_code == 3
@@ -130,21 +130,21 @@ def test_the_run_of_another_job_is_not_touched(run: Run, trained: Trained, tmp_p
     assert before == {path: path.read_bytes() for path in trained.run.rglob("*") if path.is_file()}
 
 
-def test_a_log_can_be_inspected_with_the_names_of_the_job(run: Run, trained: Trained) -> None:
-    result = run("log", "inspect", trained.run / "log", "--job", trained.job, "--json")
+def test_a_log_can_be_inspected_with_the_names_of_the_job(run: Run, logged: Trained) -> None:
+    result = run("log", "inspect", logged.run / "log", "--job", logged.job, "--json")
     assert result.exit_code == 0
     files = json.loads(result.stdout)
     assert [one["first_step"] for one in files] == [0, 2]
     operators = [operator for one in files for step in one["steps"] for operator in step["operators"]]
     assert any("matmul, job_sources.py:" in operator["described"] for operator in operators)
-    assert sum(one["bytes"] for one in files) == sum(path.stat().st_size for path in (trained.run / "log").iterdir())
-    shown = run("log", "inspect", trained.run / "log").stdout
+    assert sum(one["bytes"] for one in files) == sum(path.stat().st_size for path in (logged.run / "log").iterdir())
+    shown = run("log", "inspect", logged.run / "log").stdout
     assert "00000001.rlog" in shown and files[0]["root"] in shown
 
 
-def test_a_damaged_log_is_named_with_the_offset(run: Run, trained: Trained, tmp_path: Path) -> None:
+def test_a_damaged_log_is_named_with_the_offset(run: Run, logged: Trained, tmp_path: Path) -> None:
     path = tmp_path / "00000000.rlog"
-    content = bytearray(log_path(trained.run / "log", 0).read_bytes())
+    content = bytearray(log_path(logged.run / "log", 0).read_bytes())
     path.write_bytes(content[:-7])
     refused(run("log", "inspect", path), f"{path}: byte ")
     content[len(content) // 2] ^= 1
@@ -161,7 +161,7 @@ def test_a_damaged_log_is_named_with_the_offset(run: Run, trained: Trained, tmp_
 
 @pytest.fixture
 def rows(trained: Trained, tmp_path: Path) -> Path:
-    """15 rows of the job's data: three batches of 4, and 3 more."""
+    """15 rows of the job's data: a batch of 8, and 7 more."""
     job = Job.read(trained.job)
     path = tmp_path / "rows.safetensors"
     save_tensors(path, {name: field[:15].clone() for name, field in job.dataset.items()})
@@ -174,7 +174,7 @@ def test_validation_does_not_change_the_root(run: Run, trained: Trained, rows: P
     found = json.loads(result.stdout)
     assert found["checkpoint_root"] == "0x" + trained.root.hex() and found["resumed_from"] == 0
     assert found["history"] == str(tmp_path / "t" / HISTORY_FILE) and found["history_problem"] is None
-    assert "12 of the 15 rows" in result.stderr
+    assert "8 of the 15 rows" in result.stderr
     entries = [entry for entry in read_history(tmp_path / "t") if entry.validation is not None]
     assert [entry.step for entry in entries] == [0, 3, 4]
     assert found["validation_loss"] == pytest.approx(entries[-1].validation, rel=1e-6)
@@ -186,13 +186,13 @@ def test_what_cannot_be_validated_on_is_refused(run: Run, trained: Trained, rows
     refused(run(*words, "--validate", tmp_path / "no"), f"{tmp_path / 'no'}: does not exist")
     job = Job.read(trained.job)
     save_tensors(rows, {name: field[:3].clone() for name, field in job.dataset.items()})
-    refused(run(*words, "--validate", rows), "less than one batch of 4 rows")
+    refused(run(*words, "--validate", rows), "less than one batch of 8 rows")
     shutil.copy(trained.job / "initial.safetensors", rows)
     refused(run(*words, "--validate", rows), str(rows))
     rows.write_bytes(b"\xff" * 100)
     refused(run(*words, "--validate", rows), str(rows))
     field = next(name for name, one in job.dataset.items() if not one.dtype.is_floating_point)
-    fitting = {name: one[:4].clone() for name, one in job.dataset.items()}
+    fitting = {name: one[:8].clone() for name, one in job.dataset.items()}
     fitting[field].view(-1)[3] = 10**6
     save_tensors(rows, fitting)
     refused(run(*words, "--validate", rows), "the validation set does not fit the job's program")
@@ -228,9 +228,9 @@ def test_a_trained_model_is_exported(run: Run, trained: Trained, tmp_path: Path)
         done = run("export", trained.run, "--to", file, *option)
         assert done.exit_code == 0, done.output
         assert f"{steps} steps" in re.sub(r"\s+", " ", done.stdout)
-        wanted = gpt_bf16().model
+        wanted = logistic_sgd().model
         roundlog.load_into(wanted, trained.run, steps=steps)
-        model = gpt_bf16().model
+        model = logistic_sgd().model
         model.load_state_dict(load_file(file), strict=True)
         assert all(torch.equal(one, wanted.state_dict()[name]) for name, one in model.state_dict().items())
     fetched = shutil.copy(trained.run / "checkpoints" / "00000004.safetensors", tmp_path / "collected.safetensors")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,19 @@ HELLO = [{"role": "system", "content": "be brief"}, {"role": "user", "content": 
 KINDS = ["text", "chat", "text stream", "chat stream"]
 
 
-@cache
+EXCHANGES: dict[str, tuple[Exchange, GenerationReceipt]] = {}
+"""By their kinds and fields."""
+
+
 def asked(served: Served, kind: str, **fields: object) -> tuple[Exchange, GenerationReceipt]:
     """An exchange of a kind, and its receipt."""
-    is_chat, stream = kind.startswith("chat"), kind.endswith("stream")
-    body: dict[str, object] = {"model": served.service.model, "max_tokens": 12, "stream": stream}
-    body |= {"messages": HELLO} if is_chat else {"prompt": "once"}
-    found = exchange(served.url, CHAT if is_chat else TEXT, body | fields)
-    return found, receipt_of(served, found, (found.events[0] if stream else found.plain)["id"])
+    if (key := json.dumps([kind, fields])) not in EXCHANGES:
+        is_chat, stream = kind.startswith("chat"), kind.endswith("stream")
+        body: dict[str, object] = {"model": served.service.model, "max_tokens": 12, "stream": stream}
+        body |= {"messages": HELLO} if is_chat else {"prompt": "once"}
+        found = exchange(served.url, CHAT if is_chat else TEXT, body | fields)
+        EXCHANGES[key] = found, receipt_of(served, found, (found.events[0] if stream else found.plain)["id"])
+    return EXCHANGES[key]
 
 
 CHOICES: dict[bytes, list[Choice]] = {}
