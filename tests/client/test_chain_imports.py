@@ -21,12 +21,14 @@ def test_reading_the_chain_or_a_store_loads_no_library_that_it_does_not_need(mod
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.slow
 def test_without_the_evm_the_embedded_chain_is_refused_with_its_remedy() -> None:
     script = "import sys; sys.modules['eth_tester'] = None; import tiebreak.devnet.embedded"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "needs eth_tester, which is not installed: pip install 'tiebreak[demo]'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_deeply_nested_json_cannot_crash_the_process() -> None:
     """Regression: eth_account raised the recursion limit of its process."""
     script = """

@@ -80,7 +80,7 @@ def test_one_changed_root_is_found_at_its_interval(run: Run, trained: Trained, r
 
 
 def test_the_receipt_of_another_job_is_not_judged(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
-    other = KEPT_JOBS / "logistic_sgd"
+    other = KEPT_JOBS / "gpt_bf16"
     words = ("verify", receipt, "--job", other, "--dir", tmp_path / "work")
     refused(run(*words), str(receipt), "give the job that the receipt")
     refused(run("receipt", trained.run, "--job", other, "--out", tmp_path / "r"), "another job's")

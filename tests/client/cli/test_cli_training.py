@@ -246,7 +246,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(run: Run, trained: Tra
     refused(run("export", trained.job, "--to", file), "is not the directory of a run", "name the directory")
     refused(run("export", trained.run, "--to", tmp_path, "--json"), "is a directory: name a file in it")
     refused(run("export", trained.run, "--to", file, "--steps", 3), "no state after 3 steps: choose one of 2, 4")
-    refused(run("export", trained.run, "--to", file, "--max-memory", "0.001MB"), "allow them with --max-memory")
+    refused(run("export", trained.run, "--to", file, "--max-memory", "0.0001MB"), "allow them with --max-memory")
     damaged = tmp_path / "damaged"
     shutil.copytree(trained.run, damaged)
     state = damaged / "checkpoints" / "00000004.safetensors"
@@ -359,7 +359,7 @@ def test_what_a_model_cannot_be_verified_with_is_named(run: Run, trained: Traine
     refused(run("verify", tmp_path / "no", "--job", trained.job, "--root", root), "there is no file", "no")
     refused(run("verify", model, "--job", tmp_path / "no", "--root", root), "there is no job directory")
     refused(run("verify", model, "--job", trained.job, "--root", "0x12"), "is not a root", code=2)
-    words = ("verify", model, "--job", trained.job, "--root", root, "--max-memory", "0.001MB")
+    words = ("verify", model, "--job", trained.job, "--root", root, "--max-memory", "0.0001MB")
     refused(run(*words), "--max-memory")
     job = tmp_path / "job"
     shutil.copytree(trained.job, job)
