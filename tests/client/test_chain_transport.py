@@ -83,7 +83,7 @@ def result(request: Request, value: str) -> bytes:
 
 
 def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
-    """Half an answer looks like nonsense, but says nothing against the node: that of a proxy has a length that fits."""
+    """Regression: half an answer was taken for nonsense where a proxy had set a length that fits."""
     asked: list[bytes] = []
 
     def break_off_twice(request: Request) -> None:
@@ -209,7 +209,7 @@ def requests_under_way() -> set[threading.Thread]:
     ("reader", "drip"), [*(("a node", drip) for drip in DRIPS), *((one, "many headers") for one in READERS)]
 )
 def test_a_server_that_drips_keeps_no_thread(reader: str, drip: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each attempt ran in a thread that was left behind with its socket, as long as the server liked."""
+    """Regression: each attempt left a thread with its socket behind for as long as the server sent."""
     monkeypatch.setattr(messenger, "_SECONDS", 0.2)
     over = threading.Event()
 

@@ -99,7 +99,7 @@ GAME = VerificationGame(ChainNode(HttpTransport("http://127.0.0.1:1")), ANYONE)
 
 
 class Named(bytes):
-    """An argument that knows its name; as terms it has amounts, as calls it is empty."""
+    """An argument with its name, which passes for terms and for an empty list of calls."""
 
     reward, audit_fee = 30, 12
 

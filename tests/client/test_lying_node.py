@@ -44,7 +44,7 @@ FORGED = {
 
 @pytest.mark.parametrize("forged", FORGED)
 def test_a_receipt_that_the_transaction_cannot_have_is_not_believed(cast: Cast, forged: str) -> None:
-    """A fee that was made up filled the record of what may be spent in a day, or for good in a job."""
+    """Regression: a made-up fee filled the record of what may be spent in a day or in a job."""
     liar = HostileNode(cast.customer.node._transport)
     liar.lies["eth_getTransactionReceipt"], said = FORGED[forged]
     sender = Sender(ChainNode(liar), PARTY, patience=0.3)

@@ -32,7 +32,7 @@ PARTY, STRANGER = devnet_account(2), devnet_account(3)
 
 
 class Clock:
-    """Steady seconds in the test's hands."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -63,7 +63,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """On the fastest chain at hand: what is tested stands in front of it."""
+    """The world on anvil, or on the embedded chain where anvil is not installed."""
     if find_anvil() is None:
         yield built(EmbeddedChain())
         return
@@ -86,7 +86,7 @@ def refusing(params: list[Any], true: Any) -> Any:
 
 
 def test_every_question_about_the_chain_goes_to_all_nodes_and_equal_answers_need_no_vote(world: World) -> None:
-    """One that went to a single node would be answered by a liar now and then."""
+    """A question to one node alone could be answered by a liar."""
     contract, account = world.cast.customer.address, PARTY.address
     questions: dict[str, Callable[[ChainNode], object]] = {
         "head": lambda node: node.head(),
@@ -293,7 +293,7 @@ def limited(world: World, name: str, most: int) -> HostileNode:
 
 @pytest.mark.parametrize("limits", [(3,), (1, 4)], ids=str)
 def test_a_node_that_allows_any_range_is_not_believed_for_it_alone(world: World, limits: tuple[int, ...]) -> None:
-    """Hosted nodes refuse ranges of blocks that are too long for them. Whoever answered was believed, alone."""
+    """Regression: a node that answered where hosted ones refuse long ranges was believed alone."""
     honest = [limited(world, f"honest {i}", most) for i, most in enumerate(limits)]
     nodes = quorum_of([*honest, world.liar(eth_getLogs=lambda params, true: true[1:])], clock=Clock())
     found = nodes.logs(world.cast.customer.address, from_block=0)
@@ -322,7 +322,7 @@ def bent(value: Any) -> Any:
 
 @pytest.mark.parametrize("method", ["eth_getBlockByNumber", "eth_getTransactionReceipt", "eth_getLogs"])
 def test_no_field_is_shown_that_was_not_compared(world: World, method: str) -> None:
-    """The liar is the first of two, and believed: then it is told of. A field that is not shown may be anything."""
+    """The liar is the first of two nodes, so its answer is believed, and has to be reported."""
     contract = world.cast.customer.address
     event = ChainNode(world.chain).logs(contract, from_block=0)[-1]
     block = hex(event.block)
@@ -392,7 +392,7 @@ def named(*heights: int) -> list[BlockNode]:
 
 
 def test_most_nodes_say_which_chain_it_is_and_two_chains_are_refused_by_name() -> None:
-    """A node that is put off the track, or lies, at the moment of a restart must not keep a role from its games."""
+    """A node of another chain must not keep a role from its games at a restart."""
     nodes = named(100, 100, 100)
     nodes[0].chain_id = 5
     chain = several(*nodes)

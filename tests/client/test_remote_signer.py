@@ -268,7 +268,7 @@ def test_the_stop_signal_ends_the_wait_for_a_person() -> None:
 
 
 def test_anvil_signs_a_payment_and_a_contract() -> None:
-    """A signer that nobody here has written."""
+    """Anvil is a signer of another project."""
     if find_anvil() is None:
         pytest.skip("anvil is not installed: run npm ci")
     with start_devnet(kind="anvil") as devnet:

@@ -266,7 +266,7 @@ FRIEND = devnet_account(9).address
 
 
 class Unreliable(Transport):
-    """The embedded chain with a saboteur on the line."""
+    """The embedded chain, with answers that a test replaces."""
 
     name = "the unreliable node"
 

@@ -65,7 +65,7 @@ def test_only_our_own_requests_are_removed() -> None:
 
 
 def test_a_service_that_always_has_more_to_remove_holds_nobody_up() -> None:
-    """It was asked to remove a thousand pins, five times, each as slowly as it liked: for two days."""
+    """Regression: a service had us remove a thousand pins five times, which took two days."""
     removed: list[str] = []
 
     def endless(request: Request) -> None:

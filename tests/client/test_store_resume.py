@@ -258,7 +258,7 @@ def make_it_long(path: Path) -> None:
 def test_nothing_that_was_planted_in_an_unfinished_fetch_comes_with_it(
     store: Blocks, cid: str, tmp_path: Path, name: str, plant: Callable[[Path], None]
 ) -> None:
-    """Nor does what an older version has left in a directory that is set back."""
+    """Neither does a file that an older version left in a directory that is set back."""
     (tmp_path / "victim").write_bytes(b"mine")
     fetch(store, cid, tmp_path)
     set_back(tmp_path / "out", cid)

@@ -99,7 +99,7 @@ def test_a_chain_that_does_not_answer_is_named(run: Run, chain: Chain) -> None:
 
 @pytest.mark.slow
 def test_a_role_names_a_chain_that_does_not_answer_and_waits_for_it() -> None:
-    """A machine that starts again starts its roles and its node in any order."""
+    """After a reboot roles and node start in any order."""
     words = "trainer run --job 1 --chain http://127.0.0.1:1"
     command = [sys.executable, "-m", "tiebreak.cli.app", *words.split()]
     env = dict(os.environ) | {
@@ -226,7 +226,7 @@ def test_several_nodes_that_cannot_be_meant_are_refused(run: Run, chain: Chain) 
 
 
 def test_a_contract_is_deployed_with_a_signers_account(run: Run) -> None:
-    """Anvil signs, and is the chain, too."""
+    """Anvil is both signer and chain."""
     if find_anvil() is None:
         pytest.skip("anvil is not installed: run npm ci")
     owner = devnet_account(4).address

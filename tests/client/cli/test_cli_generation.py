@@ -391,7 +391,7 @@ class Generated:
     job: Path
     run: Path
     made: str
-    """What the making of it has printed."""
+    """Output of `job create`."""
 
 
 def done(*words: object) -> str:

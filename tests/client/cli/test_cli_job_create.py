@@ -179,7 +179,7 @@ def test_what_is_wrong_with_a_task_is_said_in_one_sentence(
 
 @pytest.mark.slow
 def test_a_job_that_fits_no_allowed_memory_is_not_written(run: Run, file: Path, tmp_path: Path) -> None:
-    """What counts is the least that any party needs, who may cut batches into single samples."""
+    """The bound is the least memory that a party needs, with batches cut into single samples."""
     words = ("job", "create", f"{file}:line", "--set", "steps=6")
     assert run(*words, "--out", tmp_path / "any").exit_code == 0
     job = Job.read(tmp_path / "any")

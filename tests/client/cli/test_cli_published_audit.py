@@ -116,7 +116,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def left(machine: Path) -> list[str]:
-    """What has come to stand on the machine."""
+    """Files on the machine."""
     return sorted(str(path.relative_to(machine.parent)) for path in machine.parent.rglob("*") if not path.is_dir())
 
 
@@ -152,7 +152,7 @@ def test_a_share_says_in_words_what_it_showed_and_how_surely(run: Run, published
 def test_a_result_with_other_roots_than_its_log_is_refused(
     run: Run, published: Published, machine: Path, tmp_path: Path
 ) -> None:
-    """The honest log was audited in the place of the result's roots, and found right."""
+    """Regression: the honest log was audited in place of the result's roots, and found right."""
     honestly = told(run("audit", published.log, "--share", 0.3, "--store", published.store, "--json"))["result"]
     receipt = read_receipt(machine / honestly)
     forged = replace(receipt, state_roots=(*receipt.state_roots[:-1], b"\x11" * 32))

@@ -57,8 +57,6 @@ def train(job: Path, run: Path) -> list[object]:
 
 @pytest.mark.slow
 def test_three_ranks_of_torchrun_audit_what_two_have_trained(run: Run, trained: Trained, tmp_path: Path) -> None:
-    """And so does one process."""
-
     def by_torchrun(ranks: int, *words: object) -> Any:
         # After `--`, since Python 3.11 takes `--run` for one of torchrun's own options.
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
