@@ -315,7 +315,6 @@ def test_an_audit_notices_a_damaged_run(run: Run, trained: Trained, copy: Path, 
         assert found["log"] == "right"
 
 
-@pytest.mark.slow_but("roots-0.6", "log/00000000.rlog-0.6")
 @pytest.mark.parametrize(("name", "place"), [*((name, 0.6) for name in FILES), ("run.json", 0.0), ("roots.sums", 0.0)])
 def test_training_in_a_damaged_run_mends_it(run: Run, trained: Trained, copy: Path, name: str, place: float) -> None:
     whole = contents(trained.run)
