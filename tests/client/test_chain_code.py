@@ -76,21 +76,13 @@ def test_a_game_over_another_library_is_another_game(sender: Sender) -> None:
         assert not is_game(sender.node, deploy_raw(sender, changed)), name
         assert not is_game(sender.node, deploy_raw(sender, once)), name
     # Another library's code under a library's name, and a library that believes to stand elsewhere.
-    libraries = {**deployed.libraries, "Proofs": deployed.libraries["LevelOpenings"]}
-    swapped = (
-        ContractCode.load("VerificationGame")
-        .deploy(sender, links=libraries, argument=word(game.adjudicator()))
-        .contract
-    )
-    assert swapped is not None and not is_game(sender.node, swapped)
-    copied = deploy_raw(sender, sender.node.code(deployed.libraries["Proofs"]))
-    libraries = {**deployed.libraries, "Proofs": copied}
-    moved = (
-        ContractCode.load("VerificationGame")
-        .deploy(sender, links=libraries, argument=word(game.adjudicator()))
-        .contract
-    )
-    assert moved is not None and not is_game(sender.node, moved)
+    for other in ("LevelOpenings", "a copy"):
+        ours = deployed.libraries
+        another = deploy_raw(sender, sender.node.code(ours["Proofs"])) if other == "a copy" else ours[other]
+        made = ContractCode.load("VerificationGame").deploy(
+            sender, links={**ours, "Proofs": another}, argument=word(game.adjudicator())
+        )
+        assert made.contract is not None and not is_game(sender.node, made.contract), other
 
 
 def test_an_adjudicator_over_other_contracts_is_another_one(sender: Sender) -> None:

@@ -54,11 +54,19 @@ class Line(Transport):
         return total
 
 
+@pytest.fixture(scope="module")
+def shared() -> tuple[EmbeddedChain, Cast]:
+    """A chain with a contract."""
+    chain = EmbeddedChain()
+    return chain, Cast.on(ChainNode(chain))
+
+
 class Scene:
-    def __init__(self, jobs: int = 3, confirmations: int = 0) -> None:
-        self.chain = EmbeddedChain()
+    """Jobs of its own on the shared chain, a line to it, and a watch."""
+
+    def __init__(self, shared: tuple[EmbeddedChain, Cast], jobs: int = 3, confirmations: int = 0) -> None:
+        self.chain, self.cast = shared
         self.line = Line(self.chain)
-        self.cast = Cast.on(ChainNode(self.chain))
         self.jobs = [self.cast.post() for _ in range(jobs)]
         node = ChainNode(self.line, confirmations=confirmations)
         self.contract = VerificationGame(node, self.cast.trainer.address)
@@ -71,8 +79,8 @@ class Scene:
             ChainNode(self.chain).advance_time(12)
 
 
-def test_an_idle_block_costs_two_requests_and_one_with_events_three() -> None:
-    scene = Scene()
+def test_an_idle_block_costs_two_requests_and_one_with_events_three(shared: tuple[EmbeddedChain, Cast]) -> None:
+    scene = Scene(shared)
     watch, line = scene.watch, scene.line
     assert watch.look() is not None
     assert [watch.job(job).status for job in scene.jobs] == [JobStatus.OPEN] * 3
@@ -92,8 +100,8 @@ def test_an_idle_block_costs_two_requests_and_one_with_events_three() -> None:
     assert line.count() == 3
 
 
-def test_a_reorganisation_takes_events_back_and_tells_so() -> None:
-    scene = Scene()
+def test_a_reorganisation_takes_events_back_and_tells_so(shared: tuple[EmbeddedChain, Cast]) -> None:
+    scene = Scene(shared)
     watch = scene.watch
     watch.look()
     before = scene.chain.request("evm_snapshot", [])
@@ -112,8 +120,8 @@ def test_a_reorganisation_takes_events_back_and_tells_so() -> None:
     assert watch.job(scene.jobs[0]).status is JobStatus.CLAIMED
 
 
-def test_a_node_that_lags_behind_shows_nothing_new_and_takes_nothing_back() -> None:
-    scene = Scene()
+def test_a_node_that_lags_behind_shows_nothing_new_and_takes_nothing_back(shared: tuple[EmbeddedChain, Cast]) -> None:
+    scene = Scene(shared)
     watch, line = scene.watch, scene.line
     scene.mine()
     watch.look()
@@ -130,8 +138,10 @@ def test_a_node_that_lags_behind_shows_nothing_new_and_takes_nothing_back() -> N
     assert watch.job(scene.jobs[0]).status is JobStatus.CLAIMED
 
 
-def test_an_event_that_a_lagging_node_has_left_out_comes_with_the_next_block() -> None:
-    scene = Scene()
+def test_an_event_that_a_lagging_node_left_out_comes_with_the_next_block(
+    shared: tuple[EmbeddedChain, Cast],
+) -> None:
+    scene = Scene(shared)
     watch, line = scene.watch, scene.line
     watch.look()
     scene.cast.commit(scene.jobs[2], Run.of())
@@ -145,8 +155,8 @@ def test_an_event_that_a_lagging_node_has_left_out_comes_with_the_next_block() -
     assert watch.job(scene.jobs[2]).status is JobStatus.CLAIMED
 
 
-def test_an_old_state_is_never_kept_as_the_new_one() -> None:
-    scene = Scene()
+def test_an_old_state_is_never_kept_as_the_new_one(shared: tuple[EmbeddedChain, Cast]) -> None:
+    scene = Scene(shared)
     watch, line = scene.watch, scene.line
     watch.look()
     scene.cast.commit(scene.jobs[2], Run.of())
@@ -159,8 +169,8 @@ def test_an_old_state_is_never_kept_as_the_new_one() -> None:
     assert watch.job(scene.jobs[2]).status is JobStatus.CLAIMED
 
 
-def test_a_bond_is_put_only_on_a_job_that_is_deep_enough_and_still_the_same() -> None:
-    scene = Scene(jobs=1, confirmations=3)
+def test_a_bond_is_put_only_on_a_job_that_is_deep_enough_and_still_the_same(shared: tuple[EmbeddedChain, Cast]) -> None:
+    scene = Scene(shared, jobs=1, confirmations=3)
     job = scene.jobs[0]
     scene.watch.look()
     for _ in range(3):
@@ -171,18 +181,18 @@ def test_a_bond_is_put_only_on_a_job_that_is_deep_enough_and_still_the_same() ->
     assert scene.watch.confirmed_job(job) == scene.contract.job(job)
 
 
-def test_views_come_with_one_request_and_each_has_its_own_end() -> None:
-    scene = Scene()
+def test_views_come_with_one_request_and_each_has_its_own_end(shared: tuple[EmbeddedChain, Cast]) -> None:
+    scene = Scene(shared)
     scene.line.count()
     job, missing, count = scene.contract.views(
-        [ContractCall.of("getJob", scene.jobs[0]), ContractCall.of("getJob", 99), ContractCall.of("jobCount")]
+        [ContractCall.of("getJob", scene.jobs[0]), ContractCall.of("getJob", 999), ContractCall.of("jobCount")]
     )
     assert scene.line.count() == 1
-    assert job.status is JobStatus.OPEN and count == 3
+    assert job.status is JobStatus.OPEN and count == scene.jobs[-1]
     assert isinstance(missing, ContractError) and missing.name == "WrongJobStatus"
 
 
-def test_no_code_at_an_address_is_not_a_wrong_contract() -> None:
-    scene = Scene(jobs=1)
+def test_no_code_at_an_address_is_not_a_wrong_contract(shared: tuple[EmbeddedChain, Cast]) -> None:
+    scene = Scene(shared, jobs=1)
     with pytest.raises(NoCode, match="wait until the node has caught up"):
         VerificationGame.at(ChainNode(scene.line), ADDRESS)

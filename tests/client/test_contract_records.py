@@ -1,20 +1,28 @@
-"""The client's structs, events and enums are the contract's, field for field and in its order."""
+"""The client's structs, events, enums and calls are the contract's, field for field and in its order."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from roundlog.spec import TrainingSpec
 from tiebreak.contract import code, enums, events, structs
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import load_artifact
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.events import snake_case
+from tiebreak.contract.game import VerificationGame
+from tiebreak.contract.structs import ANYONE
+from tiebreak.game.moves import ForcedMove, PartysMove
+from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, DeploymentError, remedy
+from tiebreak.rpc.node import ChainNode
+from tiebreak.rpc.transport import HttpTransport
 
 SOURCES = Path(__file__).resolve().parents[2] / "contracts" / "src"
 ARTIFACTS = sorted(path.stem for path in (Path(code.__file__).parent / "artifacts").glob("*.json"))
@@ -81,3 +89,90 @@ def test_a_damaged_artifact_says_how_to_get_it_back(artifact: dict[str, Any]) ->
         ContractAbi(artifact)
     with pytest.raises(DeploymentError, match=r"NoSuchContract.*install tiebreak again, or run `make contracts-build`"):
         load_artifact("NoSuchContract")
+
+
+# Calls: a typed method or move for each function.
+
+
+GAME = VerificationGame(ChainNode(HttpTransport("http://127.0.0.1:1")), ANYONE)
+"""Nobody is asked for anything."""
+
+
+class Named(bytes):
+    """An argument with its name, which passes for terms and for an empty list of calls."""
+
+    reward, audit_fee = 30, 12
+
+    def __new__(cls, name: str) -> Named:
+        self = super().__new__(cls)
+        self.name = name
+        return self
+
+    name: str
+
+
+FUNCTIONS = [
+    entry
+    for entry in load_artifact("VerificationGame")["abi"]
+    if entry["type"] == "function" and entry["stateMutability"] in ("nonpayable", "payable")
+]
+ALIASES = {"id": "job", "gameId": "game", "move": "descent"}
+"""The contract's names of arguments, where the methods have others."""
+MOVES = {kind.__name__[0].lower() + kind.__name__[1:]: kind for kind in (*get_args(PartysMove), *get_args(ForcedMove))}
+
+
+@pytest.mark.parametrize("entry", [one for one in FUNCTIONS if one["name"] in MOVES], ids=lambda one: str(one["name"]))
+def test_a_move_gives_a_function_its_arguments_in_order(entry: dict[str, Any]) -> None:
+    names = [ALIASES.get(item["name"], snake_case(item["name"])) for item in entry["inputs"]]
+    kind = MOVES[entry["name"]]
+    assert ["game", *(field.name for field in fields(kind))] == names
+    call = call_of(GAME, 3, kind(**{name: Named(name) for name in names[1:]}))
+    assert call == ContractCall(entry["name"], (3, *map(Named, names[1:])))
+
+
+@pytest.mark.parametrize(
+    "entry", [one for one in FUNCTIONS if one["name"] not in MOVES], ids=lambda one: str(one["name"])
+)
+def test_a_method_gives_a_function_its_arguments_in_order_and_its_payment(entry: dict[str, Any]) -> None:
+    names = [ALIASES.get(item["name"], snake_case(item["name"])) for item in entry["inputs"]]
+    method = getattr(GAME, snake_case(entry["name"]))
+    parameters = inspect.signature(method).parameters
+    assert set(names) == set(parameters) - {"bond", "purpose"}
+    given: dict[str, Any] = {name: Named(name) for name in names}
+    call = method(**given, **({"bond": 42} if "bond" in parameters else {}))
+    assert call.function == entry["name"]
+    if names == ["calls"]:
+        assert call.arguments == ([],)
+    else:
+        assert [argument.name for argument in call.arguments] == names
+    assert call.value == (42 if entry["stateMutability"] == "payable" else 0)
+
+
+def test_all_functions_are_tried() -> None:
+    assert len(FUNCTIONS) > 25 and MOVES.keys() < {entry["name"] for entry in FUNCTIONS}
+
+
+def test_a_call_that_pays_is_not_put_where_its_payment_would_be_lost() -> None:
+    paying, free = GAME.appeal(7, spec_hash=bytes(32), bond=5), GAME.appeal(7, spec_hash=bytes(32), bond=0)
+    for several in (GAME.batch, GAME.in_turn):
+        with pytest.raises(ValueError, match="appeal pays 5 wei, and cannot be in a batch: send it alone"):
+            several([free, paying])
+        assert several([free]).arguments == ([GAME.encode(free)],)
+
+
+def test_an_address_in_other_letters_is_the_same_contract() -> None:
+    """Regression: a payment had another name, under which it was made once more, and no event was the contract's."""
+    address = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+    seals = [
+        VerificationGame(GAME.node, given).seal_claim(7, spec_hash=bytes(32), seal=bytes(32), bond=5)  # type: ignore[arg-type]
+        for given in (address, address.lower(), "0x" + address[2:].upper())
+    ]
+    assert {seal.purpose for seal in seals} == {f"seal a claim on job 7 of {address} with spec 0x{'00' * 32}"}
+
+
+def test_a_payment_has_a_name_of_its_own() -> None:
+    name = f"job 7 of {ANYONE} with spec 0x{'22' * 32}"
+    seal = GAME.seal_claim(7, spec_hash=b"\x22" * 32, seal=bytes(32), bond=5)
+    assert seal == ContractCall("sealClaim", (7, b"\x22" * 32, bytes(32)), 5, f"seal a claim on {name}")
+    assert GAME.appeal(7, spec_hash=b"\x22" * 32, bond=5, purpose="again").purpose == "again"
+    assert GAME.attest(7, spec_hash=b"\x22" * 32, checkpoint_root=bytes(32)).purpose is None

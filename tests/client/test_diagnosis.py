@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -76,10 +74,6 @@ def with_driver(tmp_path: Path) -> HostFacts:
     return machine(tmp_path, meminfo="MemAvailable:  9000000 kB\n", driver__nvidia__version=text)
 
 
-def test_nothing_is_wrong_with_a_machine_without_a_card(plain: HostFacts) -> None:
-    assert said(plain, {}) == []
-
-
 def test_a_card_that_pytorch_does_not_use_is_told_with_the_remedy(with_driver: HostFacts) -> None:
     (without,) = said(with_driver, {})
     assert "470.1.2 is here, and this PyTorch (2.13.0+cpu) was built without CUDA: install a build with it" in without
@@ -89,6 +83,7 @@ def test_a_card_that_pytorch_does_not_use_is_told_with_the_remedy(with_driver: H
 
 
 def test_slow_loops_and_held_back_kernels_are_told(plain: HostFacts) -> None:
+    assert said(plain, {}) == []
     works = {"cuda": "12.8", "cuda_works": True}
     (missing,) = said(plain, works, CARD | {"triton_works": False})
     assert missing.endswith("slower: pip install 'tiebreak[cuda]'.")
@@ -126,13 +121,10 @@ def runs(pid: int, seconds: float) -> bool:
     return True
 
 
-@pytest.mark.slow_cases("True")
-@pytest.mark.parametrize("has_own_group", [False, True])
-def test_a_process_that_holds_the_pipe_does_not_hold_up_the_findings(has_own_group: bool, tmp_path: Path) -> None:
-    """In the group of the process that is asked it is killed; in another one it is left alone."""
+def test_a_process_that_holds_the_pipe_does_not_hold_up_the_findings_and_is_killed(tmp_path: Path) -> None:
     code = (
         "import json, subprocess, sys\n"
-        f"one = subprocess.Popen(['sleep', '25'], start_new_session={has_own_group})\n"
+        "one = subprocess.Popen(['sleep', '25'])\n"
         f"open({str(tmp_path / 'pid')!r}, 'w').write(str(one.pid))\n"
         f"print(json.dumps({TORCH!r}), flush=True)"
     )
@@ -141,15 +133,4 @@ def test_a_process_that_holds_the_pipe_does_not_hold_up_the_findings(has_own_gro
         found = probe.findings(2)
     assert time.monotonic() - started < 15
     assert found.torch == TORCH and found.why == "it had not ended after 2 seconds"
-    pid = int((tmp_path / "pid").read_text())
-    assert runs(pid, 0.5 if has_own_group else 10) is has_own_group
-    if has_own_group:
-        os.kill(pid, signal.SIGKILL)
-
-
-def test_a_process_that_nobody_has_waited_for_is_ended_with_those_that_it_has_started() -> None:
-    code = "import subprocess, time; subprocess.Popen(['sleep', '25']); time.sleep(25)"
-    started = time.monotonic()
-    with machine_probe([sys.executable, "-c", code]):
-        time.sleep(0.5)
-    assert time.monotonic() - started < 10
+    assert not runs(int((tmp_path / "pid").read_text()), 10)

@@ -63,9 +63,7 @@ def test_silent_clients_take_neither_the_files_of_a_role_nor_anybody_s_answer(en
     [(b"", b""), (b"GET /metrics HTTP/1.1\r\nX: ", b"x"), (b"GET /metrics HTTP/1.1\r\n", b"X: x\r\n")],
     ids=["silent", "a byte at a time", "a header at a time"],
 )
-def test_a_request_that_takes_long_to_come_is_cut_off(
-    begin: bytes, drop: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_request_is_cut_off(begin: bytes, drop: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LoopbackHandler, "timeout", 1.0)
     made = Endpoint(0, lambda: b"", {})
     try:

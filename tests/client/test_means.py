@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import in_ether
-from tiebreak.roles.context import RoleLimits
 from tiebreak.rpc.node import ChainNode, block_time
 from tiebreak.transactions.signer import funds
 
@@ -79,8 +78,3 @@ def test_groups_of_the_first_version_bound_as_well(tmp_path: Path) -> None:
         "sys__fs__cgroup__memory__memory_dot_usage_in_bytes": str(GIB // 2),
     }
     assert usable_memory(write(tmp_path, **files)) == GIB // 2 - ROOM
-
-
-def test_the_limits_of_a_role_are_those_of_its_machine() -> None:
-    assert 0 < RoleLimits().memory_bytes <= 1 << 44
-    assert abs(RoleLimits().memory_bytes - usable_memory()) < 4 * GIB

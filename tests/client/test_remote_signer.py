@@ -80,7 +80,7 @@ def remote(signer: SomeSigner, clock: Callable[[], float] = lambda: 0.0) -> Remo
 
 
 @pytest.mark.parametrize("clef", [False, True], ids=["eth_signTransaction", "clef"])
-@pytest.mark.parametrize("changes", [{}, {"data": b""}, {"value": 0, "nonce": 0}, {"to": None}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"value": 0, "nonce": 0, "data": b""}, {"to": None}], ids=str)
 def test_what_a_signer_signs_is_what_the_key_itself_signs(clef: bool, changes: dict[str, Any]) -> None:
     asked = {name: value for name, value in (ASKED | changes).items() if value is not None}
     signed = remote(SomeSigner(clef=clef)).sign_transaction(asked)
@@ -88,43 +88,25 @@ def test_what_a_signer_signs_is_what_the_key_itself_signs(clef: bool, changes: d
     assert (signed.hash, signed.raw_transaction) == (bytes(own.hash), bytes(own.raw_transaction))
 
 
-CHANGES: dict[str, Any] = {
-    "nonce": 4,
-    "value": 10**18,
-    "data": "0x1235",
-    "gas": 100_001,
-    "maxFeePerGas": 21 * 10**9,
-    "maxPriorityFeePerGas": 10**9 + 1,
-    "chainId": 1,
-    "to": devnet_account(3).address,
-    "accessList": [{"address": OWNER.address, "storageKeys": []}],
-}
-
-
-@pytest.mark.parametrize("field", CHANGES)
-def test_a_field_that_was_changed_is_refused_by_name(field: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("nonce", 4, "nonce"),
+        ("value", 10**18, "value"),
+        ("data", "0x1235", "data"),
+        ("gas", 100_001, "gas limit"),
+        ("maxFeePerGas", 21 * 10**9, "fee"),
+        ("maxPriorityFeePerGas", 10**9 + 1, "priority fee"),
+        ("chainId", 1, "chain id"),
+        ("to", devnet_account(3).address, "receiver"),
+        ("accessList", [{"address": OWNER.address, "storageKeys": []}], "access list"),
+    ],
+)
+def test_a_field_that_was_changed_is_refused_by_name(field: str, value: Any, shown: str) -> None:
     signer = SomeSigner()
-    signer.change = lambda transaction: transaction | {field: CHANGES[field]}
-    shown = {
-        "maxFeePerGas": "fee",
-        "maxPriorityFeePerGas": "priority fee",
-        "gas": "gas limit",
-        "to": "receiver",
-        "chainId": "chain id",
-        "accessList": "access list",
-    }.get(field, field)
+    signer.change = lambda transaction: transaction | {field: value}
     with pytest.raises(WrongSignature, match=rf"http://signer:8550 did not .* \(it has changed the {shown}\), and n"):
         remote(signer).sign_transaction(ASKED)
-
-
-def _padded(raw: bytes) -> bytes:
-    """A transaction with a zero in front of its nonce, which a lax decoder would take for the same number."""
-    fields = rlp.decode(raw[1:])
-    return raw[:1] + bytes(rlp.encode([fields[0], b"\0" + fields[1], *fields[2:]]))
-
-
-def _without_signature(raw: bytes) -> bytes:
-    return raw[:1] + bytes(rlp.encode(rlp.decode(raw[1:])[:-3]))
 
 
 def _upper_form(raw: bytes) -> bytes:
@@ -155,8 +137,8 @@ BENT: dict[str, Callable[[bytes], object]] = {
     "no hex": lambda raw: "0xzz",
     "half of it": lambda raw: "0x" + raw[: len(raw) // 2].hex(),
     "another type": lambda raw: "0x01" + raw[1:].hex(),
-    "a padded nonce": lambda raw: "0x" + _padded(raw).hex(),
-    "no signature": lambda raw: "0x" + _without_signature(raw).hex(),
+    "a padded nonce": lambda raw: "0x" + _with(1, b"\0" + rlp.decode(raw[1:])[1])(raw).hex(),
+    "no signature": lambda raw: "0x" + (raw[:1] + rlp.encode(rlp.decode(raw[1:])[:-3])).hex(),
     "a signature of zeros": lambda raw: "0x" + _with(11, b"")(_with(10, b"")(raw)).hex(),
     "the other parity": lambda raw: "0x" + _with(9, b"\x01" if rlp.decode(raw[1:])[9] == b"" else b"")(raw).hex(),
     "a padded signature": lambda raw: "0x" + _with(10, b"\0" + rlp.decode(raw[1:])[10])(raw).hex(),
@@ -168,9 +150,8 @@ BENT: dict[str, Callable[[bytes], object]] = {
 
 
 @pytest.mark.parametrize("bent", BENT)
-@pytest.mark.parametrize("clef", [False, True], ids=["eth_signTransaction", "clef"])
-def test_bytes_that_are_something_else_are_refused(bent: str, clef: bool) -> None:
-    signer = SomeSigner(clef=clef)
+def test_bytes_that_are_something_else_are_refused(bent: str) -> None:
+    signer = SomeSigner(clef=bent == "no hex")
     signer.bend = BENT[bent]
     with pytest.raises(WrongSignature, match=r"nothing was sent: find out why before you use it again\.$"):
         remote(signer).sign_transaction(ASKED)
@@ -179,7 +160,7 @@ def test_bytes_that_are_something_else_are_refused(bent: str, clef: bool) -> Non
 def test_an_answer_that_is_longer_than_the_transaction_is_refused_before_it_is_decoded() -> None:
     """Decoding megabytes of empty fields took minutes, in which a role made no move; lists in lists ended it."""
     signer = SomeSigner()
-    for lie in (b"\x02" + rlp.encode([b""] * 300_000), b"\x02\xfb" + bytes(10**6)):
+    for lie in (b"\x02" + rlp.encode([b""] * 100_000), b"\x02\xfb" + bytes(10**5)):
         signer.bend = lambda raw, lie=lie: "0x" + lie.hex()  # type: ignore[misc]
         began = time.process_time()
         with pytest.raises(
@@ -240,14 +221,10 @@ def test_nothing_is_sent_and_no_nonce_is_lost_while_a_signer_refuses(tmp_path: A
     assert node.nonce(OWNER.address) == 2
 
 
-def served(signer: SomeSigner) -> RpcServer:
-    return RpcServer(signer)
-
-
 def test_a_signer_is_found_by_its_accounts() -> None:
     for clef in (False, True):
         signer = SomeSigner(clef=clef)
-        server = served(signer)
+        server = RpcServer(signer)
         try:
             assert connect_signer(server.url).address == OWNER.address
             assert connect_signer(server.url, OWNER.address).sign_transaction(ASKED).hash
@@ -279,7 +256,7 @@ def test_the_stop_signal_ends_the_wait_for_a_person() -> None:
                 answers.wait(20)
             return super().request(method, params)
 
-    server = served(Person())
+    server = RpcServer(Person())
     try:
         key = connect_signer(server.url, stop=stop)
         threading.Timer(0.0, lambda: stop.set() if asked.wait(20) else None).start()
@@ -291,7 +268,7 @@ def test_the_stop_signal_ends_the_wait_for_a_person() -> None:
 
 
 def test_anvil_signs_a_payment_and_a_contract() -> None:
-    """A signer that nobody here has written."""
+    """Anvil is a signer of another project."""
     if find_anvil() is None:
         pytest.skip("anvil is not installed: run npm ci")
     with start_devnet(kind="anvil") as devnet:

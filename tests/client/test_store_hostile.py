@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
 from tiebreak.store.dag_reader import DagReader
-from tiebreak.store.dagpb import (
-    DIRECTORY,
-    FILE,
-    MAX_ENTRIES,
-    SHARDED_DIRECTORY,
-    SYMLINK,
-    Cid,
-    Link,
-    UnixFsNode,
-    decode,
-    encode,
-)
-from tiebreak.store.store_errors import (
-    ContentTooLarge,
-    MalformedContent,
-    StoreError,
-    UnsafeName,
-    UnsupportedFile,
-)
+from tiebreak.store.dagpb import DIRECTORY, FILE, MAX_ENTRIES, SHARDED_DIRECTORY, SYMLINK, Cid, Link, UnixFsNode, encode
+from tiebreak.store.store_errors import ContentTooLarge, MalformedContent, UnsafeName, UnsupportedFile
 
 from tests.client.crafted_blocks import Blocks, everything
 
@@ -127,9 +109,7 @@ def test_sizes_that_lie_are_refused(store: Blocks) -> None:
             store.read(str(store.node(lie)), max_bytes=100)
 
 
-def test_a_graph_that_shares_nodes_to_explode_is_refused_after_a_bounded_number_of_blocks(
-    store: Blocks, tmp_path: Path
-) -> None:
+def test_a_graph_that_explodes_is_refused_after_a_bounded_number_of_blocks(store: Blocks, tmp_path: Path) -> None:
     fetched = 0
 
     def fetch(cid: Cid) -> bytes:
@@ -158,13 +138,3 @@ def test_depth_is_bounded(store: Blocks) -> None:
         file = store.node(UnixFsNode(FILE, None, 1, (1,), (Link(file, "", 1),)))
     with pytest.raises(MalformedContent, match="deeper"):
         store.read(str(file), max_bytes=1)
-
-
-def test_every_single_byte_change_of_a_node_is_decoded_canonically_or_refused() -> None:
-    leaf = Link(Cid.of(b"x"), "name", 300)
-    block = encode(UnixFsNode(DIRECTORY, None, None, (), (leaf, leaf)))
-    for at in range(len(block)):
-        for value in (0, 1, 0x7F, 0x80, 0xFF, block[at] ^ 1):
-            changed = block[:at] + bytes((value,)) + block[at + 1 :]
-            with contextlib.suppress(StoreError):
-                assert encode(decode(changed, "test")) == changed

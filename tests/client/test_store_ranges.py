@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +16,7 @@ from tiebreak.store.kubo import KuboStore
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, MalformedContent, StoreError, StoreUnavailable
 
-from tests.client.crafted_blocks import Blocks, everything
+from tests.client.crafted_blocks import Blocks
 from tests.client.http_stand_in import Request, giving_blocks, serving
 
 DATA = random.Random(5).randbytes(3 * CHUNK + 1000)
@@ -40,7 +39,7 @@ def tree_of(store: Blocks, data: bytes, rng: random.Random, depth: int) -> tuple
     return store.node(UnixFsNode(FILE, None, len(data), tuple(size for _, size in below), links)), len(data)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_part_of_a_file_of_any_shape_is_that_part(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     store, data = Blocks(tmp_path), rng.randbytes(rng.choice([1, 50, 3000]))
@@ -82,29 +81,9 @@ def sending(body: bytes, status: int = 206, **headers: str) -> Callable[[Request
     return lambda request: request.send(status, body, **headers)
 
 
-def endless(request: Request) -> None:
-    request.send_response(206)
-    request.send_header("Connection", "close")
-    request.end_headers()
-    for _ in range(1 << 12):
-        request.wfile.write(bytes(1 << 16))
-
-
-def dripping(request: Request) -> None:
-    request.send_response(206)
-    request.send_header("Content-Length", str(SIZE))
-    request.end_headers()
-    for _ in range(SIZE):
-        request.wfile.write(b"x")
-        request.wfile.flush()
-        time.sleep(0.05)
-
-
 HOSTILE: dict[str, tuple[Callable[[Request], None], type[StoreError]]] = {
     "wrong bytes": (sending(bytes(SIZE)), StoreError),
     "a byte less": (sending(PART[:-1]), CorruptBlock),
-    "without end": (endless, CorruptBlock),
-    "drips": (dripping, StoreError),
     "another block": (sending(b"x" * CHUNK, 200), CorruptBlock),
     "redirects": (sending(b"", 302, Location="http://127.0.0.1:1/"), StoreUnavailable),
     "lost": (sending(b"", 404), ContentMissing),
@@ -166,20 +145,12 @@ def test_blocks_that_form_no_file_are_refused(tmp_path: Path) -> None:
         store.part(tiny, 5, 100, is_right=bool)
 
 
-def test_a_directory_is_fetched_without_some_of_its_entries(tmp_path: Path) -> None:
+def test_the_entries_of_a_directory_have_the_addresses_of_their_files(tmp_path: Path) -> None:
     folder, tree = FolderStore(tmp_path / "store"), tmp_path / "tree"
     tree.mkdir()
     (tree / "big").write_bytes(DATA)
     (tree / "small").write_bytes(b"x")
     cid = folder.add_directory(tree)
     assert folder.entries(cid) == {"big": folder.address_of_file(tree / "big"), "small": str(Cid.of(b"x", RAW))}
-    for path in (tmp_path / "store" / "blocks").glob("*/*/*"):
-        if path.stat().st_size == 1000:  # the last leaf
-            path.unlink()
-    with pytest.raises(ContentMissing):
-        folder.get_directory(cid, tmp_path / "back", everything, max_bytes=len(DATA) + 1)
-    assert list(tmp_path.glob(".back.*.partial/content/big")), "left for the next attempt"
-    assert folder.get_directory(cid, tmp_path / "back", lambda path, names: [{"small": 1}], max_bytes=1) == ["big"]
-    assert [path.name for path in (tmp_path / "back").iterdir()] == ["small"]
     with pytest.raises(MalformedContent, match="is not a directory"):
         folder.entries(str(Cid.of(b"x", RAW)))

@@ -35,7 +35,7 @@ _SOLIDITYS_OWN: list[dict[str, Any]] = [
 
 _TIMES = 4
 """Times that a word is read at most: eth-abi reads the words of a struct without arrays twice for every struct around
-them, and the contract has them two deep (tests/client/test_abi_codecs.py counts it)."""
+them, and the contract has them two deep (tests/client/test_abi_codecs.py reads all of it)."""
 
 
 class _BoundedStream(ContextFramesBytesIO):

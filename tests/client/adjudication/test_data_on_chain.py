@@ -1,33 +1,114 @@
-"""Loads of data: what was stored, what the engine computes, what its reference reads and what the contract says. Fields
-are of every kind, and lie in memory, in a file or in a content store. Openings of anything else are refused."""
+"""Loads of data of every kind, in memory, in a file or in a content store: what was stored is what the engine computes,
+the reference reads and the contract says. Wrong openings are refused in HostileOpenings.t.sol and Loads.t.sol."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass
+from math import prod
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 from roundlog.adjudication.adjudicate import encode
-from roundlog.commitments import CHUNK_SIZE, BlockTree
-from roundlog.data import Field, data_tree, files, summarised
-from roundlog.descriptors import describe, encode_descriptor
-from roundlog.program import Program
+from roundlog.capture.builder import Builder
+from roundlog.commitments import CHUNK_SIZE, state_root, tensor_root
+from roundlog.data import Field, data_tree, field_of, files, windows
+from roundlog.descriptors import describe, encode_descriptor, program_root
+from roundlog.program import DType, Program, Stored, TensorType
+from roundlog.randomness import row_of_position
 from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
-from tiebreak.contract.structs import ANYONE, ChunkOpening
+from tiebreak.contract.structs import ANYONE
 from tiebreak.game.moves import Output, opening_arguments
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.segment_audits.stored_jobs import fetch_without_data, read_elsewhere
 from tiebreak.store import FolderStore
-from web3.exceptions import ContractLogicError
-
-from tests.client.adjudication.random_fields import Column, column, elements_of, loading_job
 
 VALUE = 0
+
+KINDS: list[list[tuple[str, tuple[int, ...], int]]] = [
+    [("<f4", (5, 1, 7), 0), ("?", (1025,), 0), ("<i8", (3,), 2)],
+    [("u1", (), 0), ("i1", (1023,), 2047), ("<i2", (513,), 512)],
+    [("<u2", (1,), 1), ("<i4", (257,), 258), ("<f4", (256,), 1)],
+]
+"""Fields of three jobs: how numbers are stored, the shape of a row, and the elements from one window of a stream to the
+next; 0 for rows behind each other."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field as it is stored: row i begins with element i * stride."""
+
+    elements: NDArray[Any]
+    shape: tuple[int, ...]
+    stride: int
+    field: Field
+
+    @property
+    def items(self) -> int:
+        return prod(self.shape)
+
+    def stored(self, row: int, item: int) -> int:
+        """An element as it is read: FP32 as its pattern."""
+        elements = self.elements.view("<u4") if self.elements.dtype.kind == "f" else self.elements
+        return int(elements[row * self.stride + item])
+
+    def borders(self, row: int) -> list[int]:
+        """Items of a row on both sides of the borders of the field's chunks."""
+        per_chunk, first = CHUNK_SIZE // self.elements.itemsize, row * self.stride
+        found = range(-(-first // per_chunk) * per_chunk - first, self.items + 1, per_chunk)
+        return [item for border in found for item in (border - 1, border) if 0 <= item < self.items]
+
+
+def column(kind: str, shape: tuple[int, ...], stride: int, rows: int) -> Column:
+    """A field of random bits; finite numbers and infinities where it is of FP32."""
+    dtype, numbers, items = np.dtype(kind), np.random.default_rng(rows), prod(shape)
+    count = (rows - 1) * (stride or items) + items + (stride > 1)  # a last window that is not whole
+    elements = np.frombuffer(numbers.bytes(count * dtype.itemsize), f"<u{dtype.itemsize}").copy()
+    if dtype.kind == "f":
+        elements[elements & 0x7FFFFFFF > 0x7F800000] &= 0x807FFFFF
+    elements = (elements & 1).astype("?") if dtype.kind == "b" else elements.view(dtype)
+    field = windows(elements, window=items, stride=stride) if stride else field_of("x", elements.reshape(rows, *shape))
+    return Column(elements, shape, stride or items, field)
+
+
+def loading_job(rng: Random, fields: dict[str, Field], rows: int) -> Job:
+    """A job whose steps load a batch of all fields, in another order than that of the fields, and change nothing."""
+    batch, steps = min(rows, 5), 4
+    b = Builder()
+    state = b.source_op("state", TensorType((1,), DType.F32), slot=0)
+    for slot, field in rng.sample(list(enumerate(fields.values())), len(fields)):
+        attributes: dict[str, int | str] = {"slot": slot}
+        if field.kind.stride != field.kind.row.numel:
+            attributes["stride"] = field.kind.stride
+        if field.kind.stored is not Stored.AS_READ:
+            attributes["stored"] = field.kind.stored.name.lower()
+        b.source_op("data", TensorType((batch, *field.kind.row.shape), field.kind.row.dtype), **attributes)
+    b.op("loss", b.constant(0.5, DType.F32))
+    b._add("store", (state,), {"slot": 0}, b.type(state))
+    program = Program(
+        nodes=tuple(b.nodes), state_names=("s",), data_names=tuple(fields), schedule_names=("rate",), batch_size=batch
+    )
+    initial, schedule = {"s": torch.zeros(1)}, torch.ones(steps, 1)
+    spec = TrainingSpec(
+        steps=steps,
+        interval=steps,
+        program_root=program_root(program),
+        operator_count=len(program.nodes),
+        initial_state_root=state_root(initial.values()),
+        state_count=1,
+        data_root=data_tree(fields.values()).root,
+        data_rows=rows,
+        batch_size=batch,
+        schedule_root=tensor_root(schedule),
+        seed=2**64 - 1,
+    )
+    return Job(program=program, spec=spec, initial=initial, schedule=schedule, dataset=fields)
 
 
 def read_everywhere(directory: Path, room: Path, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
@@ -41,39 +122,43 @@ def read_everywhere(directory: Path, room: Path, monkeypatch: pytest.MonkeyPatch
     return [held, left, read_elsewhere(room / "far", JobLimits(), store)]
 
 
-def loads(program: Program, columns: dict[str, Column]) -> Iterator[tuple[int, int, Column]]:
-    """(operator, field, column) of every load of data."""
-    for q, node in enumerate(program.nodes):
-        if node.op == "data":
-            slot = node.attributes["slot"]
-            assert isinstance(slot, int)
-            yield q, slot, columns[program.data_names[slot]]
+def elements_of(rng: Random, column: Column, spec: TrainingSpec, step: int) -> dict[int, int]:
+    """Elements of a batch of a column, by their number, as they are read: the first, the last, one somewhere, and some
+    on the borders of chunks."""
+    found = {}
+    for sample in {0, spec.batch_size - 1, rng.randrange(spec.batch_size)}:
+        row = row_of_position(spec.seed, step * spec.batch_size + sample, spec.data_rows)
+        for item in {0, column.items - 1, rng.randrange(column.items), *column.borders(row)[:4]}:
+            found[sample * column.items + item] = column.stored(row, item)
+    return found
 
 
-def asked(adjudicator: Any, spec: TrainingSpec, step: int, question: tuple[Any, ...], shown: list[ChunkOpening]) -> Any:
-    setting = (*astuple(spec), ANYONE, ANYONE), step, spec.initial_state_root
-    return adjudicator.functions.compute(setting, question, [astuple(one) for one in shown]).call()
-
-
-@pytest.mark.slow_but("0")
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.slow_but("7-*")
+@pytest.mark.parametrize(("rows", "kinds"), [*zip((7, 1, 257), KINDS, strict=True)])
 def test_an_element_is_what_was_stored_wherever_the_data_lie(
-    adjudicator: Any, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    adjudicator: Any,
+    rows: int,
+    kinds: list[tuple[str, tuple[int, ...], int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rng = Random(f"tiebreak data {seed}")
-    rows = rng.choice([1, 2, 7, 256, 257, 300])
-    columns = {name: column(rng, rows) for name in ("a", "b", "c")[: rng.randint(1, 3)]}
-    loading_job(rng, columns).write(tmp_path / "job")
+    rng = Random(rows)
+    columns = {name: column(*kind, rows) for name, kind in zip("abc", kinds, strict=True)}
+    loading_job(rng, {name: one.field for name, one in columns.items()}, rows).write(tmp_path / "job")
     jobs = read_everywhere(tmp_path / "job", tmp_path, monkeypatch)
-    spec, program = jobs[0].spec, jobs[0].program
-    step = rng.randrange(spec.steps)
+    spec, program, step = jobs[0].spec, jobs[0].program, 1
+    setting = (*astuple(spec), ANYONE, ANYONE), step, spec.initial_state_root
     parties = [
         DisputeTrees(job, run, Trainer(job, run).run().state_roots)
         for number, job in enumerate(jobs)
         for run in [tmp_path / f"run {number}"]
     ]
-    for q, slot, stored in loads(program, columns):
-        descriptor = describe(program, q)
+    for q, node in enumerate(program.nodes):
+        if node.op != "data":
+            continue
+        slot = node.attributes["slot"]
+        assert isinstance(slot, int)
+        descriptor, stored = describe(program, q), columns[program.data_names[slot]]
         outputs: list[Output] = [party.tree((0, step, q)) for party in parties]  # type: ignore[misc]
         size = descriptor.dtype.itemsize
         for element, expected in elements_of(rng, stored, spec, step).items():
@@ -82,51 +167,6 @@ def test_an_element_is_what_was_stored_wherever_the_data_lie(
             assert all(one == materials[0] for one in materials) and materials[0].answer == expected
             for output in outputs:
                 assert output.chunk(chunk)[place : place + size] == encode(descriptor.dtype, expected)
-            shown = list(opening_arguments(descriptor, materials[0].openings))
+            openings = [astuple(one) for one in opening_arguments(descriptor, materials[0].openings)]
             question = encode_descriptor(descriptor), [], element
-            assert asked(adjudicator, spec, step, question, shown) == [VALUE, expected % 2**64]
-        fields = list(jobs[0].dataset.values())
-        for why, wrong in wrong_openings(rng, *shown, fields, slot):
-            with pytest.raises(ContractLogicError):
-                pytest.fail(f"{why}: {asked(adjudicator, spec, step, question, wrong)}")
-
-
-def wrong_openings(
-    rng: Random, root: ChunkOpening, chunk: ChunkOpening, fields: list[Field], slot: int
-) -> Iterator[tuple[str, list[ChunkOpening]]]:
-    """Openings that a liar could show in place of those of a field's root and of a chunk of it, and what they are."""
-    field, tree = fields[slot], summarised(fields[slot]).tree
-    for index in {chunk.chunk - 1, chunk.chunk + 1, rng.randrange(tree.count)} - {chunk.chunk}:
-        if 0 <= index < tree.count:
-            other = opened(field, tree, index)
-            yield "another chunk", [root, other]
-            yield "another chunk by this number", [root, replace(other, chunk=chunk.chunk)]
-            yield "this chunk by another number", [root, replace(chunk, chunk=index)]
-    if chunk.proof:
-        yield "a proof without its top", [root, replace(chunk, proof=chunk.proof[:-1])]
-        yield "a proof without its bottom", [root, replace(chunk, proof=chunk.proof[1:])]
-    yield "a longer proof", [root, replace(chunk, proof=(*chunk.proof, bytes(32)))]
-    yield "a chunk cut short", [root, replace(chunk, data=chunk.data[:-1])]
-    yield "a chunk filled up", [root, replace(chunk, data=chunk.data + b"\0")]
-    bent = bytearray(chunk.data)
-    bent[rng.randrange(len(bent))] ^= 1 << rng.randrange(8)
-    yield "a bit of a chunk", [root, replace(chunk, data=bytes(bent))]
-    yield "a chunk of the padding", [root, replace(chunk, chunk=chunk.chunk + (1 << len(chunk.proof)))]
-    yield "no root", [chunk]
-    yield "no chunk", [root]
-    above = data_tree(fields)
-    for number, another in enumerate(fields):
-        if number != slot:
-            of_another = summarised(another).tree.root
-            shown = replace(root, chunk=number, data=of_another, proof=tuple(above.proof(number)))
-            yield "another field", [shown, chunk]
-            yield "another field by this number", [replace(shown, chunk=slot), chunk]
-            yield "another field by this proof", [replace(root, data=of_another), chunk]
-            yield "a chunk of another field", [root, opened(another, summarised(another).tree, 0)]
-
-
-def opened(field: Field, tree: BlockTree, index: int) -> ChunkOpening:
-    """The honest opening of a chunk of a field."""
-    start = index * CHUNK_SIZE
-    data = bytes(field.read(start, min(CHUNK_SIZE, field.nbytes - start)))
-    return ChunkOpening(input=1, chunk=index, data=data, proof=tuple(tree.proof(index, field.read)))
+            assert adjudicator.functions.compute(setting, question, openings).call() == [VALUE, expected % 2**64]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from eth_abi.abi import encode
-from roundlog.adjudication.adjudicate import NoAnswer
+from roundlog.adjudication.adjudicate import Answer
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.descriptors import Descriptor, DescriptorError, Family
 from roundlog.descriptors.descriptor import STRUCT, _plain, check_descriptor
@@ -20,33 +20,15 @@ from tests.client.adjudication.contract_answers import compare
 from tests.client.adjudication.random_operators import case, sound
 
 
-def kinds(adjudicator: Any, family: Family, rng: Random, cases: int) -> Counter[str]:
-    """Number of answers of each kind, once both gave the same."""
-    found: Counter[str] = Counter()
-    for _ in range(cases):
-        descriptor, step, memory = case(rng, family)
-        for element in {descriptor.elements - 1, rng.randrange(descriptor.elements)}:
-            answer = compare(adjudicator, descriptor, element, step, memory)
-            found[answer.name if isinstance(answer, NoAnswer) else "VALUE"] += 1
-    return found
-
-
 @pytest.mark.slow_but("MAP", "SUM")
 @pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
 def test_the_contract_answers_as_the_reference(adjudicator: Any, family: Family) -> None:
-    found = kinds(adjudicator, family, Random(f"tiebreak {family.name}"), 20)
-    assert found["VALUE"] > 5, found
-
-
-@pytest.mark.slow_but("GATHER", "MAP", "SUM", "EXTREME")
-@pytest.mark.long
-@pytest.mark.parametrize("family", Family, ids=lambda family: family.name)
-def test_the_contract_answers_as_the_reference_for_long(adjudicator: Any, family: Family) -> None:
-    found = kinds(adjudicator, family, Random(f"tiebreak long {family.name}"), 200)
-    assert found["VALUE"] > 50, found
-    # Reads may be invalid; of sums and counts they are left out.
-    stopping = (Family.COPY, Family.GATHER, Family.MAP, Family.FUNCTION, Family.EXTREME, Family.ARGMAX)
-    assert (found["NO_VALUE"] > 0) == (family in stopping), found
+    rng, answers = Random(f"tiebreak {family.name}"), list[Answer]()
+    for _ in range(20):
+        descriptor, step, memory = case(rng, family)
+        for element in {descriptor.elements - 1, rng.randrange(descriptor.elements)}:
+            answers.append(compare(adjudicator, descriptor, element, step, memory))
+    assert sum(isinstance(answer, int) for answer in answers) > 5, answers
 
 
 def bent(rng: Random, d: Descriptor) -> Descriptor:
@@ -74,11 +56,12 @@ def bent(rng: Random, d: Descriptor) -> Descriptor:
 
 @pytest.mark.slow
 def test_what_the_contract_refuses_no_program_has(adjudicator: Any) -> None:
-    """The other way round not: of rows and parameters the contract checks only what it reads."""
+    """Of dtypes both refuse the same; of rows and parameters the contract checks only what it reads."""
     rng = Random("tiebreak bent")
     found: Counter[tuple[bool, bool]] = Counter()
     for turn in range(400):
-        descriptor = bent(rng, sound(rng, Family(turn % len(Family))))
+        drawn = sound(rng, Family(turn % len(Family)))
+        descriptor = bent(rng, drawn)
         try:
             check_descriptor(descriptor)
             is_sound = True
@@ -90,5 +73,7 @@ def test_what_the_contract_refuses_no_program_has(adjudicator: Any) -> None:
         except Web3Exception:
             accepted = False
         assert accepted or not is_sound, descriptor
+        if replace(descriptor, dtype=drawn.dtype, inputs=drawn.inputs) == drawn and drawn.family != Family.CONSTANT:
+            assert accepted == is_sound, descriptor
         found[is_sound, accepted] += 1
     assert found[True, True] > 20 and found[False, False] > 100, found

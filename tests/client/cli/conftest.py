@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +20,8 @@ from tiebreak.transactions.sender import Sender
 from typer.testing import CliRunner, Result
 
 from tests.client.cli.cli_world import Chain, Run, Trained
-from tests.engine.kept_jobs import KEPT_JOBS
+from tests.e2e.world import small_job
+from tests.engine.kept_jobs import kept_job
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +59,22 @@ def run() -> Run:
     return invoke
 
 
+def run_of(job: Job, room: Path) -> Trained:
+    torch.set_num_threads(1)
+    job.write(room / "job")
+    return Trained(room / "job", room / "run", Trainer(job, room / "run").run().checkpoint_root)
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """Four steps of a very small GPT, a checkpoint every two. Read only."""
-    torch.set_num_threads(1)
-    room = tmp_path_factory.mktemp("trained")
-    shutil.copytree(KEPT_JOBS / "gpt_bf16", room / "job")
-    result = Trainer(Job.read(room / "job"), room / "run").run()
-    return Trained(room / "job", room / "run", result.checkpoint_root)
+    """Four steps of a logistic regression, a checkpoint every two. Read only."""
+    return run_of(small_job(steps=4, interval=2), tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="session")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """As many steps of a very small GPT in BF16, with entries in its log. Read only."""
+    return run_of(kept_job("gpt_bf16"), tmp_path_factory.mktemp("logged"))
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,12 @@ import signal
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+from eth_account import Account
+from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.transactions.keys import create_keystore, devnet_account
 
 from tests.client.cli.cli_world import Chain, Run, Trained, refused
@@ -25,17 +28,8 @@ def store(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Trained, store: tuple[str, ...]) -> None:
-    terms = (
-        *REFEREE_ARGUMENTS,
-        "--challenger-bond",
-        "0.2 ether",
-        "--clock",
-        "90m",
-        "--concurrent-games",
-        "8",
-        "--trainer",
-        devnet_account(1).address,
-    )
+    terms = (*REFEREE_ARGUMENTS, "--challenger-bond", "0.2 ether", "--clock", "90m", "--concurrent-games", "8")
+    terms += ("--trainer", devnet_account(1).address)
     result = run("job", "create", trained.job, *terms, *store, "--json", env=chain.environment(0))
     assert result.exit_code == 0, result.stderr
     number = json.loads(result.stdout)["job"]
@@ -99,25 +93,15 @@ def test_the_state_of_the_contract_is_shown(run: Run, chain: Chain) -> None:
 
 def test_a_chain_that_does_not_answer_is_named(run: Run, chain: Chain) -> None:
     away = chain.environment(0) | {"TIEBREAK_CHAIN": "http://127.0.0.1:1"}
-    for words in (("status",), ("job", "list"), ("withdraw",)):
-        refused(run(*words, env=away), "http://127.0.0.1:1", "start the node, or check the address")
+    refused(run("status", env=away), "http://127.0.0.1:1", "start the node, or check the address")
     refused(run("status", "--chain", "nonsense", env=chain.environment()), "http://127.0.0.1:8545")
 
 
 @pytest.mark.slow
 def test_a_role_names_a_chain_that_does_not_answer_and_waits_for_it() -> None:
-    """A machine that starts again starts its roles and its node in any order."""
-    command = [
-        sys.executable,
-        "-m",
-        "tiebreak.cli.app",
-        "trainer",
-        "run",
-        "--job",
-        "1",
-        "--chain",
-        "http://127.0.0.1:1",
-    ]
+    """After a reboot roles and node start in any order."""
+    words = "trainer run --job 1 --chain http://127.0.0.1:1"
+    command = [sys.executable, "-m", "tiebreak.cli.app", *words.split()]
     env = dict(os.environ) | {
         "TIEBREAK_CONTRACT": devnet_account(0).address,
         "TIEBREAK_PRIVATE_KEY": bytes(devnet_account(0).key).hex(),
@@ -149,7 +133,8 @@ def test_a_missing_key_is_asked_for(run: Run, chain: Chain, trained: Trained, st
         refused(run(*words, env=chain.environment()), "no account is given", "TIEBREAK_PRIVATE_KEY")
 
 
-def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path) -> None:
+def test_an_account_can_be_made_and_shown(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Account, "encrypt", partial(Account.encrypt, iterations=2))  # usual ones take a second each
     file = tmp_path / "keys" / "mine.json"
     env = {"TIEBREAK_KEYSTORE_PASSWORD": "open sesame"}
     made = run("account", "create", file, "--json", env=env)
@@ -175,11 +160,7 @@ def test_a_key_is_imported_from_a_pipe_a_file_or_a_keystore(run: Run, tmp_path: 
     keys.write_text(f"0x{KEY}\n")
     keys.chmod(0o600)
     create_keystore(locked, "open barley", devnet_account(4))
-    for name, words, stdin in (
-        ("a", (), f"{KEY}\n"),
-        ("b", ("--from", keys), ""),
-        ("c", ("--from", locked), ""),
-    ):
+    for name, words, stdin in (("a", (), f"{KEY}\n"), ("b", ("--from", keys), ""), ("c", ("--from", locked), "")):
         file = tmp_path / f"{name}.json"
         made = run("account", "import", file, *words, "--json", env=env, stdin=stdin)
         assert made.exit_code == 0, made.stderr
@@ -213,10 +194,58 @@ def test_what_is_no_key_is_not_imported_and_never_shown(run: Run, tmp_path: Path
 
 @pytest.mark.parametrize("role", ["trainer", "auditor"])
 def test_who_bonds_names_a_job_or_the_referees_they_trust(run: Run, chain: Chain, role: str) -> None:
-    refused(
-        run(role, "run", env=chain.environment(1)),
-        "--trust-referee ADDRESS",
-        "--job NUMBER",
-        "may name itself",
-        code=2,
-    )
+    said = ("--trust-referee ADDRESS", "--job NUMBER", "may name itself")
+    refused(run(role, "run", env=chain.environment(1)), *said, code=2)
+
+
+def test_several_nodes_are_given_by_option_or_variable(run: Run, chain: Chain) -> None:
+    same = chain.url.replace("127.0.0.1", "localhost")
+    contract = ("--contract", chain.game.address)
+    one = run("status", "--chain", chain.url, *contract, "--json")
+    assert one.exit_code == 0, one.output
+    for words, env, agreement in (
+        (["--chain", chain.url, "--chain", same], {}, "agree"),
+        ([], {"TIEBREAK_CHAIN": f"{chain.url} {same}"}, "agree"),
+        (["--chain", chain.url, "--chain", "http://127.0.0.1:1"], {}, "no usable answer from the chain at http://127"),
+    ):
+        several = run("status", *words, *contract, "--json", env=env)
+        assert several.exit_code == 0, several.output
+        shown = json.loads(several.stdout)
+        assert shown.pop("nodes").startswith(agreement)
+        assert shown == json.loads(one.stdout)
+
+
+def test_several_nodes_that_cannot_be_meant_are_refused(run: Run, chain: Chain) -> None:
+    env = {"TIEBREAK_CONTRACT": chain.game.address}
+    refused(run("status", "--chain", chain.url, "--chain", chain.url, env=env), "named twice", "name each once")
+    with start_devnet(kind="embedded") as other:
+        said = refused(run("status", "--chain", chain.url, "--chain", other.url, env=env), other.url, "of one chain")
+        assert "is a node of another chain" in said
+    away = ("--chain", "http://127.0.0.1:1", "--chain", "http://127.0.0.1:2")
+    refused(run("status", *away, env=env), "none of the nodes http://127.0.0.1:1 and http://127.0.0.1:2 answers")
+
+
+def test_a_contract_is_deployed_with_a_signers_account(run: Run) -> None:
+    """Anvil is both signer and chain."""
+    if find_anvil() is None:
+        pytest.skip("anvil is not installed: run npm ci")
+    owner = devnet_account(4).address
+    with start_devnet(kind="anvil") as devnet:
+        env = {"TIEBREAK_CHAIN": devnet.url, "TIEBREAK_SIGNER": devnet.url}
+        refused(run("deploy", env=env), "accounts: name one with --signer-account")
+        done = run("deploy", "--signer-account", owner, "--json", env=env)
+        assert done.exit_code == 0, done.output
+        contract = json.loads(done.stdout)["contract"]
+        env |= {"TIEBREAK_SIGNER_ACCOUNT": owner, "TIEBREAK_CONTRACT": contract}
+        refused(run("withdraw", env=env), "owes nothing", owner)
+
+
+def test_a_signer_that_cannot_be_meant_is_refused(run: Run, chain: Chain, tmp_path: Path) -> None:
+    env = {"TIEBREAK_CHAIN": chain.url, "TIEBREAK_CONTRACT": chain.game.address}
+    both = ("--signer", "http://127.0.0.1:1", "--keystore", tmp_path / "key.json")
+    refused(run("withdraw", *both, env=env), "are two keys: name one of them", code=2)
+    refused(run("withdraw", "--signer-account", devnet_account(1).address, env=env), "add --signer", code=2)
+    refused(run("withdraw", "--signer", "http://127.0.0.1:1", "--signer-account", "0x12", env=env), "is not an address")
+    away = run("withdraw", "--signer", "http://127.0.0.1:1", "--json", env=env)
+    refused(away, "no signer answers", "http://127.0.0.1:1")
+    assert json.loads(away.stderr)["error"]["code"] == "signer"

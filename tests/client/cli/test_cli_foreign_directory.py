@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from machines.tasks import SMALL
+from roundlog.training.job import Job
 
-from tests.client.cli.cli_world import Trained
+from tests.client.cli.cli_world import Chain, Run, Trained, refused
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = str(Path(sys.executable).with_name("tiebreak"))
-PLANTED = (
-    "torch",
-    "sitecustomize",
-    "tiebreak",
-    "roundlog",
-    "multiprocessing",
-    "numpy",
-    "json",
-    "selectors",
-)
+PLANTED = ("torch", "sitecustomize", "tiebreak", "roundlog", "multiprocessing", "numpy", "json", "selectors")
 
 
 @pytest.fixture
@@ -42,15 +39,8 @@ def foreign(tmp_path: Path) -> Path:
 def ran(directory: Path, words: Sequence[object], **settings: str) -> subprocess.CompletedProcess[str]:
     """A command, as a user's shell starts it in a directory."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return subprocess.run(
-        [str(word) for word in words],
-        cwd=directory,
-        env={**kept, "OMP_NUM_THREADS": "1", **settings},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    env, command = {**kept, "OMP_NUM_THREADS": "1", **settings}, [str(word) for word in words]
+    return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=300)
 
 
 def marks(tmp_path: Path) -> list[str]:
@@ -73,13 +63,6 @@ def test_the_command_and_its_workers_import_nothing_from_there(foreign: Path, tm
     assert not marks(tmp_path)
 
 
-def test_every_page_starts_ranks_so() -> None:
-    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "client").rglob("*.py")]
-    lines = [line for page in pages for line in page.read_text().splitlines() if "torchrun --" in line]
-    assert len(lines) >= 6
-    assert all("--no-python -- tiebreak" in line for line in lines)
-
-
 def test_every_process_that_is_started_by_a_module_keeps_the_directory_out() -> None:
     for file in [*(ROOT / "client").rglob("*.py"), *(ROOT / "engine").rglob("*.py")]:
         for start in re.findall(r"sys\.executable,[^\]]*", file.read_text()):
@@ -94,3 +77,132 @@ def test_the_module_refuses_to_run_where_it_would_look_there(foreign: Path, tmp_
         done = ran(foreign, [*words, "-m", "tiebreak", "--version"], **settings)
         assert done.returncode == 0 and done.stdout.startswith("tiebreak"), done.stderr
     assert not marks(tmp_path)
+
+
+# Systems without what only Linux has.
+
+
+pytestmark = pytest.mark.slow
+
+RUN = """
+import os, signal, sys
+import numba, torch, web3  # what libraries use on Linux is their affair
+LACKED = (
+    *("copy_file_range", "eventfd", "fdatasync", "getrandom", "getxattr", "memfd_create", "pidfd_open", "pipe2"),
+    *("posix_fadvise", "posix_fallocate", "sched_getaffinity", "sched_setaffinity", "setxattr", "splice"),
+    *("O_DIRECT", "O_NOATIME", "O_PATH"),
+)
+for name in LACKED:
+    if hasattr(os, name):
+        delattr(os, name)
+for name in ("SIGRTMIN", "SIGPWR", "sigtimedwait"):
+    if hasattr(signal, name):
+        delattr(signal, name)
+
+def caller():
+    return sys._getframe(2).f_globals["__name__"]
+
+def refuse(event, arguments):
+    if event == "open" and str(arguments[0]).startswith("/proc/"):
+        raise FileNotFoundError(2, "No such file or directory", arguments[0])
+
+sys.addaudithook(refuse)
+from roundlog.data import files
+files.HELD_BYTES = 0
+from tiebreak.cli.app import main
+main()
+"""
+
+
+def run(*arguments: object) -> str:
+    command = [sys.executable, "-c", RUN, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_job_is_trained_and_audited_without_names_and_files_of_linux(tmp_path: Path) -> None:
+    Job.from_task(lambda: SMALL["logistic"](2)).write(tmp_path / "job")
+    trained = run("train", tmp_path / "job", "--run", tmp_path / "trained")
+    audited = run(
+        "audit", tmp_path / "job", "--run", tmp_path / "audited", "--claim", tmp_path / "trained", "--log",
+        tmp_path / "trained/log",
+    )  # fmt: skip
+    roots = [(tmp_path / name / "roots").read_bytes() for name in ("trained", "audited")]
+    assert roots[0] == roots[1] and roots[0]
+    assert trained and audited
+
+
+# Pipes in the place of files.
+
+
+SECONDS = 10.0
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """A block that fails if it waits."""
+
+    def too_late(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"it has waited for {SECONDS:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory, the present one, with a `pipe`, and copies of a `job` and its `run`."""
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    shutil.copytree(trained.job, tmp_path / "job")
+    shutil.copytree(trained.run, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "account import new.json --from pipe",
+        "job create pipe:task --out new",
+        "job publish job --store pipe",
+        "job publish job --store store --pin-service http://127.0.0.1:1 --pin-token pipe",
+        "train job --run new --thresholds pipe",
+        "audit job --run new --claim pipe",
+        "log inspect pipe",
+        "export pipe --to new.safetensors",
+        "verify pipe --job job --dir new",
+        "trainer run --job 1 --keystore pipe --dir role",
+        "devnet --state pipe",
+    ],
+)
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(run: Run, room: Path, chain: Chain, words: str) -> None:
+    account = None if "--keystore" in words else 1
+    with in_time():
+        said = run(*words.split(), env={**chain.environment(account), "TIEBREAK_KEYSTORE_PASSWORD": "x"})
+    assert said.exit_code in (1, 2) and isinstance(said.exception, SystemExit), said.output
+    assert "Error" in said.stderr and "Traceback" not in said.output
+    assert "import" not in words or "the key file pipe cannot be read (it is not a regular file)" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("job/data.safetensors", "audit job --run new"),
+        ("run/roots", "audit job --run new --claim run"),
+        ("state/embedded.jsonl", "devnet --state state --kind embedded --port 0"),
+        ("store/lock", "job publish job --store store"),
+    ],
+)
+def test_a_pipe_in_a_directory_that_is_read_keeps_nobody_waiting(run: Run, room: Path, place: str, words: str) -> None:
+    path = room / place
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with in_time():
+        refused(run(*words.split()))

@@ -15,13 +15,17 @@ from typing import Any
 import pytest
 import roundlog.generation
 import torch
+from roundlog.training.job import Job
+from roundlog.training.run_files import checkpoint_path
 from tiebreak.cli.app import app
+from tiebreak.cli.job_texts import without_controls
 from tiebreak.generated_text import with_unseen
 from tiebreak.transactions.keys import devnet_account
 from typer.testing import CliRunner
 
 from tests.client.cli.cli_world import Run, Trained, refused
-from tests.client.cli.text_world import byte_tokenizer, edited, generators_kept, read, write_model
+from tests.client.cli.text_world import WORDS, byte_tokenizer, edited, generators_kept, read, write_model
+from tests.engine.generation.small_gguf import write_gguf
 
 pytest.importorskip("transformers")
 
@@ -201,25 +205,6 @@ def test_what_cannot_be_generated_is_refused_in_one_sentence(run: Run, text: Tex
     assert not (tmp_path / "new.json").exists()
 
 
-def test_characters_of_several_tokens_are_written_whole() -> None:
-    from roundlog.generation import Choice
-    from tiebreak.cli.generation import TextStream
-    from tiebreak.generated_text import TextDecoder
-
-    tokenizer, out, pieces, begun = byte_tokenizer(), StringIO(), [], []
-    said = " né ✓🙂\n ."
-    stream = TextStream(TextDecoder(tokenizer, []), out, lambda: begun.append(out.getvalue()))
-    for token in tokenizer(said)["input_ids"]:
-        stream.add(Choice(token, 0.0))
-        pieces.append(out.getvalue())
-    assert begun == [""] and pieces[-1] == said and all(said.startswith(piece) for piece in pieces)
-    assert len(set(pieces)) == len(said), "each character as soon as it is whole"
-    stream.add(Choice(tokenizer("é")["input_ids"][0], 0.0))
-    assert out.getvalue() == said
-    stream.close()
-    assert out.getvalue() == said + "\N{REPLACEMENT CHARACTER}\n" and stream.text + "\n" == out.getvalue()
-
-
 def test_a_text_does_not_control_a_terminal() -> None:
     from roundlog.generation import Choice
     from tiebreak.cli.generation import TextStream
@@ -340,3 +325,161 @@ def test_verify_says_how_long_it_takes_and_has_an_end(run: Run, text: Text, monk
     monkeypatch.setattr(kind, "step", lambda *arguments: (time.sleep(1.1), step(*arguments))[1])
     shown = run(*words, "--max-seconds", "1")
     assert shown.exit_code == 1 and "takes longer than 1 s: give a higher --max-seconds" in shown.stderr
+
+
+# `tiebreak model`: GGUF as a folder of safetensors.
+
+
+pytest.importorskip("transformers")
+pytest.importorskip("gguf")
+
+REAL = Path(__file__).resolve().parents[3] / "build/models/SmolLM2-135M-Instruct-GGUF"
+"""Where `make smollm` puts it."""
+REAL_WEIGHTS = "0x30ef5fa3ed2ea03d9f140a3734ee8ddb23977a9c496abfb6256144b35a107e8d"
+"""In BF16."""
+
+
+@pytest.mark.slow
+def test_a_gguf_file_becomes_a_folder_with_the_same_weights_and_text(run: Run, tmp_path: Path) -> None:
+    source, out = tmp_path / "small.gguf", tmp_path / "made" / "small"
+    write_gguf(source, "Q8_0")
+    made = json.loads(run("model", "export", source, "--out", out, "--dtype", "bf16", "--json").stdout)
+    assert made["model"] == str(out) and list(out.parent.iterdir()) == [out]
+    words = ("--prompt", "he", "--max-new-tokens", 5, "--receipt")
+    texts = list[str]()
+    with generators_kept():
+        for model in (source, out):
+            written = tmp_path / f"{model.name}.json"
+            done = run("generate", "--model", model, *words, written)
+            assert done.exit_code == 0 and "it/s" not in done.stderr, done.output
+            texts.append(done.stdout)
+            assert json.loads(written.read_text())["model"]["model_weight_hash"] == made["model_weight_hash"]
+            assert run("verify", written, "--model", model).exit_code == 0
+    assert texts[0] == texts[1]
+    refused(run("verify", tmp_path / "small.json", "--model", source), "whose config_hash is not the receipt's")
+    refused(run("model", "export", source, "--out", out), "is there already", "name another one")
+    source.write_bytes(source.read_bytes()[:100])
+    refused(run("model", "export", source, "--out", tmp_path / "new"), "is none that could be read", "fetch it again")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["made"], "nothing is left"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL.is_dir(), reason="`make smollm` has not been run")
+def test_the_real_model_says_what_it_said(run: Run, tmp_path: Path) -> None:
+    out, receipt = tmp_path / "real", tmp_path / "text.json"
+    made = json.loads(run("model", "export", REAL, "--out", out, "--dtype", "bf16", "--json").stdout)
+    assert made["model_weight_hash"] == REAL_WEIGHTS
+    words = ("--prompt", "What is the capital of France?", "--max-new-tokens", 12, "--receipt", receipt)
+    done = run("generate", "--model", out, *words)
+    assert done.stdout == "The capital of France is Paris.\n", done.output
+    assert run("verify", receipt, "--model", out).exit_code == 0
+
+
+# Text as a job.
+
+
+transformers = pytest.importorskip("transformers")
+
+PROMPTS, NEW = ("Hé?", "So"), 12
+
+
+@dataclass(frozen=True)
+class Generated:
+    """A model, a job of it with two prompts, and a run of it. Read only."""
+
+    model: Path
+    job: Path
+    run: Path
+    made: str
+    """Output of `job create`."""
+
+
+def done(*words: object) -> str:
+    """Standard output of a command that succeeds."""
+    shown = CliRunner().invoke(app, [str(word) for word in words])
+    assert shown.exit_code == 0, shown.output
+    return shown.stdout
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
+    room = tmp_path_factory.mktemp("texts")
+    model = write_model(room / "tiny")
+    words = ["job", "create", "--model", model, "--out", room / "job", "--max-new-tokens", NEW, "--json"]
+    words += ["--interval", 8, *DRAWN]
+    made = done(*words, *(word for prompt in PROMPTS for word in ("--prompt", prompt)))
+    done("train", room / "job", "--run", room / "run")
+    return Generated(model, room / "job", room / "run", made)
+
+
+@pytest.mark.slow
+def test_the_texts_of_a_run_are_those_that_an_audit_comes_to(generated: Generated, run: Run, tmp_path: Path) -> None:
+    audited = run("audit", generated.job, "--run", tmp_path / "audit", "--claim", generated.run, "--json")
+    assert audited.exit_code == 0, audited.output
+    words = ("--model", generated.model)
+    found = json.loads(done("job", "text", generated.job, generated.run, *words, "--json"))
+    assert found == json.loads(done("job", "text", generated.job, tmp_path / "audit", *words, "--json"))
+    assert found["steps"] == found["all_steps"]
+    tokenizer = byte_tokenizer()
+    for one in found["texts"]:
+        assert one["text"] == tokenizer.decode(one["tokens"], skip_special_tokens=True)
+        assert 0 not in one["tokens"], "a text ends before the token that stops it"
+    # The shorter prompt has more places behind it.
+    assert [len(one["prompt_tokens"]) for one in found["texts"]] == [21, 19]
+    shown = done("job", "text", generated.job, generated.run, *words)
+    assert shown == "".join(f"Text {at} of 2:\n{one['text']}\n" for at, one in enumerate(found["texts"], 1))
+
+
+@pytest.mark.slow
+def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated, run: Run, tmp_path: Path) -> None:
+    job = Job.read(generated.job)
+    whole = Path(shutil.copy(checkpoint_path(generated.run, job.spec.steps), tmp_path / "collected.safetensors"))
+    roots = (generated.run / "roots").read_bytes()
+    words = ("job", "text", generated.job, whole, "--model", generated.model)
+    found = run(*words, "--root", "0x" + roots[-32:].hex(), "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout) == json.loads(
+        done("job", "text", generated.job, generated.run, "--model", generated.model, "--json")
+    )
+    refused(run(*words), "give --root, as `job show` prints it", code=2)
+    refused(run(*words, "--root", "0x12"), "a root of 64 hex digits", code=2)
+    refused(run(*words, "--root", roots[:32].hex()), f"is not the state of the root 0x{roots[:32].hex()}, but of")
+    refused(
+        run("job", "text", generated.job, generated.run, "--model", generated.model, "--root", roots[-32:].hex()),
+        "leave --root away",
+        code=2,
+    )
+    data = bytearray(whole.read_bytes())
+    data[-1] ^= 1
+    whole.write_bytes(data)
+    refused(run(*words, "--root", roots[-32:].hex()), "is not the state of the root")
+    whole.write_bytes(data[:100])
+    refused(run(*words, "--root", roots[-32:].hex()), "is no state of this job, since it")
+
+
+def test_a_job_is_made_of_a_task_or_of_a_model_with_prompts(whole: Text, run: Run, tmp_path: Path) -> None:
+    out, model = ("--out", tmp_path / "job"), ("--model", whole.model)
+    refused(run("job", "create", *out), "give a TASK, or a --model", code=2)
+    refused(run("job", "create", "digits", *model, "--prompt", "So", *out), "give a TASK, or a --model", code=2)
+    refused(run("job", "create", *model, *out), "give --prompt", code=2)
+    refused(run("job", "create", "digits", "--seed", 3, *out), "name the model that writes it, --model", code=2)
+    refused(run("job", "create", *model, "--prompt", "So", "--set", "steps=2", *out), "leave --set", code=2)
+
+
+@pytest.mark.slow
+def test_what_is_no_text_of_the_job_is_refused(
+    generated: Generated, run: Run, trained: Trained, tmp_path: Path
+) -> None:
+    words = ("--model", generated.model)
+    refused(run("job", "text", trained.job, trained.run, *words), "is a job that generates no text")
+    refused(run("job", "text", generated.job, trained.run, *words), "names the run of another job, or is damaged")
+    other = write_model(tmp_path / "other")
+    config = transformers.LlamaConfig.from_pretrained(other)
+    config.vocab_size = WORDS + 7
+    transformers.LlamaForCausalLM(config).save_pretrained(other)
+    said = f"has a vocabulary of {WORDS + 7} tokens, and that of {generated.job} has {WORDS}"
+    refused(run("job", "text", generated.job, generated.run, "--model", other), said)
+
+
+def test_a_text_does_not_control_the_terminal() -> None:
+    assert without_controls("a\tb\nc\x1b[2Jd\x9b\r\x7fé") == "a\tb\nc�[2Jd���é"

@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from roundlog.capture import CaptureError, raising_defects
+from roundlog.capture.builder import Builder, Value
 from roundlog.capture.rules import RULES
+from roundlog.capture.rules.rule_table import Context
 from roundlog.execution.microbatch import samples_of
 from roundlog.training.job import Job
 from roundlog.training.run_cost import run_bytes
+from tiebreak.cli.task_source import load_task
 
 from tests.client.cli.cli_world import Run, refused
 
@@ -30,20 +35,6 @@ def line(*, steps: int = 4, rate: float = 0.1, negative: bool = False):
         dataset={"x": x, "y": x[:, :1] + x[:, 1:]}, batch_size=4, steps=steps, interval=2, seed=1,
     )
 
-def short():
-    task = line()
-    model = torch.nn.Linear(2, 1).bfloat16()
-    def loss(model, batch):
-        return ((model(batch["x"].bfloat16()).float() - batch["y"]) ** 2).mean()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=task.dataset,
-        batch_size=4, steps=4, interval=2, seed=1)
-
-def scheduled():
-    task = line()
-    optimizer = torch.optim.AdamW(task.model.parameters(), lr=0.1)
-    return Task(model=task.model, loss=loss, optimizer=optimizer, dataset=task.dataset, batch_size=4, steps=4,
-        interval=2, schedule=torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.1), seed=1)
-
 def misses():
     task = line()
     return Task(model=task.model, loss=lambda model, batch: model(batch["labels"]).mean(), optimizer=task.optimizer,
@@ -55,6 +46,16 @@ def number():
 def breaks():
     nothing = 0
     return 1 / nothing
+
+def planted():
+    task = line()
+    def squashed(model, batch):
+        return torch.tanh(model(batch["x"])).square().mean()
+    return Task(model=task.model, loss=squashed, optimizer=torch.optim.SGD(task.model.parameters(), lr=0.1),
+        dataset=task.dataset, batch_size=4, steps=4, interval=2, seed=1)
+
+def of_ours():
+    return Task.from_trainer(None)
 
 def bends():
     task = line()
@@ -92,7 +93,7 @@ def test_a_function_of_a_file_becomes_a_job(run: Run, file: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_task_is_checked_without_the_comparison(
+def test_a_check_leaves_the_comparison_out(
     run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("job", "create", f"{file}:line", "--out", tmp_path / "job")
@@ -136,14 +137,12 @@ def line(*, steps: int = 4, kind: dtype | None = None) -> Task:
 """
 
 
-@pytest.mark.slow
 def test_types_that_only_a_type_checker_knows_are_no_hindrance(run: Run, file: Path, tmp_path: Path) -> None:
     typed = tmp_path / "typed.py"
     typed.write_text(TYPED)
     words = ("job", "create", f"{typed}:line", "--out", tmp_path / "job")
     refused(run(*words, "--set", "kind=float32"), "the type of kind in", "typed.py:line cannot be evaluated", "dtype")
-    assert run(*words, "--set", "steps=6").exit_code == 0
-    assert Job.read(tmp_path / "job").spec.steps == 6
+    assert load_task(f"{typed}:line", ["steps=6"])().steps == 6
 
 
 @pytest.mark.slow
@@ -164,7 +163,6 @@ def test_examples_take_settings_and_data(run: Run, file: Path, tmp_path: Path) -
         ("{file}:number", [], ["returns int", "roundlog.capture.Task"]),
         ("{file}:breaks", [], [f"my_task.py, line {line_of('1 / nothing')}", "ZeroDivisionError", "correct it"]),
         ("{file}:bends", [], ["special_i0e", f"my_task.py:{line_of('i0e')}"]),
-        ("{file}:line", ["steps=many"], ["steps=many is not a int"]),
         ("{file}:line", ["colour=red"], ["colour=red sets no parameter", "steps, rate, negative"]),
         ("{file}:line", ["negative=yes"], ["negative=yes is not a bool"]),
         ("{room}/torn.py:f", [], ["torn.py, line 1", "SyntaxError"]),
@@ -181,26 +179,21 @@ def test_what_is_wrong_with_a_task_is_said_in_one_sentence(
 
 @pytest.mark.slow
 def test_a_job_that_fits_no_allowed_memory_is_not_written(run: Run, file: Path, tmp_path: Path) -> None:
-    """What counts is the least that any party needs, who may cut batches into single samples."""
+    """The bound is the least memory that a party needs, with batches cut into single samples."""
     words = ("job", "create", f"{file}:line", "--set", "steps=6")
     assert run(*words, "--out", tmp_path / "any").exit_code == 0
     job = Job.read(tmp_path / "any")
     least = run_bytes(job.program, job.spec, samples_of(job.program))
     assert least < run_bytes(job.program, job.spec)
     words = (*words, "--out", tmp_path / "job", "--max-memory")
-    refused(
-        run(*words, f"{(least - 1) / 1e6:.6f}MB"),
-        f"my_task.py:line needs {least} bytes of memory",
-        "raise --max-memory",
-    )
+    said = (f"my_task.py:line needs {least} bytes of memory", "raise --max-memory")
+    refused(run(*words, f"{(least - 1) / 1e6:.6f}MB"), *said)
     assert not (tmp_path / "job").exists()
     assert run(*words, f"{least / 1e6:.6f}MB").exit_code == 0
     assert Job.read(tmp_path / "job").spec == job.spec
 
 
-def test_terms_without_a_reward_and_a_reward_without_a_referee_are_refused(
-    run: Run, file: Path, tmp_path: Path
-) -> None:
+def test_terms_need_a_reward_and_a_reward_needs_a_referee(run: Run, file: Path, tmp_path: Path) -> None:
     words = ("job", "create", f"{file}:line", "--out", tmp_path / "job")
     refused(run(*words, "--trainer-bond", "1ether"), "no --reward")
     refused(run(*words, "--reward", "1ether"), "--referee")
@@ -226,22 +219,17 @@ def test_policy_and_bits_are_part_of_the_job_and_its_audits(run: Run, file: Path
 
 @pytest.mark.slow
 def test_policies_bits_and_thresholds_that_make_no_sense_are_refused(run: Run, file: Path, tmp_path: Path) -> None:
-    for bits in (22, 33):
-        result = run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--bits", bits)
-        assert result.exit_code == 2 and "--bits" in result.stderr
-    posted = run(
-        "job", "create", f"{file}:line", "--out", tmp_path / "job", "--policy", "threshold", "--reward", "1wei"
-    )
-    assert "no contract can judge" in refused(posted)
-    posted = run("job", "create", f"{file}:line", "--out", tmp_path / "job", "--bits", 24, "--reward", "1wei")
-    assert "does not round exact operators to 24 bits" in refused(posted)
-    assert run("job", "create", f"{file}:line", "--out", tmp_path / "job").exit_code == 0
+    words = ("job", "create", f"{file}:line", "--out", tmp_path / "job")
+    result = run(*words, "--bits", 33)
+    assert result.exit_code == 2 and "--bits" in result.stderr
+    refused(run(*words, "--policy", "threshold", "--reward", "1wei"), "no contract can judge")
+    refused(run(*words, "--bits", 24, "--reward", "1wei"), "does not round exact operators to 24 bits")
+    assert run(*words).exit_code == 0
     (tmp_path / "tau.json").write_text('{"default": 0.7}')
     plain = run("train", tmp_path / "job", "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
     assert "which has no thresholds" in refused(plain)
-    assert "leave --out, --set, --data, --policy, --bits, --arithmetic, --torch-random and --check away" in refused(
-        run("job", "create", tmp_path / "job", "--check")
-    )
+    said = "leave --out, --set, --data, --policy, --bits, --arithmetic, --torch-random and --check away"
+    refused(run("job", "create", tmp_path / "job", "--check"), said)
     threshold = tmp_path / "threshold"
     assert run("job", "create", f"{file}:line", "--out", threshold, "--policy", "threshold").exit_code == 0
     bad = run("train", threshold, "--run", tmp_path / "run", "--thresholds", tmp_path / "tau.json")
@@ -261,3 +249,51 @@ def test_random_numbers_are_portable_and_torchs_own_on_request(run: Run, file: P
     result = run("job", "create", f"{file}:line", "--out", tmp_path / "said", "--torch-random")
     assert "--torch-random" in result.stdout and "another job" in " ".join(result.stdout.split())
     refused(run("job", "create", tmp_path / "one", "--torch-random"), "is a job already")
+
+
+# Defects of this program.
+
+
+def broken(c: Context, x: Value) -> object:
+    return c.builder.shape(Value(10**6))  # a value that is not there
+
+
+def test_an_error_inside_a_rule_is_a_defect_with_a_file_to_send(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(RULES, "tanh", broken)
+    result = run("job", "create", f"{file}:planted", "--out", tmp_path / "job", "--json")
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)["error"]
+    assert error["code"] == "internal", error
+    where = f"my_task.py:{line_of('torch.tanh')}"
+    assert error["message"].startswith(
+        f"a defect of Tiebreak, not of your script, stops the capture with the operator aten.tanh.default (at {where}):"
+        " IndexError"
+    )
+    (report,) = tmp_path.glob("tiebreak-defect-*.txt")
+    assert str(report) in error["message"]
+    text = report.read_text()
+    assert "operator: aten.tanh.default" in text and "IndexError" in text and "torch 2" in text and "broken" in text
+    assert str(Path.home()) not in text
+
+
+def test_what_code_of_the_users_raises_is_no_defect() -> None:
+    def of_the_users() -> None:
+        torch.zeros(2).view(3)
+
+    message = r"^your code fails with RuntimeError: shape .*test_cli_job_create.py:\d+"
+    with pytest.raises(CaptureError, match=message), raising_defects():
+        of_the_users()
+
+
+def test_an_error_of_ours_inside_the_task_function_is_not_put_on_the_script(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("roundlog.capture.huggingface.trainer_arguments", lambda *_: Builder().shape(Value(1)))
+    result = run("job", "create", f"{file}:of_ours", "--out", tmp_path / "job", "--json")
+    error = json.loads(result.stderr)["error"]
+    assert error["code"] == "internal" and "not of your script" in error["message"], error
+    assert f"line {line_of('from_trainer')}" in error["message"] and list(tmp_path.glob("tiebreak-defect-*.txt"))

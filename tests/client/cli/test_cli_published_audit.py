@@ -1,4 +1,4 @@
-"""The audit of a published run by a stranger: from one address, to one file."""
+"""Audits by workers: of a published run by a stranger, from one address to one file, and of claims in directories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +18,13 @@ from typing import Any
 import pytest
 import torch
 from roundlog import segment_audits
+from roundlog.commitments import MerkleTree, state_root
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE
+from roundlog.storage import load_tensors, save_tensors
+from roundlog.training.job import Job
 from roundlog.training.receipt import Receipt, parse_audit_record, read_receipt
+from roundlog.training.run import Run as TrainingRun
+from roundlog.training.run_files import checkpoint_path
 from tiebreak.cli.app import app
 from tiebreak.store import FolderStore
 from typer.testing import CliRunner
@@ -40,24 +45,48 @@ class Published:
     job: str
     log: str
     root: str
-    lists: Path
-    """Directory of the log, to make others of it."""
     receipt: str
+    room: Path
+    """Where the `job`, its honest `run`, and that of a `liar` lie, with a wrong state from which the rest follows."""
 
-    def other_log(self, change: Callable[[dict[str, Any]], object], room: Path) -> str:
+    @property
+    def lists(self) -> Path:
+        """Directory of the log, to make others of it."""
+        return self.room / "run" / "log"
+
+    def other_log(self, change: Callable[[dict[str, Any]], object]) -> str:
         """Address of a log whose list was changed."""
-        shutil.copytree(self.lists, room / "lying")
-        listed = json.loads((room / "lying" / CHECKPOINTS_FILE).read_text())
-        change(listed)
-        (room / "lying" / CHECKPOINTS_FILE).write_text(json.dumps(listed))
-        return FolderStore(self.store).add_directory(room / "lying")
+        with tempfile.TemporaryDirectory() as room:
+            shutil.copytree(self.lists, room, dirs_exist_ok=True)
+            listed = json.loads((self.lists / CHECKPOINTS_FILE).read_text())
+            change(listed)
+            Path(room, CHECKPOINTS_FILE).write_text(json.dumps(listed))
+            return FolderStore(self.store).add_directory(Path(room))
+
+
+def rewrite(directory: Path, job: Job, roots: list[bytes]) -> None:
+    """Puts other roots on record, as a run writes them."""
+    with TrainingRun(job, directory).held() as record:
+        record(roots)
+
+
+def lie(job: Job, directory: Path) -> None:
+    """Changes the state after step 6 of a run, and its root."""
+    path = checkpoint_path(directory, 6)
+    states = load_tensors(path, job.program.states)
+    first = next(iter(states))
+    save_tensors(path, states | {first: states[first] + 1e-3})
+    roots = TrainingRun(job, directory).recorded_roots()
+    roots[2] = state_root(load_tensors(path, job.program.states).values())
+    rewrite(directory, job, roots)
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("elsewhere")
-    small_job(steps=2 * INTERVALS, interval=2).write(room / "job")
+    small = small_job(steps=2 * INTERVALS, interval=2)
+    small.write(room / "job")
     store = room / "store"
 
     def words(*more: object) -> dict[str, Any]:
@@ -67,8 +96,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     words("receipt", room / "run", "--job", room / "job", "--out", room / "receipt.json")
     job = json.loads((room / "run" / "log" / CHECKPOINTS_FILE).read_text())["job"]
     receipt = FolderStore(store).add_file(room / "receipt.json")
-    root = trained["checkpoint_root"]
-    return Published(store, job, trained["published_log"], root, room / "run" / "log", receipt)
+    shutil.copytree(room / "run", room / "liar")
+    lie(small, room / "liar")
+    return Published(store, job, trained["published_log"], trained["checkpoint_root"], receipt, room)
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +116,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def left(machine: Path) -> list[str]:
-    """What has come to stand on the machine."""
+    """Files on the machine."""
     return sorted(str(path.relative_to(machine.parent)) for path in machine.parent.rglob("*") if not path.is_dir())
 
 
@@ -96,19 +126,9 @@ def told(shown: Any, code: int = 0) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(params=["a folder", "a gateway"])
-def place(request: pytest.FixtureRequest, published: Published) -> Iterator[str]:
-    if request.param == "a folder":
-        yield str(published.store)
-        return
+def test_an_audit_of_an_address_leaves_its_result_alone(run: Run, published: Published, machine: Path) -> None:
     with serving(giving_blocks(FolderStore(published.store))) as url:
-        yield f"gateway+{url}"
-
-
-def test_a_run_is_audited_from_its_address_and_nothing_but_the_result_is_left(
-    run: Run, published: Published, machine: Path, place: str
-) -> None:
-    found = told(run("audit", published.log, "--share", 1, "--store", place, "--json"))
+        found = told(run("audit", published.log, "--share", 1, "--store", f"gateway+{url}", "--json"))
     assert found["agrees"] is True and found["checkpoint_root"] == published.root
     assert (found["right_intervals"], found["job"], found["claim_address"]) == (INTERVALS, published.job, published.log)
     assert left(machine) == [f"here/{found['result']}"] and found["result"].startswith("audit-")
@@ -129,10 +149,10 @@ def test_a_share_says_in_words_what_it_showed_and_how_surely(run: Run, published
     assert sum(stop - first for first, stop in audit.right) == 2
 
 
-def test_a_result_whose_roots_are_not_those_of_its_log_is_refused(
+def test_a_result_with_other_roots_than_its_log_is_refused(
     run: Run, published: Published, machine: Path, tmp_path: Path
 ) -> None:
-    """The honest log was audited in the place of the result's roots, and found right."""
+    """Regression: the honest log was audited in place of the result's roots, and found right."""
     honestly = told(run("audit", published.log, "--share", 0.3, "--store", published.store, "--json"))["result"]
     receipt = read_receipt(machine / honestly)
     forged = replace(receipt, state_roots=(*receipt.state_roots[:-1], b"\x11" * 32))
@@ -152,13 +172,11 @@ def test_a_result_whose_roots_are_not_those_of_its_log_is_refused(
     assert len(list(machine.iterdir())) == 2, "no result is written of what is refused"
 
 
-def test_a_list_that_lies_about_an_interval_is_found_and_the_result_names_it(
-    run: Run, published: Published, machine: Path, tmp_path: Path
-) -> None:
-    def lie(listed: dict[str, Any]) -> None:
+def test_the_result_names_an_interval_that_a_list_lies_about(run: Run, published: Published, machine: Path) -> None:
+    def lies(listed: dict[str, Any]) -> None:
         listed["state_roots"][3] = "11" * 32
 
-    lying = published.other_log(lie, tmp_path)
+    lying = published.other_log(lies)
     found = told(run("audit", lying, "--share", 1, "--store", published.store, "--json"), 3)
     assert found["agrees"] is False and found["wrong_interval"] == 3
     result = read_receipt(machine / found["result"])
@@ -167,21 +185,15 @@ def test_a_list_that_lies_about_an_interval_is_found_and_the_result_names_it(
     assert "WRONG" in run("audit", lying, "--share", 1, "--store", published.store).stdout
 
 
-def test_addresses_that_bring_no_claim_are_refused_in_a_sentence(
-    run: Run, published: Published, machine: Path, tmp_path: Path
-) -> None:
+def test_addresses_without_a_claim_are_refused(run: Run, published: Published, machine: Path, tmp_path: Path) -> None:
     store = FolderStore(published.store)
     (tmp_path / "page").mkdir()
     (tmp_path / "page" / "index.html").write_text("x")
-    unnamed = published.other_log(lambda listed: listed.update(job=None), tmp_path)
-    shutil.rmtree(tmp_path / "lying")
-    elsewhere = published.other_log(lambda listed: listed.update(job=unnamed), tmp_path)
-    shutil.rmtree(tmp_path / "lying")
-    foreign = published.other_log(lambda listed: listed.update(run_id="11" * 32), tmp_path)
-    shutil.rmtree(tmp_path / "lying")
-    longer = published.other_log(lambda listed: listed["state_roots"].append("11" * 32), tmp_path)
-    shutil.rmtree(tmp_path / "lying")
-    begun = published.other_log(lambda listed: listed.update(state_roots=[], states={}), tmp_path)
+    unnamed = published.other_log(lambda listed: listed.update(job=None))
+    elsewhere = published.other_log(lambda listed: listed.update(job=unnamed))
+    foreign = published.other_log(lambda listed: listed.update(run_id="11" * 32))
+    longer = published.other_log(lambda listed: listed["state_roots"].append("11" * 32))
+    begun = published.other_log(lambda listed: listed.update(state_roots=[], states={}))
     for address, part in (
         (published.job, "is a job, and no claim about it is published there"),
         (published.receipt, "is a receipt, which does not say where its job lies"),
@@ -200,9 +212,7 @@ def test_addresses_that_bring_no_claim_are_refused_in_a_sentence(
     assert [name for name in left(machine) if name.startswith(("here", "temporary", "home"))] == []
 
 
-def test_without_a_store_one_sentence_says_what_is_missing_and_none_is_made(
-    run: Run, published: Published, machine: Path
-) -> None:
+def test_without_a_store_the_missing_option_is_named(run: Run, published: Published, machine: Path) -> None:
     refused(run("audit", published.log, "--share", 1), "no content store", "--store", "gateway+https://", code=2)
     refused(run("audit", published.log, "--store", "absent"), "there is no folder", "absent")
     refused(run("audit", published.log, "--store", published.store, "--run", "x"), "leave --run", code=2)
@@ -239,10 +249,8 @@ def test_a_signal_ends_the_audit_and_leaves_nothing(published: Published, machin
     assert left(machine) == []
 
 
-def test_the_number_of_a_posted_job_brings_its_claim(
-    run: Run, published: Published, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    receipt = read_receipt(published.lists.parents[1] / "receipt.json")
+def test_the_number_of_a_job_brings_its_claim(run: Run, published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
+    receipt = read_receipt(published.room / "receipt.json")
 
     def posted(**changed: Any) -> None:
         claim = {"log_cid": published.log, "checkpoint_root": receipt.checkpoint_root} | changed
@@ -283,3 +291,76 @@ def test_a_result_that_contradicts_itself_is_refused(run: Run, published: Publis
     for bad in ({**good, "format": "tiebreak receipt"}, {key: good[key] for key in good if key != "audit"}):
         (machine / "bad.json").write_text(json.dumps(bad))
         refused(run("verify", "bad.json", "--job", "x", "--dir", "y"), "is no receipt that could be checked")
+
+
+# Claims in directories, and in stores.
+
+
+def audit(run: Run, published: Published, *words: object) -> Any:
+    return run("audit", published.room / "job", "--run", "audit", *words)
+
+
+def test_a_wrong_interval_ends_the_audit_with_exit_code_3(run: Run, published: Published) -> None:
+    words = ("--claim", published.room / "liar", "--workers", 2)
+    found = told(audit(run, published, *words, "--json"), 3)
+    assert found["agrees"] is False and found["checkpoint_root"] is None
+    assert found["wrong_interval"] in (2, 3) and found["stopped"] is None
+    claimed = TrainingRun(Job.read(published.room / "job"), published.room / "liar").recorded_roots()
+    claimed[found["wrong_interval"]] = bytes.fromhex(found["wrong_root"][2:])
+    assert found["challenge_root"] == "0x" + MerkleTree(claimed).root.hex()
+    plain = audit(run, published, *words)
+    assert plain.exit_code == 3 and "WRONG" in plain.stdout
+    assert found["challenge_root"] in "".join(plain.stdout.split())
+
+
+def test_a_checkpoint_that_was_mended_is_published_again(run: Run, published: Published, tmp_path: Path) -> None:
+    """A run was killed in its last interval, and a bit of an earlier checkpoint flipped."""
+    job, store = Job.read(published.room / "job"), ("--store", tmp_path / "store", "--json")
+    shutil.copytree(published.room / "run", tmp_path / "run")
+    rewrite(tmp_path / "run", job, TrainingRun(job, published.room / "run").recorded_roots()[:-1])
+    path = checkpoint_path(tmp_path / "run", 2)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    words = ("train", published.room / "job", "--run", tmp_path / "run", "--publish-every", 1)
+    address = told(run(*words, *store))["published_log"]
+    assert path.read_bytes() == checkpoint_path(published.room / "run", 2).read_bytes(), "mended"
+    found = told(audit(run, published, "--claim", address, "--workers", 2, *store))
+    assert found["agrees"] is True and found["unusable_states"] == []
+
+
+def test_command_lines_that_contradict_themselves_are_refused(run: Run, published: Published, tmp_path: Path) -> None:
+    claim = ("--claim", published.room / "run")
+    for words, parts in [
+        ((*claim, "--share", 0.1), ("--share", "--workers")),
+        ((*claim, "--repeat-share", 0.1), ("--repeat-share", "--workers")),
+        ((*claim, "--workers", 2, "--share", 0), ("share of 0",)),
+        ((*claim, "--workers", 2, "--log", published.room / "run" / "log"), ("no log", "--workers")),
+        (("--workers", 2), ("--claim",)),
+        (("--claim", "0x" + "55" * 32, "--workers", 2), ("a root alone",)),
+        (("--claim", tmp_path / "nowhere", "--workers", 2), ("neither a run directory nor the content address",)),
+    ]:
+        refused(audit(run, published, *words), *parts, code=2)
+    assert not Path("audit").exists()
+
+
+def test_claims_without_what_workers_need_are_refused(run: Run, published: Published, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    log = shutil.copytree(published.lists, tmp_path / "log", ignore=shutil.ignore_patterns(CHECKPOINTS_FILE))
+    bare = FolderStore(store).add_directory(Path(log))
+    words = ("--store", store, "--workers", 2)
+    refused(audit(run, published, "--claim", bare, *words), bare, "lists no checkpoints", "--publish-every")
+    hostile = tmp_path / "hostile"
+    hostile.mkdir()
+    (hostile / CHECKPOINTS_FILE).write_bytes(b'{"format": "\x1b[31m"}')
+    address = FolderStore(store).add_directory(hostile)
+    text = refused(audit(run, published, "--claim", address, *words), "lists no checkpoints")
+    assert text.isprintable()
+    missing = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
+    refused(audit(run, published, "--claim", missing, *words), missing)
+    (short := tmp_path / "short").mkdir()
+    (short / "roots").write_bytes(bytes(32))
+    refused(audit(run, published, "--claim", short, "--workers", 2), "has 1 of 6 checkpoints")
+
+
+def test_what_is_not_kept_cannot_be_published(run: Run, published: Published, tmp_path: Path) -> None:
+    words = ("train", published.room / "job", "--run", tmp_path / "run", "--publish-every", 3, "--keep-every", 2)
+    refused(run(*words), "--publish-every 3", "--keep-every 2", "multiple", code=2)

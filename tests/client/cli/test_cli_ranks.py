@@ -15,13 +15,13 @@ from typing import Any, cast
 import pytest
 import roundlog.training
 import torch
-from roundlog.examples.digits import digits
 from roundlog.execution.ranks import Launch
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.cli.ranks import RankGroup
 
 from tests.client.cli.cli_world import Run, Trained, refused
+from tests.e2e.world import small_job
 from tests.engine.kept_jobs import KEPT_JOBS
 from tests.engine.ranks.rank_processes import free_port, seconds_to_stop
 
@@ -32,13 +32,10 @@ def by_hand(commands: Sequence[Sequence[object]]) -> list[Any]:
     """Starts one rank a command, without a launcher."""
     shared = {"WORLD_SIZE": str(len(commands)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     shared |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return [
         subprocess.Popen(
-            [*ALONE, *map(str, command)],
-            env={**os.environ, **shared, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [*ALONE, *map(str, command)], env={**os.environ, **shared, "RANK": str(rank)}, text=True, **pipes
         )
         for rank, command in enumerate(commands)
     ]
@@ -60,8 +57,6 @@ def train(job: Path, run: Path) -> list[object]:
 
 @pytest.mark.slow
 def test_three_ranks_of_torchrun_audit_what_two_have_trained(run: Run, trained: Trained, tmp_path: Path) -> None:
-    """And so does one process."""
-
     def by_torchrun(ranks: int, *words: object) -> Any:
         # After `--`, since Python 3.11 takes `--run` for one of torchrun's own options.
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -95,10 +90,9 @@ def recorded(run: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_run_whose_rank_was_killed_carries_on_with_another_number(victim: int, tmp_path: Path, run: Run) -> None:
-    Job.from_task(lambda: digits(steps=60, interval=1)).write(tmp_path / "job")
-    made = tmp_path / "trained"
+def test_a_run_whose_rank_was_killed_carries_on_with_another_number(tmp_path: Path, run: Run) -> None:
+    small_job(steps=60, interval=1).write(tmp_path / "job")
+    made, victim = tmp_path / "trained", 1
     processes = by_hand([train(tmp_path / "job", made)] * 3)
     while recorded(made) < 2 and all(one.poll() is None for one in processes):
         time.sleep(0.01)
@@ -108,7 +102,6 @@ def test_a_run_whose_rank_was_killed_carries_on_with_another_number(victim: int,
         if rank != victim:
             assert (code, out) == (1, ""), err
             message = json.loads(err.splitlines()[-1])["error"]["message"]
-            # Without a launcher, the store lies with rank 0, which can be missed by either.
             assert message.startswith(f"rank {victim} (process {processes[victim].pid} on "), err
             assert message.endswith("run the same command again, with any number of ranks, to carry on."), err
     assert time.monotonic() - killed < seconds_to_stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from roundlog.commitments import MerkleTree
@@ -69,49 +68,30 @@ def test_a_right_receipt_is_right_whole_and_in_part(run: Run, trained: Trained, 
     assert found["right"] is True and found["repeated_intervals"] == 2 and found["one_wrong_unnoticed"] == 0.0
 
 
-@pytest.mark.slow_cases("1")
-@pytest.mark.parametrize("interval", [0, 1])
-def test_one_changed_root_is_found_at_its_interval(
-    run: Run, trained: Trained, receipt: Path, tmp_path: Path, interval: int
-) -> None:
-    changed(receipt, interval)
+def test_one_changed_root_is_found_at_its_interval(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
+    changed(receipt, 1)
     words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work")
     for more in ((), ("--run", trained.run)):
         result = run(*words, *more)
         assert result.exit_code == 3
-        assert f"WRONG: interval {interval + 1} of 2 (steps {2 * interval} to {2 * interval + 1})" in result.stdout
+        assert "WRONG: interval 2 of 2 (steps 2 to 3)" in result.stdout
         found = json.loads(run(*words, *more, "--json").stdout)
-        assert found["right"] is False and found["first_wrong_interval"] == interval
+        assert found["right"] is False and found["first_wrong_interval"] == 1
 
 
-@pytest.mark.slow
 def test_the_receipt_of_another_job_is_not_judged(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
-    other = KEPT_JOBS / "logistic_sgd"
-    refused(
-        run("verify", receipt, "--job", other, "--dir", tmp_path / "work"),
-        str(receipt),
-        "give the job that the receipt",
-    )
+    other = KEPT_JOBS / "gpt_bf16"
+    words = ("verify", receipt, "--job", other, "--dir", tmp_path / "work")
+    refused(run(*words), str(receipt), "give the job that the receipt")
     refused(run("receipt", trained.run, "--job", other, "--out", tmp_path / "r"), "another job's")
     assert not (tmp_path / "r").exists() and not (tmp_path / "work").exists()
 
 
-def bent(plain: dict[str, Any], name: str) -> None:
-    if name == "date":
-        plain["date"] = "2020-01-01T00:00:00Z"
-    elif name == "signature":
-        plain["signature"] = plain["signature"][:-4] + ("00" if plain["signature"][-4:-2] != "00" else "01") + "1b"
-    else:
-        plain["signer"] = "0x" + "12" * 20
-
-
-@pytest.mark.parametrize("name", ["date", "signature", "signer"])
+@pytest.mark.parametrize("change", [{"date": "2020-01-01T00:00:00Z"}, {"signer": "0x" + "12" * 20}], ids=str)
 def test_a_signature_that_does_not_fit_is_named(
-    run: Run, trained: Trained, receipt: Path, tmp_path: Path, name: str
+    run: Run, trained: Trained, receipt: Path, tmp_path: Path, change: dict[str, str]
 ) -> None:
-    plain = json.loads(receipt.read_text())
-    bent(plain, name)
-    receipt.write_text(json.dumps(plain))
+    receipt.write_text(json.dumps(json.loads(receipt.read_text()) | change))
     words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work")
     result = run(*words)
     assert result.exit_code == 3 and "its signature is not that of" in result.stdout
@@ -119,9 +99,7 @@ def test_a_signature_that_does_not_fit_is_named(
     assert json.loads(run(*words, "--json").stdout)["wrong_signature"] is not None
 
 
-def test_another_signer_or_none_is_named_where_one_is_asked_for(
-    run: Run, trained: Trained, receipt: Path, tmp_path: Path
-) -> None:
+def test_another_signer_or_none_is_named(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
     words = ("verify", receipt, "--job", trained.job, "--dir", tmp_path / "work", "--signer")
     result = run(*words, devnet_account(4).address)
     assert result.exit_code == 3 and f"{SIGNER} has signed it, and not" in result.stdout
@@ -133,9 +111,7 @@ def test_another_signer_or_none_is_named_where_one_is_asked_for(
     assert result.exit_code == 3 and "nobody has signed it" in result.stdout
 
 
-def test_what_cannot_be_verified_is_refused_in_one_sentence(
-    run: Run, trained: Trained, receipt: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_verified_is_refused(run: Run, trained: Trained, receipt: Path, tmp_path: Path) -> None:
     words = ("--job", trained.job, "--dir", tmp_path / "work")
     refused(run("verify", tmp_path / "no", *words), "cannot be read", "check the path")
     refused(run("verify", receipt, *words, "--share", "0.5"), "name a copy of it with --run", code=2)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
-import subprocess
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import make_operating_docs
 import pytest
 import yaml
-from tiebreak.operation.monitor import Cause
+from prometheus_client.parser import text_string_to_metric_families
+from tiebreak.operation.metrics import Metrics
+from tiebreak.operation.monitor import Cause, Situation
 
 from tests.client.cli.cli_world import Run
 
@@ -59,22 +61,6 @@ def test_the_settings_are_variables_that_there_are() -> None:
     assert unknown == ["TIEBREAK_ARGUMENTS"], "that one is the unit's own"
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed: apt-get install systemd")
-    # Only the program's place differs: verify wants it to be there.
-    text = UNIT.read_text().replace("/opt/tiebreak/.venv/bin/tiebreak", "/bin/true")
-    for role in ("trainer", "auditor", "referee"):
-        unit = tmp_path / f"tiebreak@{role}.service"
-        unit.write_text(text)
-        found = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
-        assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
-    broken = tmp_path / "tiebreak@broken.service"
-    broken.write_text(text.replace("KillSignal=SIGINT", "KillSignal=SIGNONSENSE"))
-    found = subprocess.run(["systemd-analyze", "verify", str(broken)], capture_output=True, text=True, timeout=60)
-    assert "SIGNONSENSE" in found.stderr, "a fault would not be seen"
-
-
 def test_the_container_copies_files_and_runs_commands_that_there_are(run: Run) -> None:
     text = (PLACE / "Containerfile").read_text()
     for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
@@ -89,3 +75,36 @@ def test_the_container_copies_files_and_runs_commands_that_there_are(run: Run) -
     (command,) = re.findall(r"podman run .*?\\\n#(.*)$", text, re.MULTILINE)
     understood(run, shlex.split(command.split(" tiebreak ")[1]))
     assert "/health" in text
+
+
+# Rules for Prometheus.
+
+
+GROUPS = yaml.safe_load((PLACE / "alerts.yml").read_text())["groups"]
+RULES: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
+TERM = r"(?:time\(\)|[0-9.]+|increase\((?P<rate>\w+)\[1h\]\)|(?P<metric>\w+)(?:\{job=\"tiebreak\"\})?)"
+"""A part of an expression: a number, the time, or a metric and how much it has risen."""
+
+
+def test_every_rule_compares_metrics_that_are_served() -> None:
+    metrics = Metrics("trainer")
+    metrics.show(Situation(at=1.0, looked_at=0.0), Counter(), 0)
+    families = text_string_to_metric_families(metrics.text().decode())
+    # `up` is Prometheus' own: whether the endpoint answered.
+    served = {one.name for family in families for one in family.samples} | {"up"}
+    read: set[str] = set()
+    for name, rule in RULES.items():
+        left, sign, right = re.split(r" (==|<|>) ", rule["expr"])
+        for term in re.split(r" [-+] ", f"{left} + {right}"):
+            found = re.fullmatch(TERM, term)
+            assert found and sign, f"{name}: {term}"
+            read |= {one for one in found.groups() if one}
+    assert read and read <= served, read - served
+
+
+def test_every_rule_says_how_urgent_it_is_and_what_to_do() -> None:
+    for name, rule in RULES.items():
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}, name
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert re.fullmatch(r"[0-9]+[sm]", rule.get("for", "0s"))
+        assert rule["annotations"]["summary"].endswith((".", "?"))

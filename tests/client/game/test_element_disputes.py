@@ -174,7 +174,7 @@ def test_whoever_goes_on_where_a_run_has_no_value_loses(cast: Cast, tmp_path: Pa
 def test_a_copy_of_the_operators_half_does_not_help(cast: Cast, stops: bool, tmp_path: Path) -> None:
     """The trainer opens after the challenger, and opens the same half, below another state."""
     copied = 0
-    for seed in range(25 if stops else 8):
+    for seed in range(25 if stops else 6):
         job = job_of(*hostile(seed)) if stops else random_job(seed)
         room = tmp_path / str(seed)
         honest = trees_of(job, room / "honest")
@@ -191,7 +191,7 @@ def test_a_copy_of_the_operators_half_does_not_help(cast: Cast, stops: bool, tmp
         assert (state.reason, state.current.level) == (Reason.PROOF, Level.OPERATOR)
         assert isinstance(moves[-1], ProveStore)
         copied += 1
-    assert copied >= 5
+    assert copied >= 4
 
 
 class CopyingTrees:
@@ -218,6 +218,7 @@ class CopyingTrees:
         return typed(Tree, Copied())
 
 
+@pytest.mark.slow
 def test_a_copy_of_running_results_does_not_help(cast: Cast, tmp_path: Path, short_segments: None) -> None:
     copied, seeds = 0, itertools.count()
     while copied < 2:
@@ -258,17 +259,16 @@ def job_of_a_sum(terms: list[float], right: int) -> Job:
     return job_of(program, inputs)
 
 
-@pytest.mark.slow_but("special0-*")
-@pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
+@pytest.mark.slow_but("an infinity")
 @pytest.mark.parametrize(
-    ("special", "right", "lie"),
+    ("special", "right", "lie", "liar"),
     [
-        ({5: torch.inf}, INFINITY, ONE),
-        ({0: torch.inf, 19: torch.inf}, INFINITY, NAN),
-        ({3: torch.inf, 12: -torch.inf}, NAN, INFINITY),
-        ({3: torch.inf, 12: -torch.inf}, NAN, ONE),
-        ({}, 0x41A00000, INFINITY),
+        ({5: torch.inf}, INFINITY, ONE, Side.TRAINER),
+        ({5: torch.inf}, INFINITY, NAN, Side.CHALLENGER),
+        ({3: torch.inf, 12: -torch.inf}, NAN, INFINITY, Side.TRAINER),
+        ({}, 0x41A00000, INFINITY, Side.CHALLENGER),
     ],
+    ids=["an infinity", "an infinity as NaN", "two infinities", "numbers"],
 )
 def test_a_lie_about_a_sum_with_infinities_loses(
     cast: Cast, special: dict[int, float], right: int, lie: int, liar: Side, tmp_path: Path, short_segments: None
@@ -285,23 +285,3 @@ def test_a_lie_about_a_sum_with_infinities_loses(
     assert found is not None
     state, moves = found
     assert state.reason is Reason.PROOF and isinstance(moves[-1], ProveSegment)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
-def test_a_silent_party_loses_at_every_level(cast: Cast, liar: Side, tmp_path: Path, short_segments: None) -> None:
-    """A game against a liar is played again with one who falls silent, after each number of moves."""
-    ended: Counter[str] = Counter()
-    job = random_job(0)
-    lie = Lie(step=0, operator=long_sums(job)[0])
-    honest = trees_of(job, tmp_path / "honest")
-    lying = lying_trees(trees_of(job, tmp_path / "liar", tampered(job.program, FLOAT32, [lie])), liar)
-    for silent_after in range(30):
-        talk = iter([True] * silent_after)
-        other = cast.sides(lying, lying)[liar]
-        other.twist = lambda game, move, talk=talk: move if next(talk, False) else None
-        state, _ = play(cast, lying, honest, liar, other)
-        ended[f"{state.reason.name} {state.current.level.name}"] += 1
-        if next(talk, False):
-            break
-    assert {"TIMEOUT STEP", "TIMEOUT OPERATOR", "TIMEOUT PARTIAL"} <= set(ended), ended

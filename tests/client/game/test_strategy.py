@@ -108,11 +108,9 @@ def start(cast: Cast, trainer: Made, challenger: Made) -> int:
 
 
 @pytest.mark.slow_but("trainer-(2, 5)")
-@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 1), (1, 6), (2, 5), (9, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 1), (1, 6), (2, 5)], ids=str)
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
-def test_every_divergence_is_found_at_its_step_in_a_move_for_four_levels(
-    cast: Cast, shape: tuple[int, int], liar: Side
-) -> None:
+def test_every_divergence_is_found_at_its_step(cast: Cast, shape: tuple[int, int], liar: Side) -> None:
     for step in range(shape[0] * shape[1]):
         runs = {liar: Made(shape, step), liar.other: Made(shape)}
         game = start(cast, runs[Side.TRAINER], runs[Side.CHALLENGER])
@@ -134,9 +132,7 @@ def test_every_divergence_is_found_at_its_step_in_a_move_for_four_levels(
 
 @pytest.mark.slow_but("trainer")
 @pytest.mark.parametrize("silent", Side, ids=lambda side: side.name.lower())
-def test_a_side_that_falls_silent_after_any_move_loses_by_the_clock_and_not_one_second_too_early(
-    cast: Cast, silent: Side
-) -> None:
+def test_a_side_that_falls_silent_loses_by_the_clock_to_the_second(cast: Cast, silent: Side) -> None:
     for spoken in itertools.count():
         runs = {silent: Made((2, 3), 4), silent.other: Made((2, 3))}
         game = start(cast, runs[Side.TRAINER], runs[Side.CHALLENGER])
@@ -197,7 +193,7 @@ class ForgedLeaves(Leaves):
 
 
 @pytest.mark.slow_but("3")
-@pytest.mark.parametrize("count", [3, 5, 6])
+@pytest.mark.parametrize("count", [3, 5])
 def test_a_tree_whose_padding_is_forged_loses_without_a_referee(cast: Cast, count: int) -> None:
     honest = Made((count, 2))
     depth = (count - 1).bit_length()

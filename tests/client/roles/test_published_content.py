@@ -21,18 +21,6 @@ SPEC = bytes(range(32))
 OTHER_SPEC = bytes(32)
 
 
-def room(directory: Path, job: int, spec: bytes = SPEC) -> Path:
-    found = directory / f"job-{job}-{spec.hex()[:16]}"
-    found.mkdir(parents=True, exist_ok=True)
-    return found
-
-
-def publish(published: PublishedContent, directory: Path, job: int, content: bytes, spec: bytes = SPEC) -> str:
-    path = room(directory, job, spec) / "model"
-    path.write_bytes(content)
-    return published.add_file(path)
-
-
 class Chain:
     """Jobs by number, and the newest block."""
 
@@ -72,8 +60,12 @@ class World:
         contract = cast(Any, self.chain)
         self.keeper = Keeper("trainer", self.published, contract, self.notices.append, self.retention)
 
-    def publish(self, job: int, content: bytes, spec: bytes = SPEC) -> str:
-        return publish(self.published, self.directory, job, content, spec)
+    def publish(self, job: int, content: bytes) -> str:
+        """Writes a model into the room of a job, and publishes it."""
+        path = self.directory / f"job-{job}-{SPEC.hex()[:16]}" / "model"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        return self.published.add_file(path)
 
 
 @pytest.fixture
@@ -194,16 +186,13 @@ def test_content_that_is_added_again_while_it_is_unpinned_stays(world: World, mo
 @pytest.mark.parametrize(
     "record",
     [
-        b"", b"{}", b"[]", b"{\"rooms\": 7}", b"\xff", b"[" * 10_000,
+        b"", b"[]", b"{\"rooms\": 7}", b"\xff", b"[" * 10_000,
         *(
             json.dumps({"rooms": {name: entry}}).encode()
             for name, entry in (
                 ("../../etc", {"cids": [], "over_at": None, "over_in": None}),
-                ("job-0-0000000000000000", {"cids": [], "over_at": None, "over_in": None}),
                 ("job-3-0000000000000000", {"cids": ["x"], "over_at": None, "over_in": None}),
-                ("job-3-0000000000000000", {"cids": [], "over_at": "1", "over_in": None}),
                 ("job-3-0000000000000000", {"cids": [], "over_at": True, "over_in": None}),
-                ("job-3-0000000000000000", {}),
             )
         ),
     ],

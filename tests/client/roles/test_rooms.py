@@ -59,9 +59,7 @@ def test_no_limit_holds_up_a_job_with_a_bond_at_stake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", ["run/state-00000003.safetensors", "alone/run.json", "sealed-claim.json"])
-def test_of_a_refused_job_all_that_was_fetched_goes_and_what_is_own_stays_as_of_one_that_was_left(
-    tmp_path: Path, own: str
-) -> None:
+def test_of_a_refused_job_own_files_stay_as_of_one_that_was_left(tmp_path: Path, own: str) -> None:
     rooms, told = Rooms(tmp_path, 2 * UNIT), list[str]()
     refused = room(tmp_path, 1)
     fetched = ("log/00000000.rlog", "model.safetensors", ".job.0123.partial/content/data", ".log.0123.partial-x/lock")

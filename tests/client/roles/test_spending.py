@@ -43,7 +43,6 @@ def test_a_node_that_makes_its_time_up_ends_no_role(tmp_path: Path) -> None:
 
 
 def test_a_day_is_over_once_the_chain_and_this_machine_say_so(tmp_path: Path) -> None:
-    """A node that says for a moment that tomorrow has come would give the whole limit again, as often as it likes."""
     wall = [float(START)]
     book = Spending(tmp_path, "1-0xcc", per_day=100, today=lambda: wall[0])
     pay(book, "one", 1, 90, START)
@@ -107,7 +106,7 @@ def test_a_payment_counts_once_whatever_repeats_it(tmp_path: Path) -> None:
 
 
 def test_a_payment_that_fails_in_its_block_leaves_the_next_attempt_to_count(tmp_path: Path) -> None:
-    """The attempts have one name, and the first one that fails must not make all others free."""
+    """The attempts have one name."""
     book = spending(tmp_path)
     for fee in (3, 4):
         book.require("one", 1, 60, START)
@@ -123,7 +122,6 @@ def test_a_payment_that_fails_in_its_block_leaves_the_next_attempt_to_count(tmp_
 
 
 def test_two_processes_in_one_directory_forget_nothing_of_each_other(tmp_path: Path) -> None:
-    """The second one is refused the journal of transactions, but only after it has entered what it wants."""
     one, other = spending(tmp_path), spending(tmp_path)
     assert one.last_day(START) == other.last_day(START) == 0
     pay(one, "one", 1, 60, START)
@@ -174,7 +172,6 @@ class Scene:
         return Order(call=call, sent=self.sent.append, failed=self.failed.append)
 
 
-@pytest.mark.slow
 def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
     scene = Scene(tmp_path, per_day=3 * 10**18 // 2)
     scene.queue.look()

@@ -12,7 +12,7 @@ from tiebreak.server.completion_server import GuardedApplication, make_completio
 
 from tests.client.server.asking import API_KEY, JSON, exchange
 from tests.client.server.conftest import PAGE, Served
-from tests.client.troublesome_clients import HOSTILE_HOSTS, status
+from tests.client.troublesome_clients import status
 
 CHAT, BEARER = "/v1/chat/completions", f"Bearer {API_KEY}"
 PATHS = ("/v1/models", CHAT, "/v1/receipts/0x00", "/health", "/nothing")
@@ -93,7 +93,7 @@ def test_pages_of_other_origins_are_told_nothing_of_theirs(served: Served, origi
         assert found.status == wanted and "access-control" not in str(found.headers)
 
 
-@pytest.mark.parametrize("host", HOSTILE_HOSTS)
+@pytest.mark.parametrize("host", ["evil.com", "localhost:80@evil.com", "localhost.", ""])
 def test_an_allowed_origin_and_the_key_are_no_name_of_this_machine(locked: str, host: str) -> None:
     """A page whose own name was made to point here is refused whatever else it sends, before all else."""
     headers = JSON | {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Host": host}

@@ -8,7 +8,6 @@ import threading
 import time
 from hashlib import sha256
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from openai import NotFoundError, OpenAI
@@ -19,6 +18,7 @@ from tiebreak.transactions.keys import signer_of
 from tests.client.server.asking import Exchange, exchange, receipt_of
 from tests.client.server.conftest import MAX_WAITING, ROWS, Served
 from tests.client.server.small_model import characters_of
+from tests.client.troublesome_clients import connected
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "héllo"}]
@@ -85,7 +85,7 @@ def test_an_answer_has_a_receipt_of_its_bytes_and_a_signature(served: Served, as
 def test_streams_and_whole_answers_say_the_characters_of_their_tokens(served: Served) -> None:
     """The model's bytes are random: most characters are cut, and some are never finished."""
     held_back = 0
-    for seed in range(4):
+    for seed in range(2):
         whole, stream = (text_of(served, seed=seed, max_tokens=60, stream=one) for one in (False, True))
         receipt = receipt_of(served, whole, whole.plain["id"])
         text = whole.plain["choices"][0]["text"]
@@ -93,7 +93,7 @@ def test_streams_and_whole_answers_say_the_characters_of_their_tokens(served: Se
         parts = [event["choices"][0]["text"] for event in stream.events]
         assert "".join(parts) == text and all(part for part in parts[:-1])
         held_back += len(receipt.tokens) - len(parts)
-    assert held_back > 10
+    assert held_back > 5
 
 
 def test_log_probabilities_are_those_of_the_receipt(served: Served) -> None:
@@ -109,9 +109,7 @@ def test_log_probabilities_are_those_of_the_receipt(served: Served) -> None:
     assert [one for part in told if part is not None for one in part["content"]] == content
 
 
-def test_a_text_whose_end_changes_what_was_sent_ends_with_an_error(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_changes_at_its_end_ends_with_an_error(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     class Changing(text_service.TextDecoder):
         @property
         def whole(self) -> str:
@@ -160,9 +158,7 @@ def test_eight_clients_at_once_get_what_each_gets_alone(served: Served) -> None:
 
 def begun(served: Served, tokens: int) -> socket.socket:
     """A client that has read the beginning of a stream."""
-    where = urlsplit(served.url)
-    assert where.hostname is not None and where.port is not None
-    client = socket.create_connection((where.hostname, where.port), timeout=60)
+    client = connected(served.url)
     fields = {"model": served.service.model, "prompt": "x", "max_tokens": tokens, "stream": True, "logprobs": 0}
     body = json.dumps(fields).encode()
     head = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -23,19 +23,30 @@ HELLO = [{"role": "system", "content": "be brief"}, {"role": "user", "content": 
 KINDS = ["text", "chat", "text stream", "chat stream"]
 
 
+EXCHANGES: dict[str, tuple[Exchange, GenerationReceipt]] = {}
+"""By their kinds and fields."""
+
+
 def asked(served: Served, kind: str, **fields: object) -> tuple[Exchange, GenerationReceipt]:
     """An exchange of a kind, and its receipt."""
-    is_chat, stream = kind.startswith("chat"), kind.endswith("stream")
-    body: dict[str, object] = {"model": served.service.model, "max_tokens": 12, "stream": stream}
-    body |= {"messages": HELLO} if is_chat else {"prompt": "once"}
-    found = exchange(served.url, CHAT if is_chat else TEXT, body | fields)
-    return found, receipt_of(served, found, (found.events[0] if stream else found.plain)["id"])
+    if (key := json.dumps([kind, fields])) not in EXCHANGES:
+        is_chat, stream = kind.startswith("chat"), kind.endswith("stream")
+        body: dict[str, object] = {"model": served.service.model, "max_tokens": 12, "stream": stream}
+        body |= {"messages": HELLO} if is_chat else {"prompt": "once"}
+        found = exchange(served.url, CHAT if is_chat else TEXT, body | fields)
+        EXCHANGES[key] = found, receipt_of(served, found, (found.events[0] if stream else found.plain)["id"])
+    return EXCHANGES[key]
+
+
+CHOICES: dict[bytes, list[Choice]] = {}
+"""By the digest of the receipt that they were found for."""
 
 
 def choices_of(served: Served, receipt: GenerationReceipt) -> list[Choice]:
-    found = list[Choice]()
-    assert check_text(receipt, served.checker, stop=receipt.stop, tell=found.append).is_right
-    return found
+    if receipt.digest not in CHOICES:
+        found = CHOICES[receipt.digest] = []
+        assert check_text(receipt, served.checker, stop=receipt.stop, tell=found.append).is_right
+    return CHOICES[receipt.digest]
 
 
 def compared(served: Served, receipt: GenerationReceipt, request: bytes, response: bytes) -> list[str]:
@@ -53,7 +64,7 @@ def test_the_servers_own_bodies_are_right(served: Served, kind: str) -> None:
         [
             {},
             {"temperature": 0},
-            {"logprobs": True if kind.startswith("chat") else 0, "max_tokens": 60},
+            {"logprobs": True if kind.startswith("chat") else 0, "max_tokens": 24},
             {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 5} | usage,
         ]
     ):
@@ -64,7 +75,6 @@ def test_the_servers_own_bodies_are_right(served: Served, kind: str) -> None:
 
 REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "prompt": ({"messages": [{"role": "user", "content": "hullo"}]}, "the request's prompt has"),
-    "longer prompt": ({"messages": [*HELLO, *HELLO]}, "the request's prompt has"),
     "temperature": ({"temperature": 0.5}, "asks for temperature 0.5, and the receipt has 1.0"),
     "top_k": ({"top_k": 5}, "asks for top_k 5, and the receipt has 0"),
     "penalty": ({"repetition_penalty": 1.5}, "asks for repetition_penalty 1.5, and the receipt has 1.0"),
@@ -89,7 +99,7 @@ def test_another_request_is_told(served: Served, name: str) -> None:
 
 def test_bytes_that_are_no_request_or_response_are_told(served: Served) -> None:
     _, receipt = asked(served, "text")
-    for data in (b"", b"\xff", b"[]", b"{", b'{"a":' * 5000):
+    for data in (b"", b"\xff", b"[]", b'{"a":' * 5000):
         lied = replace(receipt, request_sha256=sha256(data).digest(), response_sha256=sha256(data).digest())
         assert len(wrong_request(lied, served.loaded, data)) == 1
         assert len(wrong_response(lied, served.loaded, data)) == 1
@@ -114,7 +124,6 @@ BODIES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "reason": ("chat", in_whole(lambda one: one["choices"][0].update(finish_reason="stop")), "finish_reason 'stop'"),
     "usage": ("text", in_whole(lambda one: one["usage"].update(prompt_tokens=5)), "says usage.prompt_tokens 5"),
     "model": ("text", in_whole(lambda one: one.update(model="x")), "says model 'x'"),
-    "fingerprint": ("text", in_whole(lambda one: one.update(system_fingerprint="fp_0")), "says system_fingerprint"),
     "id": ("text", in_whole(lambda one: one.update(id="x\x1b[2J")), r"says id 'x\x1b[2J'"),
     "more": ("text", in_whole(lambda one: one.update(note="x")), "has 'note', which the server does not write"),
     "two": ("text", in_whole(lambda one: one["choices"].append(one["choices"][0])), "does not have one choice"),
@@ -149,7 +158,8 @@ def test_another_response_is_told(served: Served, name: str) -> None:
     assert clauses[0] == "the response's bytes have another SHA-256 than response_sha256"
     assert len(clauses) == 2 and said in clauses[1] and clauses[1].isprintable(), clauses
     lied = replace(receipt, response_sha256=sha256(other).digest())
-    assert compared(served, lied, found.request, other) == clauses[1:]
+    choices = choices_of(served, receipt)
+    assert wrong_response(lied, served.loaded, other, request=found.request, choices=choices) == clauses[1:]
 
 
 @pytest.mark.slow
@@ -164,7 +174,7 @@ def test_verify_compares_bodies_that_are_given_and_says_which_are_not(served: Se
         words = ["verify", file, "--model", model, *more]
         done = CliRunner().invoke(app, [str(word) for word in words])
         said = (done.stdout + done.stderr).splitlines()
-        return done.exit_code, [line for line in said if not line.startswith("Verifying takes")]
+        return done.exit_code, [line for line in said if not line.startswith(("Verifying takes", "captures", "tries"))]
 
     code, lines = verify(tmp_path / "receipt.json", "--request", request, "--response", response)
     assert code == 0 and lines[-1].startswith("Right: request and response have the bytes"), lines

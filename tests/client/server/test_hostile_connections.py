@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 import time
 from contextlib import ExitStack
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from roundlog.generation import prompt_tokens
@@ -20,14 +18,9 @@ from tiebreak.server import text_service
 from tests.client.server.asking import exchange
 from tests.client.server.conftest import ROWS, Served
 from tests.client.server.test_answers import TEXT, settle, text_of
+from tests.client.troublesome_clients import connected
 
 HEAD = f"POST {TEXT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
-
-
-def connected(url: str) -> socket.socket:
-    where = urlsplit(url)
-    assert where.hostname is not None and where.port is not None
-    return socket.create_connection((where.hostname, where.port), timeout=60)
 
 
 def request_of(served: Served, **fields: object) -> bytes:

@@ -4,10 +4,16 @@ of."""
 from __future__ import annotations
 
 import json
+import os
+import re
+import select
 import signal
+import subprocess
+import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from http.client import HTTPException
 from pathlib import Path
@@ -19,9 +25,31 @@ from tiebreak.cli.app import app
 from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account, signer_of
 from typer.testing import CliRunner
 
-from tests.client.server.asking import Exchange, exchange
-from tests.client.server.serving_process import serving
+from tests.client.server.asking import API_KEY, Exchange, exchange
 from tests.client.server.small_model import save_small_model
+
+
+@contextmanager
+def serving(model: Path, receipts: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that serves those who bring API_KEY, and signs, killed at the end, and its address."""
+    file = receipts.with_suffix(".key")
+    file.touch(0o600)
+    file.write_text(f"{API_KEY}\n")
+    words = ["serve", "--model", str(model), "--receipts", str(receipts), "--positions", "64", "--rows", "2"]
+    words += ["--port", "0", "--sign", "--api-key-file", str(file)]
+    env = dict(os.environ) | {KEY_VARIABLE: devnet_account(1).key.hex()}
+    command = [sys.executable, "-P", "-m", "tiebreak", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
+    try:
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], 240)[0], "the server does not begin"
+        line = process.stdout.readline()
+        found = re.search(r"http://\S+/v1", line)
+        assert found is not None and devnet_account(1).address in line, line
+        yield process, found[0].removesuffix("v1")
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.slow
@@ -68,15 +96,7 @@ def test_every_receipt_that_a_client_was_told_of_outlives_a_kill(tmp_path: Path)
         assert process.wait(30) == 0
 
 
-NO_ORIGINS = [
-    "*",
-    "null",
-    "chat.example",
-    "https://*.example",
-    "https://a.example/",
-    "https://a.example:443",
-    "http://A",
-]
+NO_ORIGINS = ["*", "null", "chat.example", "https://*.example", "https://a.example/", "https://a.example:443"]
 NO_KEYS = {"empty": " \n", "spaced": "a b", "foreign": "schlüssel", "long": "x" * 513, "huge": "x" * (1 << 20)}
 
 

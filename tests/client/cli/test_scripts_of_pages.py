@@ -1,7 +1,8 @@
-"""The example of docs/how-to/transformers.md: a script that trains by `Trainer`, and the job that it becomes."""
+"""Scripts of the pages docs/how-to/transformers.md and docs/tutorials/research.md become jobs and models."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from pathlib import Path
@@ -9,13 +10,15 @@ from pathlib import Path
 import pytest
 import roundlog
 import torch
+from safetensors.torch import load_file
 from tiebreak.cli.task_source import load_task
 
 from tests.client.cli.cli_world import Run
 
 pytest.importorskip("accelerate")
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "transformers.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "how-to" / "transformers.md"
 
 
 def scripts() -> tuple[str, str, int]:
@@ -46,10 +49,7 @@ def test_both_scripts_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_the_changed_script_becomes_a_job_and_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    """The page's commands, one after the other, up to `from_pretrained`."""
+def test_the_changed_script_becomes_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text(scripts()[1])
     commands = [line.partition("#")[0] for line in re.findall(r"^tiebreak (.*)$", PAGE.read_text(), re.MULTILINE)]
@@ -64,3 +64,28 @@ def test_the_changed_script_becomes_a_job_and_a_model(
     assert not all(torch.equal(one, read[name]) for name, one in task.model.state_dict().items()), "it was trained"
     roundlog.load_into(task.model, "trained")
     assert all(torch.equal(one, read[name]) for name, one in task.model.state_dict().items())
+
+
+@pytest.mark.slow
+def test_a_file_with_several_optimizers_becomes_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    page = (DOCS / "tutorials" / "research.md").read_text()
+    found = re.search(r"### Several optimizers\n.*?```python\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    Path("my_task.py").write_text(found[1])
+    for command in (
+        "job create my_task.py:task --out job",
+        "train job --run trained",
+        "audit job --run audited --claim trained",
+        "export trained --to model.safetensors",
+    ):
+        done = run(*command.split())
+        assert done.exit_code == 0, done.output
+    trained = load_file("model.safetensors")
+    assert trained.keys() == load_task("my_task.py:task", [])().model.state_dict().keys()
+    entries = [json.loads(line) for line in Path("trained/history.jsonl").read_text().splitlines()]
+    assert len(entries) == 8 and {"0/step_size", "1/step_size"} <= entries[0]["schedule"].keys()
+    assert 1.5 < entries[0]["loss"] < 3, "the sum of three cross entropies of two answers, each near log 2"
