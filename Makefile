@@ -146,11 +146,11 @@ fuzz-capture: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.fuzz.capture_campaign --programs $(PROGRAMS)
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.fuzz.capture_campaign --bf16 --programs $$(($(PROGRAMS) / 4))
 
-# Random whole runs, by ranks that are killed, with data anywhere, and audits of true and false claims; then deliveries by stores that
-# lose and damage blocks. The last line of each counts its rounds.
+# Random whole runs, by ranks that are killed, with data anywhere, deliveries by stores that lose and damage blocks, and audits of true and
+# false claims; then markets of audits. What hypothesis finds and shrinks stays in build/campaigns, and is played first the next time.
 fuzz-runs: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore -m tests.fuzz.runs_campaign --runs $(RUNS)
-	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore -m tests.fuzz.runs_campaign --deliveries --runs $(RUNS)
+	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -m tests.chaos.campaign runs --rounds $(RUNS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.chaos.campaign markets --rounds $(RUNS)
 
 # Real roles as processes, whose node, disks and lives go wrong; the last line counts rounds and violations (docs/chaos.md).
 chaos: $(VENV)/.installed-dev contracts-tools

@@ -48,7 +48,7 @@ _AUDITS = {
 
 
 class Stage:
-    """Leaving the `with` block ends everything."""
+    """`close` ends everything."""
 
     def __init__(self, plan: Plan, directory: Path, jobs: Path, *, pause: float) -> None:
         self.plan, self.directory = plan, directory
@@ -204,9 +204,3 @@ class Stage:
         if self.gateway is not None:
             self.gateway.close()
         self.chain.close()
-
-    def __enter__(self) -> Stage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
