@@ -42,7 +42,6 @@ from tests.e2e.corrupted_generation import (
 from tests.e2e.world import TERMS, World
 
 pytestmark = pytest.mark.slow
-
 PROMPT, NEW = [1, 2, 3, 7, 5], 14
 
 

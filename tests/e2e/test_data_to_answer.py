@@ -25,7 +25,6 @@ from tests.client.cli.text_world import write_model
 
 pytest.importorskip("peft")
 openai = pytest.importorskip("openai")
-
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "fine_tuning" / "lora_task.py"
 REAL = ROOT / "build" / "models" / "SmolLM2-135M-Instruct"

@@ -31,7 +31,6 @@ from tests.e2e.world import NAMES, TERMS, World, ended, small_job
 from tests.engine.ranks.rank_processes import free_port
 
 pytestmark = pytest.mark.slow
-
 TIEBREAK = [sys.executable, "-P", "-m", "tiebreak"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 BY_TWO = [*TORCHRUN, "--no-python", "--", *TIEBREAK]

@@ -16,7 +16,6 @@ import pytest
 from safetensors import safe_open
 
 pytestmark = pytest.mark.slow
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "devnet.md"
 SECONDS = 300
 """A newcomer waits for five minutes."""
