@@ -27,7 +27,7 @@ import torch
 from tests.chaos.machine import Round, play, require_none
 from tests.chaos.markets import Market
 from tests.chaos.parties import start_fork_server
-from tests.chaos.rounds import Chaos, ChaosWithAppeals
+from tests.chaos.rounds import Chaos, ChaosWithAppeals, written_jobs
 from tests.fuzz.random_runs import RandomRun
 
 KINDS: dict[str, type[Round]] = {"chaos": Chaos, "markets": Market, "runs": RandomRun}
@@ -56,6 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     if issubclass(make, Chaos):
         start_fork_server()  # before there are threads
+        written_jobs()
 
     def hear(played: Round, violations: list[str]) -> None:
         with lock:

@@ -27,8 +27,8 @@ from tiebreak.transactions.keys import devnet_account
 from tests.chaos.judge import UNDECIDED, left_behind, losses
 from tests.chaos.machine import Round
 from tests.chaos.misbehaving import WRONG_CLAIMS, Kind, auditor_of, trainer_of
-from tests.chaos.paced import Paced
 from tests.e2e.market import BLIND, FEE, OPEN, context
+from tests.e2e.paced import Paced
 from tests.e2e.world import CountingSender, World
 
 TRAINERS = (None, None, None, Kind.POISON, Kind.POISON, Kind.FABRICATE, Kind.RESIGN, Kind.HESITATE, Kind.SLEEP)
@@ -107,7 +107,7 @@ class Party:
 class Market(World, Round):
     """A market with one job, on a chain and with a store in this process."""
 
-    FAULTS = ("time", "time", "time", "time", "kill", "store")
+    FAULTS = ("kill", "store", "time", "time", "time", "time")
     STRIKES = 40
 
     def __init__(self, draw: Random, room: Path) -> None:

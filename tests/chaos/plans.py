@@ -39,10 +39,10 @@ class Audits(StrEnum):
 _USUAL = (Audits.FREE, Audits.FREE, Audits.OPEN, Audits.BLIND)
 
 FAULTS = (
-    *("nothing",) * 10,
+    *Trouble,
     *(Trouble.KILL,) * 5,
     *(Trouble.REORGANISATION,) * 3,
-    *Trouble,
+    *("nothing",) * 10,
 )
 """How often each strikes."""
 

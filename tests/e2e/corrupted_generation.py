@@ -15,7 +15,7 @@ from roundlog.capture import Task
 from roundlog.capture.huggingface import Sampling
 from roundlog.execution import RunningStep, StepExecutor
 from roundlog.generation import Generation, Generator
-from roundlog.program import DType, Node, Program
+from roundlog.program import Node, Program
 from roundlog.training import Job
 from tiebreak_demo.adversary.engines import MakeExecution, execution_of
 from tiebreak_demo.adversary.tampering import BentExecutor, turned
@@ -124,23 +124,6 @@ def _likeliest(program: Program) -> Bend:
     return bend
 
 
-def _without_last_layer(program: Program) -> Bend:
-    """Gives on what the last layer is given: its two sums with what it has computed are left out."""
-    sums = [
-        q
-        for q, node in enumerate(program.nodes)
-        if node.op == "add" and node.type.dtype is DType.BF16 and node.type.shape == (len(PROMPTS), 1, WIDTH)
-    ]
-    assert len(sums) == 2 * LAYERS
-
-    def bend(running: RunningStep, index: int) -> None:
-        running.compute(index)
-        if index in sums[-2:]:
-            running.values[index] = running.values[program.nodes[index].inputs[0]].clone()
-
-    return bend
-
-
 def _by_another_seed(program: Program) -> Bend:
     def bend(running: RunningStep, index: int) -> None:
         prescribed = running.inputs
@@ -200,23 +183,11 @@ def _by_one_ulp(weight: torch.Tensor) -> torch.Tensor:
     return other
 
 
-def _to_int8(weight: torch.Tensor) -> torch.Tensor:
-    """The numbers of a matrix that 8 bits a weight, and a scale a row, leave."""
-    scale = weight.float().abs().amax(1, keepdim=True) / 127
-    return ((weight.float() / scale).round() * scale).to(weight.dtype)
-
-
 def _with_weights(fits: Callable[[str], bool], change: Callable[[torch.Tensor], torch.Tensor], model: Any) -> Any:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if fits(name):
                 weight.copy_(change(weight))
-    return model
-
-
-def _cut(model: Any) -> Any:
-    model.model.layers = model.model.layers[:-1]
-    model.config.num_hidden_layers = LAYERS - 1
     return model
 
 
@@ -243,10 +214,6 @@ def _is_weight(name: str) -> bool:
     return name.removeprefix("parameter/model.") == _WEIGHT
 
 
-def _is_projection(name: str) -> bool:
-    return name.endswith("_proj.weight")
-
-
 def _one_token_less(lengths: torch.Tensor) -> torch.Tensor:
     return lengths - torch.tensor([1, 0])
 
@@ -259,18 +226,11 @@ CORRUPTIONS: dict[str, Corruption] = {
         model=partial(_with_weights, _is_weight, _by_one_ulp),
     ),
     "the likeliest token, not the drawn one": Corruption(op="argmax", bend=_likeliest, sampling=Sampling()),
-    "a skipped layer": Corruption(op="add", bend=_without_last_layer, model=_cut),
     "a shortened prompt": Corruption(
         op="state",
         state="buffer/lengths",
         bend=partial(_another_state, "buffer/lengths".__eq__, _one_token_less),
         prompt=lambda prompt: prompt[:-1],
-    ),
-    "weights of 8 bits": Corruption(
-        op="state",
-        state="parameter/model.model.layers.0.self_attn.q_proj.weight",
-        bend=partial(_another_state, _is_projection, _to_int8),
-        model=partial(_with_weights, _is_projection, _to_int8),
     ),
     "another seed": Corruption(op="uniform", bend=_by_another_seed, seed=SEED + 1),
     "attention in FP32": Corruption(op="matmul", bend=_attention_in_fp32, model=_wide),

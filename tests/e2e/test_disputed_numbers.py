@@ -86,7 +86,9 @@ KINDS: dict[str, tuple[Callable[[Program], int], Level, dict[str, object]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "liar"), zip(KINDS, [*Side] * 4, strict=True), ids=lambda part: str(part).lower())
+@pytest.mark.parametrize(
+    ("kind", "liar"), list(zip(KINDS, [*Side] * 4, strict=True)), ids=lambda part: str(part).lower()
+)
 def test_a_wrong_number_is_found_and_whoever_lies_about_it_loses(world: World, kind: str, liar: Side) -> None:
     world.post(Job.from_task(wide_sum_task))
     program = Job.read(world.root / "files").program

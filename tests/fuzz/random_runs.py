@@ -48,7 +48,7 @@ _SECONDS_TO_STOP = 60
 class RandomRun(Round):
     """A job, and all that happens to its run. `told`: what has happened, a clause each."""
 
-    FAULTS = ("kill", "kill", "claim", "claim", "claim", "delivery", "lost data", "other places", "other byte order")
+    FAULTS = ("claim", "claim", "claim", "kill", "kill", "delivery", "lost data", "other places", "other byte order")
     STRIKES = 6
 
     def __init__(self, draw: Random, room: Path) -> None:
