@@ -66,8 +66,8 @@ def live(words: Sequence[str], environment: Mapping[str, str], output: str, dire
 
 
 def _read_elsewhere(words: Sequence[str]) -> None:
-    """JOB DIRECTORY: fetches a job without its data and without an account, and trains it from blocks that lie elsewhere.
-    Commands that end with an error are given again; a run that was killed is carried on."""
+    """JOB DIRECTORY: fetches a job without its data, and without an account, and trains it from blocks that lie
+    elsewhere. Commands that end with an error are given again; a run that was killed is carried on."""
     job, place = words[0], Path(words[1])
     if not (place / "job").exists():
         _until_done("job", "fetch", job, "--without-data", "--out", str(place / "job"), "--json")
