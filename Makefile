@@ -137,9 +137,9 @@ $(CUDA_VENV)/.installed-cuda: pyproject.toml $(VENV)/.installed-dev
 test-devices: $(CUDA_VENV)/.installed-cuda
 	OMP_NUM_THREADS=1 $(CUDA_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m '$(QUICK)' $(OF_DEVICES)
 
-# Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
+# Longer than a test may take; what it finds belongs to tests/fuzz/corpus, which the tests replay.
 fuzz: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m tests.fuzz.campaign --keep --seconds $(FUZZ_SECONDS)
+	$(VENV)/bin/python -m tests.chaos.campaign readers --minutes $$(($(FUZZ_SECONDS) / 60))
 
 # Random training scripts, captured and trained beside PyTorch; the last line counts them, and none may differ silently.
 fuzz-capture: $(VENV)/.installed-dev

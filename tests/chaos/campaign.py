@@ -1,8 +1,8 @@
-"""Rounds of chaos, of markets in one process, or of whole runs: `make chaos MINUTES=30`, `make fuzz-runs RUNS=100`.
+"""Rounds of chaos, of markets in one process, of whole runs, or of readers of strangers' bytes.
 
-    python -m tests.chaos.campaign [chaos|markets|runs] [--minutes 30 | --rounds 10] [--seed 1] [--workers 2]
+    python -m tests.chaos.campaign [chaos|markets|runs|readers] [--minutes 30 | --rounds 10] [--seed 1] [--workers 2]
 
-The exit code is 0 only if nothing was violated; the last line has the counts. A market or run that is violated ends the
+The exit code is 0 only if nothing was violated; the last line has the counts. What is violated in this process ends the
 campaign: hypothesis shrinks it, prints its faults, and keeps it in build/campaigns, from where it is played first the
 next time. Rounds of chaos depend on the timing of processes: they are told and kept, and the campaign goes on.
 """
@@ -29,8 +29,9 @@ from tests.chaos.markets import Market
 from tests.chaos.parties import start_fork_server
 from tests.chaos.rounds import Chaos, ChaosWithAppeals, written_jobs
 from tests.fuzz.random_runs import RandomRun
+from tests.fuzz.readers import Reading
 
-KINDS: dict[str, type[Round]] = {"chaos": Chaos, "markets": Market, "runs": RandomRun}
+KINDS: dict[str, type[Round]] = {"chaos": Chaos, "markets": Market, "runs": RandomRun, "readers": Reading}
 COUNTED = ("rounds", "kills", "reorganisations", "faults", "violations")
 DATABASE = Path(__file__).resolve().parents[2] / "build" / "campaigns"
 
@@ -83,9 +84,12 @@ def main(words: Sequence[str] | None = None) -> int:
             totals["violations"] += 1
             print(f"VIOLATION\n{traceback.format_exc()}", flush=True)
 
-    with ThreadPoolExecutor(options.workers) as workers:
-        for one in [workers.submit(work, worker) for worker in range(options.workers)]:
-            one.result()
+    if options.workers == 1:
+        work(0)  # in the main thread, which alone has signals
+    else:
+        with ThreadPoolExecutor(options.workers) as workers:
+            for one in [workers.submit(work, worker) for worker in range(options.workers)]:
+                one.result()
     counts = ", ".join(f"{totals[name]} {name}" for name in COUNTED)
     others = ", ".join(f"{name} {count}" for name, count in sorted(totals.items()) if name not in COUNTED)
     print(f"{others} ({time.monotonic() - started:.0f} seconds)")

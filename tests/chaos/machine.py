@@ -52,6 +52,9 @@ class Round:
         """End what the round has started."""
 
 
+_BATCH = 10
+"""Rounds of one run of hypothesis, which from there on mostly plays parts of earlier rounds again."""
+
 Hear = Callable[[Round, list[str]], None]
 
 
@@ -126,7 +129,6 @@ def play(
 
     Rounds.__name__ = Rounds.__qualname__ = make.__name__  # the name of its rounds in the database
     chosen = settings(
-        max_examples=rounds,
         stateful_step_count=make.STRIKES,
         deadline=None,
         database=None if database is None else DirectoryBasedExampleDatabase(database),
@@ -134,4 +136,6 @@ def play(
         report_multiple_bugs=False,
     )
     with suppress(_TimeIsUp):
-        run_state_machine_as_test(hypothesis.seed(seed)(Rounds), settings=chosen)
+        for begun in range(0, rounds, _BATCH):
+            seeded = hypothesis.seed(seed * 1_000_003 + begun)(Rounds)
+            run_state_machine_as_test(seeded, settings=settings(chosen, max_examples=min(_BATCH, rounds - begun)))

@@ -11,6 +11,8 @@ from typing import Any
 
 from eth_account import Account
 from eth_hash.auto import keccak
+from tiebreak.cli.account_summary import read_summary
+from tiebreak.cli.summary_text import next_step
 from tiebreak.contract.enums import JobStatus, Phase
 from tiebreak.contract.structs import JobView
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -186,6 +188,15 @@ class Market(World, Round):
         for _ in range(draw.randint(1, 5)):
             if not self.is_over:
                 self._turn(draw)
+        if draw.random() < 0.1:
+            self._require_what_status_shows()
+
+    def _require_what_status_shows(self) -> None:
+        """Bonds, escrows and credits of all accounts are what lies in the contract."""
+        shown = [read_summary(self.contract, sender.address) for sender in self.senders.values()]
+        assert all(next_step(job, one.now) for one in shown for job in one.jobs)
+        held = sum(one.bonds + one.escrow + one.due + one.credit for one in shown)
+        assert held == self.contract_balance(), f"{held} wei are shown, {self.contract_balance()} are there"
 
     def _turn(self, draw: Random) -> None:
         """Lets everybody who is awake look once, and time pass."""

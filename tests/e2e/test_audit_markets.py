@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.contract.contract_calls import Shares
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.customer_role import CustomerRole
@@ -17,7 +16,7 @@ from tiebreak.store.dag_reader import Plan
 from tiebreak.store.store_errors import FetchTooSlow
 from tiebreak.transactions.signer import Funds
 from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
 from tests.adversaries import withholding
 from tests.e2e.market import (
@@ -120,54 +119,6 @@ def test_an_audit_that_is_not_finished_in_time_is_not_sealed_and_challenges_late
     pass_openings(world)
     world.run(wrong, late, world.customer())
     assert world.game(1).outcome is Outcome.CHALLENGER_WON
-
-
-def lazy(world: World, trainer: TrainerRole) -> AuditorRole:
-    """An auditor to whom the trainer whispers its run."""
-    (run,) = (trainer.context.directory).glob("job-*/run")
-    return lazy_auditor(world.context("second"), world.job, whispered=run)
-
-
-@pytest.mark.slow
-def test_a_lazy_auditor_is_paid_for_a_right_claim(world: World) -> None:
-    """Nobody can tell a leaked root from work as long as it is right."""
-    world.post(terms=BLIND)
-    trainer = sealed(world)
-    copier = lazy(world, trainer)
-    world.run(copier)
-    assert posted(world).audits.count == 1
-    pass_audits(world)
-    world.run(trainer, copier)
-    world.pass_challenge_window()
-    world.run(trainer, copier)
-    assert world.gains()["second"] == FEE
-
-
-@pytest.mark.slow
-def test_a_lazy_auditor_loses_its_bond_with_a_wrong_claim_and_the_honest_one_has_its_share(world: World) -> None:
-    world.post(terms=replace(BLIND, attestations_needed=2))
-    (auditor,), customer = auditors(world, "auditor"), world.customer()
-    wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    sealed(world, auditor, customer, trainer=wrong)
-    copier = lazy(world, wrong)
-    world.run(copier)
-    pass_audits(world)
-    world.run(wrong, copier, auditor, customer)
-    assert statuses(world) == {"auditor": AuditStatus.CHALLENGED, "second": AuditStatus.ATTESTED}
-    pass_openings(world)
-    world.run(wrong, copier, auditor, customer)
-    assert world.status is JobStatus.APPEALABLE
-    pass_appeals(world)
-    world.run(copier, auditor, customer)
-    assert world.status is JobStatus.REJECTED and posted(world).audits.lost
-    lost = Shares.of(BLIND.trainer_bond + BOND, world.game(1).spent[Side.CHALLENGER])
-    assert world.gains() == {
-        "trainer": -BLIND.trainer_bond,
-        "second": -BOND,
-        "auditor": lost.winners,
-        "customer": lost.quarter,
-    }
-    assert world.contract_balance() == 0
 
 
 # Parties that do not open.

@@ -42,7 +42,7 @@ from tests.client.crafted_blocks import everything
 from tests.client.hostile_node import HostileNode
 from tests.client.inline_jobs import Inline
 from tests.e2e.world import NAMES, TERMS, World, ended, small_job
-from tests.engine.segment_audits.audit_workers import Stand, honest, named
+from tests.engine.segment_audits.audit_workers import honest
 
 pytestmark = pytest.mark.slow
 STEPS, INTERVAL = 12, 2
@@ -168,18 +168,6 @@ def test_a_wrong_interval_wins_a_game_whatever_is_claimed_behind_it(
     shares = world.shares()
     assert world.gains() == {"customer": shares.customer, "trainer": -TERMS.trainer_bond, "auditor": shares.winner}
     assert world.contract_balance() == 0
-
-
-def test_the_interval_that_leaves_a_wrong_state_wins_a_game_too(world: World) -> None:
-    """The claim is right from there on, so a whole audit would find nothing wrong in that interval."""
-    trainer = restoring(world)
-    role = auditor(
-        world,
-        make=lambda number: Stand(named(f"{number}"), hangs=lambda order: order.segment.first == WRONG // INTERVAL),
-    )
-    world.run(trainer, role, world.referee())
-    assert disputed(world) == WRONG + 1
-    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
 
 
 def challenged(world: World, liar: MakeTrainer) -> tuple[TrainerRole, AuditorRole]:

@@ -182,26 +182,6 @@ def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_th
 
 
 @pytest.mark.slow
-def test_a_place_that_others_get_in_front_of_pays_no_bond(world: World) -> None:
-    world.post(terms=THREE)
-    sealed(world)
-    auditor, background_jobs = paced(world)
-    look(auditor)
-    background_jobs.take(3)
-    flush = auditor.context.queue.flush
-
-    def overtaken() -> bool:
-        if auditor.context.queue.is_busy and not posted(world).audits.count:
-            seal_others(world)
-        return flush()
-
-    auditor.context.queue.flush = overtaken  # type: ignore[method-assign]
-    assert "it has the 3 that it needs" in look(auditor).state
-    assert "auditor" not in world.gains() and posted(world).audits.count == 3
-    assert len(world.said("PlaceTaken")) == 1
-
-
-@pytest.mark.slow
 def test_a_place_counts_once_against_a_limit_on_spending(world: World) -> None:
     """To fill it begins nothing new, whatever the limit says by then."""
     world.post(terms=THREE)
