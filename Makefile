@@ -141,10 +141,9 @@ test-devices: $(CUDA_VENV)/.installed-cuda
 fuzz: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m tests.chaos.campaign readers --minutes $$(($(FUZZ_SECONDS) / 60))
 
-# Random training scripts, captured and trained beside PyTorch; the last line counts them, and none may differ silently.
+# Random training scripts, twenty a round, captured and trained beside PyTorch: none may differ silently.
 fuzz-capture: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.fuzz.capture_campaign --programs $(PROGRAMS)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.fuzz.capture_campaign --bf16 --programs $$(($(PROGRAMS) / 4))
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.chaos.campaign scripts --rounds $$(($(PROGRAMS) / 20))
 
 # Random whole runs, by ranks that are killed, with data anywhere, deliveries by stores that lose and damage blocks, and audits of true and
 # false claims; then markets of audits. What hypothesis finds and shrinks stays in build/campaigns, and is played first the next time.

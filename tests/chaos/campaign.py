@@ -1,6 +1,6 @@
-"""Rounds of chaos, of markets in one process, of whole runs, or of readers of strangers' bytes.
+"""Rounds of chaos, of markets in one process, of whole runs, of readers of strangers' bytes, or of training scripts.
 
-    python -m tests.chaos.campaign [chaos|markets|runs|readers] [--minutes 30 | --rounds 10] [--seed 1] [--workers 2]
+    python -m tests.chaos.campaign chaos|markets|runs|readers|scripts [--minutes 30 | --rounds 10] [--seed 1]
 
 The exit code is 0 only if nothing was violated; the last line has the counts. What is violated in this process ends the
 campaign: hypothesis shrinks it, prints its faults, and keeps it in build/campaigns, from where it is played first the
@@ -28,10 +28,17 @@ from tests.chaos.machine import Round, play, require_none
 from tests.chaos.markets import Market
 from tests.chaos.parties import start_fork_server
 from tests.chaos.rounds import Chaos, ChaosWithAppeals, written_jobs
+from tests.fuzz.captured_scripts import Scripts
 from tests.fuzz.random_runs import RandomRun
 from tests.fuzz.readers import Reading
 
-KINDS: dict[str, type[Round]] = {"chaos": Chaos, "markets": Market, "runs": RandomRun, "readers": Reading}
+KINDS: dict[str, type[Round]] = {
+    "chaos": Chaos,
+    "markets": Market,
+    "runs": RandomRun,
+    "readers": Reading,
+    "scripts": Scripts,
+}
 COUNTED = ("rounds", "kills", "reorganisations", "faults", "violations")
 DATABASE = Path(__file__).resolve().parents[2] / "build" / "campaigns"
 

@@ -165,13 +165,6 @@ class Watched:
         self.monitor.attach(self.context)
         self.monitor.probe()
 
-    def step(self, role: Role) -> Progress:
-        """One look of the role, as `Role.run` would have it watched, and one of the monitor."""
-        progress = role.step()
-        self.context.on_look(Look(progress=progress))
-        self.pass_by(1.0)
-        return progress
-
     def pass_by(self, seconds: float) -> None:
         self.seconds += seconds
         self.monitor.tick()
