@@ -1,14 +1,12 @@
-"""Auditors with many workers, or with several nodes of which one lies: who wins, at which step, and every wei."""
+"""Auditors that have claims audited by many workers, from published checkpoints: who wins, at which step, every wei."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,26 +20,17 @@ from roundlog.segment_audits.segment import CHECKPOINTS_FILE, MakeWorker, read_l
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Reason, Side
-from tiebreak.devnet.embedded import EmbeddedChain, embedded_node
+from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.context import RoleContext
 from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.rpc import quorum
-from tiebreak.rpc.chain_errors import RpcRefused
-from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.quorum import quorum_of
-from tiebreak.transactions.keys import devnet_account
-from tiebreak.transactions.sender import Sender
 from tiebreak_demo.adversary.engines import execution_of, lying
-from tiebreak_demo.adversary.parties import poisoned_batches, poisoning_trainer
+from tiebreak_demo.adversary.parties import poisoned_batches
 from tiebreak_demo.adversary.tampering import Lie, tampered, turned
 
 from tests.adversaries import spoiling, withholding
 from tests.client.crafted_blocks import everything
-from tests.client.hostile_node import HostileNode
-from tests.client.inline_jobs import Inline
-from tests.e2e.world import NAMES, TERMS, World, ended, small_job
+from tests.e2e.world import TERMS, World, ended, small_job
 from tests.engine.segment_audits.audit_workers import honest
 
 pytestmark = pytest.mark.slow
@@ -228,53 +217,3 @@ def test_the_root_of_a_challenge_that_was_made_without_workers_is_found_again_by
     world.run(trainer, auditor(world), world.referee())
     assert disputed(world) == WRONG
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
-
-
-def refusing(params: list[Any], true: Any) -> Any:
-    raise RpcRefused("eth_estimateGas", 3, "execution reverted", b"")
-
-
-def test_an_auditor_wins_though_a_node_hides_the_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quorum, "GRACE", 30.0)  # the nodes are one chain here, and a busy machine is slow
-    chain = EmbeddedChain()
-    world = World(ChainNode(chain), tmp_path)
-    world.post()
-    cheat = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    liar = HostileNode(chain)
-    node = quorum_of(
-        [liar, HostileNode(chain, "honest 0"), HostileNode(chain, "honest 1")], clock=lambda: 60 * time.monotonic()
-    )
-    contract = world.contract
-    sender = Sender(node, devnet_account(NAMES.index("auditor")), directory=tmp_path / "auditor")
-    context = RoleContext(
-        contract=type(contract)(node, contract.address, sender),
-        sender=sender,
-        store=world.store,
-        directory=tmp_path / "auditor",
-        notify=world.notices.append,
-        background_jobs=Inline(),
-    )
-    auditor = AuditorRole(context, world.job)
-    while not contract.game_count():
-        cheat.step()
-        auditor.step()
-    # From here on the first node shows the chain as it is now, for ever, and says that every move would fail or has.
-    before = hex(world.node.head().number)
-    liar.lies["eth_call"] = lambda params, true: chain.request("eth_call", [params[0], before])
-    liar.lies["eth_getLogs"] = lambda params, true: []
-    liar.lies["eth_estimateGas"] = refusing
-    liar.lies["eth_getTransactionReceipt"] = lambda params, true: true and true | {"status": "0x0"}
-    liar.swallows = True
-    ends = time.monotonic() + 300
-    contradicted = False
-    while not world.game().outcome:
-        assert time.monotonic() < ends
-        cheat.step()
-        contradicted |= bool(node.agreement.contradiction)
-        try:
-            auditor.step()
-        except Exception as error:  # an outage of a look, as `Role.run` takes it
-            assert "node" in str(error), error
-    assert world.game().outcome is Outcome.CHALLENGER_WON
-    assert world.status is JobStatus.REJECTED
-    assert contradicted
