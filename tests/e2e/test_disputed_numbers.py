@@ -160,7 +160,7 @@ def test_parties_that_are_born_again_after_every_move_play_the_same_game(world: 
     assert world.contract.job(world.job).game_count == 1
 
 
-STEP, INTERVAL = 3, 2
+INTERVAL = 2
 
 
 def classify(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
