@@ -32,7 +32,7 @@ from tests.chaos.jobs import job_of
 
 
 def _warm_up() -> None:
-    """Loads the compiled loops."""
+    """Load the compiled loops."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         job = job_of(0)

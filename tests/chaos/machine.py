@@ -15,7 +15,7 @@ from random import Random
 from typing import ClassVar
 
 import hypothesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -134,6 +134,7 @@ def play(
         database=None if database is None else DirectoryBasedExampleDatabase(database),
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
+        phases=[Phase.reuse, Phase.generate, *([Phase.shrink] if make.IS_EXACT else [])],
     )
     with suppress(_TimeIsUp):
         for begun in range(0, rounds, _BATCH):

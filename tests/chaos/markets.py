@@ -61,7 +61,7 @@ class SlowChain(Transport):
         return self._chain.request(method, params)
 
     def mine(self) -> bool:
-        """Takes what waits. Returns whether anything did."""
+        """Take what waits. Returns whether anything did."""
         pool, self._pool = self._pool, []
         for account in self._draw.sample(all_ := sorted({account for account, _ in pool}), len(all_)):
             for _, raw in (one for one in pool if one[0] == account):
@@ -199,7 +199,7 @@ class Market(World, Round):
         assert held == self.contract_balance(), f"{held} wei are shown, {self.contract_balance()} are there"
 
     def _turn(self, draw: Random) -> None:
-        """Lets everybody who is awake look once, and time pass."""
+        """Let everybody who is awake look once, and time pass."""
         self._turns += 1
         assert self._turns < MOST_TURNS, f"the market does not end: {self.describe()}"
         self.shaky.is_away &= self.status in UNDECIDED
@@ -272,7 +272,7 @@ class Market(World, Round):
                 party.role.close()
 
     def _clean_up(self) -> dict[str, int]:
-        """Gives everybody what is theirs, and returns what each has gained or lost, fees aside."""
+        """Give everybody what is theirs, and returns what each has gained or lost, fees aside."""
         self.chain.mine()
         self.chain.is_slow = False
         for sender in self.senders.values():

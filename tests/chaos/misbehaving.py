@@ -118,7 +118,7 @@ def auditor_of(
 
 
 def misbehave(words: Sequence[str]) -> None:
-    """Plays one of TRAINERS or AUDITORS; all else is in the environment."""
+    """Play one of TRAINERS or AUDITORS; all else is in the environment."""
     kind, job, step = Kind(words[0]), int(words[1]), int(words[2])
 
     def make(context: RoleContext) -> JobRole:

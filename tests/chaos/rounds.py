@@ -120,7 +120,7 @@ class Chaos(Round):
         self.stage.close()
 
     def post(self) -> int | None:
-        """Lets the customer post the job, in bad weather, killed now and then; returns the job's number."""
+        """Let the customer post the job, in bad weather, killed now and then; returns the job's number."""
         stage, customer = self.stage, self.stage.posting()
         if self.plan.rival:
             self._give_number_away()
@@ -147,7 +147,7 @@ class Chaos(Round):
         return None
 
     def _give_number_away(self) -> None:
-        """Shows a rival's job to those that look for jobs, and takes it back, so that its number is free again."""
+        """Show a rival's job to those that look for jobs, and takes it back, so that its number is free again."""
         stage, before = self.stage, self.stage.chain.height
         stage.add_followers()
         for name in self.plan.following:
@@ -170,7 +170,7 @@ class Chaos(Round):
         self.counts["numbers given away"] += 1
 
     def _look(self, job: int) -> None:
-        """Mends what is due, starts again who has ended, and lets the chain's time pass where that is all there is."""
+        """Mend what is due, starts again who has ended, and lets the chain's time pass where that is all there is."""
         self._mend(time.monotonic())
         for party in self.stage.parties.values():
             if party.name != "posting":
@@ -201,7 +201,7 @@ class Chaos(Round):
         return all(p.ended_well for p in self._honest() if not p.lasting)
 
     def _part(self, job: int) -> None:
-        """Lets those that follow all jobs fetch what is theirs; then stops everybody."""
+        """Let those that follow all jobs fetch what is theirs; then stops everybody."""
         deadline = time.monotonic() + 20 * slowness()
         while time.monotonic() < deadline and self._owed():
             for party in self._honest():
@@ -267,7 +267,7 @@ class Chaos(Round):
                 self._spoil_block(size, flips=choice, removes=trouble is Trouble.MISSING_BLOCK)
 
     def _kill(self, party: Party, size: float) -> None:
-        """Kills a party, or its other rank, or lets that one stand, for longer than rank 0 waits or not."""
+        """Kill a party, or its other rank, or lets that one stand, for longer than rank 0 waits or not."""
         whom = self.draw.random() if party.helper is not None else 0.0
         if whom < 0.4:
             party.kill(size / 2)
@@ -315,7 +315,7 @@ class Chaos(Round):
     # The chain's clock.
 
     def _pass_time(self, job: int, calm_since: float) -> None:
-        """Moves the chain's clock where nobody has anything to do but to wait."""
+        """Move the chain's clock where nobody has anything to do but to wait."""
         try:
             posted = self.stage.contract.job(job)
             live = [(n, g) for n in self.stage.contract.games_of(job) if (g := self.stage.contract.game(n))]

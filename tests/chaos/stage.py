@@ -120,7 +120,7 @@ class Stage:
         return self.add("posting", words, account="customer")
 
     def add_followers(self) -> None:
-        """Adds the parties that look for jobs by themselves, before there is one."""
+        """Add the parties that look for jobs by themselves, before there is one."""
         for name in sorted(self.plan.following):
             self._add_role(name, name.split("-")[0], 0)
 

@@ -41,7 +41,7 @@ def look(browser: Browser, served: str) -> Iterator[Look]:
 
 
 def play(cast: Cast, game: int, moves: int) -> None:
-    """Lets both sides of a game make so many moves."""
+    """Let both sides of a game make so many moves."""
     parties = [Party(cast.trainer, CLAIMED, Side.TRAINER), Party(cast.auditor, BELIEVED, Side.CHALLENGER)]
     for turn in range(200):
         if not moves or cast.customer.game(game).phase is Phase.OVER:
@@ -251,7 +251,7 @@ def test_a_poisoned_batch_is_watched_until_the_verdict(browser: Browser) -> None
 
 
 def _open(look: Look, url: str) -> None:
-    """Opens the page once it is there."""
+    """Open the page once it is there."""
     from playwright.sync_api import Error
 
     for _ in range(600):

@@ -93,7 +93,7 @@ def _reads(program: Program, fits: Callable[[str], bool]) -> list[int]:
 def _another_state(
     name: Callable[[str], bool], change: Callable[[torch.Tensor], torch.Tensor], program: Program, *, step: int = 0
 ) -> Bend:
-    """Goes on from other states than its own in a step, which stores what it has read for those behind it. In step 0,
+    """Go on from other states than its own in a step, which stores what it has read for those behind it. In step 0,
     these are other ones than the job's."""
     reads = _reads(program, name)
 
@@ -106,7 +106,7 @@ def _another_state(
 
 
 def _likeliest(program: Program) -> Bend:
-    """Takes the first of the tokens to draw from, which are in the order of their shares."""
+    """Take the first of the tokens to draw from, which are in the order of their shares."""
     (draw,) = [q for q, node in enumerate(program.nodes) if node.op == "argmax"]
 
     def bend(running: RunningStep, index: int) -> None:

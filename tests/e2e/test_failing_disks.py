@@ -57,7 +57,7 @@ class Slow:
 
 
 def flip(path: Path, place: int = -150) -> None:
-    """Changes a byte of a file in place, as a disk does: whoever has it open sees it."""
+    """Change a byte of a file in place, as a disk does: whoever has it open sees it."""
     with path.open("r+b") as file:
         file.seek(place, 2)
         byte = file.read(1)[0]
@@ -79,7 +79,7 @@ def play_until_a_game(world: World, *roles: JobRole) -> None:
 
 
 def play_to_the_end(world: World, honest: str, *roles: JobRole) -> None:
-    """Plays until the honest party has won; the other one has no move at last, and loses by its clock."""
+    """Play until the honest party has won; the other one has no move at last, and loses by its clock."""
     mine = Side.TRAINER if honest == "trainer" else Side.CHALLENGER
     world.run(*roles)
     if world.game().phase is not Phase.OVER:

@@ -474,7 +474,7 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
 
 
 def timid(job: Job) -> SwitchingExecutor:
-    """Stops at an element of the first product of step 3 that has a value, as if its kernel had made NaN of it."""
+    """Stop at an element of the first product of step 3 that has a value, as if its kernel had made NaN of it."""
     first = next(i for i, node in enumerate(job.program.nodes) if node.op == "matmul")
 
     def compute(running: RunningStep, index: int) -> None:

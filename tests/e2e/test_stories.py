@@ -477,7 +477,7 @@ def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:
 
 
 def until(done: Callable[[], bool], *roles: Role) -> None:
-    """Lets roles step, with their work in threads, until something has come about."""
+    """Let roles step, with their work in threads, until something has come about."""
     for _ in range(3000):
         acted = [role.step().acted for role in roles]
         if done():

@@ -99,7 +99,7 @@ class RandomRun(Round):
     # The job.
 
     def _compare(self, made: RandomJob, places: dict[str, str], job: Job) -> None:
-        """Holds the job against one whose data lie in memory, or elsewhere: the same but for the bytes in which small
+        """Hold the job against one whose data lie in memory, or elsewhere: the same but for the bytes in which small
         integers of tensors are stored, and the same roots in any case."""
         others = self.draw.choice([dict.fromkeys(places, "memory"), places_of(made.columns, self.draw)])
         again = Job.from_task(made.made_by(self.room / f"data {len(self.told)}", others))
@@ -211,7 +211,7 @@ class RandomRun(Round):
             starting_state(job, source, done, listing.start(done, job.spec.initial_state_root))
 
     def _spoil(self, run_dir: Path) -> str:
-        """Bends a bit of a file that a killed run has left, sometimes; the name of the file."""
+        """Bend a bit of a file that a killed run has left, sometimes; the name of the file."""
         files = [one for one in sorted(run_dir.rglob("*")) if one.is_file() and one.stat().st_size]
         files = [one for one in files if one.name not in ("run.json", "run.lock", "checkpoints.json")]
         if not files or self.draw.random() < 0.6:
@@ -222,7 +222,7 @@ class RandomRun(Round):
         return chosen.name
 
     def _killed(self, crew: Crew, size: int, job: Job, run_dir: Path) -> None:
-        """Kills a rank at some moment; the others have to stop and name it."""
+        """Kill a rank at some moment; the others have to stop and name it."""
         wanted, victim = self.draw.randrange(job.spec.intervals + 1), self.draw.randrange(size)
         wait_more = self.draw.choice([0, 0.01, 0.05, 0.2])
         while len(recorded(run_dir, job.spec)) < wanted and not crew.is_over:
@@ -323,7 +323,7 @@ class RandomRun(Round):
 
 
 def _spoil(path: Path, draw: Random) -> None:
-    """Changes a file, in place or by cutting it off."""
+    """Change a file, in place or by cutting it off."""
     if draw.random() < 0.3:
         with path.open("r+b") as file:
             file.truncate(draw.randrange(path.stat().st_size))

@@ -44,7 +44,7 @@ class Reading(Round):
             self._try(target, data)
 
     def _try(self, target: Target, data: bytes) -> None:
-        """Raises Find, with the input as a note."""
+        """Raise Find, with the input as a note."""
         try:
             way = target.name, attempt(target, data)
         except AssertionError as error:
