@@ -61,7 +61,7 @@ class SlowChain(Transport):
         return self._chain.request(method, params)
 
     def mine(self) -> bool:
-        """Take what waits. Returns whether anything did."""
+        """Take what waits. Return whether anything did."""
         pool, self._pool = self._pool, []
         for account in self._draw.sample(all_ := sorted({account for account, _ in pool}), len(all_)):
             for _, raw in (one for one in pool if one[0] == account):
@@ -272,7 +272,7 @@ class Market(World, Round):
                 party.role.close()
 
     def _clean_up(self) -> dict[str, int]:
-        """Give everybody what is theirs, and returns what each has gained or lost, fees aside."""
+        """Give everybody what is theirs, and return what each has gained or lost, fees aside."""
         self.chain.mine()
         self.chain.is_slow = False
         for sender in self.senders.values():

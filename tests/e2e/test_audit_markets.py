@@ -517,7 +517,6 @@ def test_an_appeal_that_another_one_has_decided_returns_its_bond(world: World) -
     assert (gains["auditor"], gains["deployer"]) == (world.shares(2).winner + share, share)
 
 
-@pytest.mark.slow
 def test_an_appeal_waits_for_the_money_that_it_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     auditor, _ = lost_by_silence(world)
     enough = auditor.context.queue.funds

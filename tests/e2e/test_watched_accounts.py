@@ -54,8 +54,7 @@ def play(world: World, roles: Sequence[Role], looks: int) -> None:
             role.step()
 
 
-@pytest.mark.slow
-def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end(world: World) -> None:
+def test_an_account_sees_its_escrow_and_what_is_due_next(world: World) -> None:
     world.post()
     nobody = summary(world, "second")
     assert nobody.jobs == () and "no job yet" in printed(jobs_table(nobody))
@@ -64,6 +63,10 @@ def test_an_account_sees_its_bonds_clocks_moves_and_gas_from_the_post_to_the_end
     assert [job.parts for job in customer.jobs] == [(AccountRole.CUSTOMER,)]
     assert "commit, in" in printed(account_text(customer), jobs_table(customer))
 
+
+@pytest.mark.slow
+def test_an_account_sees_its_bonds_clocks_moves_and_gas_until_the_end(world: World) -> None:
+    world.post()
     trainer = TrainerRole(world.context("trainer"), world.job)
     auditor = lying_auditor(world.context("auditor"), world.job, first_wrong_step=4)
     while not world.contract.job(world.job).game_count:
