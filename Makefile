@@ -137,20 +137,19 @@ $(CUDA_VENV)/.installed-cuda: pyproject.toml $(VENV)/.installed-dev
 test-devices: $(CUDA_VENV)/.installed-cuda
 	OMP_NUM_THREADS=1 $(CUDA_VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m '$(QUICK)' $(OF_DEVICES)
 
-# Longer than a test may take; what it finds stays in tests/fuzz/corpus, which the tests replay.
+# Longer than a test may take; what it finds belongs to tests/fuzz/corpus, which the tests replay.
 fuzz: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m tests.fuzz.campaign --keep --seconds $(FUZZ_SECONDS)
+	$(VENV)/bin/python -m tests.chaos.campaign readers --minutes $$(($(FUZZ_SECONDS) / 60))
 
-# Random training scripts, captured and trained beside PyTorch; the last line counts them, and none may differ silently.
+# Random training scripts, twenty a round, captured and trained beside PyTorch: none may differ silently.
 fuzz-capture: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.fuzz.capture_campaign --programs $(PROGRAMS)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -W ignore -m tests.fuzz.capture_campaign --bf16 --programs $$(($(PROGRAMS) / 4))
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.chaos.campaign scripts --rounds $$(($(PROGRAMS) / 20))
 
-# Random whole runs, by ranks that are killed, with data anywhere, and audits of true and false claims; then deliveries by stores that
-# lose and damage blocks. The last line of each counts its rounds.
+# Random whole runs, by ranks that are killed, with data anywhere, deliveries by stores that lose and damage blocks, and audits of true and
+# false claims; then markets of audits. What hypothesis finds and shrinks stays in build/campaigns, and is played first the next time.
 fuzz-runs: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore -m tests.fuzz.runs_campaign --runs $(RUNS)
-	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -W ignore -m tests.fuzz.runs_campaign --deliveries --runs $(RUNS)
+	OMP_NUM_THREADS=1 TORCH_CPP_LOG_LEVEL=ERROR $(VENV)/bin/python -m tests.chaos.campaign runs --rounds $(RUNS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.chaos.campaign markets --rounds $(RUNS)
 
 # Real roles as processes, whose node, disks and lives go wrong; the last line counts rounds and violations (docs/chaos.md).
 chaos: $(VENV)/.installed-dev contracts-tools

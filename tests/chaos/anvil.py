@@ -44,7 +44,7 @@ class Chain:
         return f"http://127.0.0.1:{self.port}"
 
     def rpc(self, method: str, *params: Any) -> Any:
-        """Raises NodeError."""
+        """Raise NodeError."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
         with self._lock:
             answer = self._session.post(self.url, json=body, timeout=30).json()
@@ -76,7 +76,7 @@ class Chain:
         self.rpc("anvil_setNextBlockBaseFeePerGas", hex(base_fee))
 
     def reorganise(self, depth: int, *, put_back: bool) -> None:
-        """Replaces the newest `depth` blocks by empty ones. put_back: their transactions wait for a block again."""
+        """Replace the newest `depth` blocks by empty ones. put_back: their transactions wait for a block again."""
         with self._lock:
             height = self.height
             raw = []

@@ -1,111 +1,107 @@
-"""Rounds of chaos, one after the other, with real roles as processes on anvil: `make chaos MINUTES=30`.
+"""Rounds of chaos, of markets in one process, of whole runs, of readers of strangers' bytes, or of training scripts.
 
-    python -m tests.chaos.campaign [--minutes 30 | --rounds 10] [--seed 1] [--workers 2] [--keep DIR] [--appeals]
+    python -m tests.chaos.campaign chaos|markets|runs|readers|scripts [--minutes 30 | --rounds 10] [--seed 1]
 
-A round with a seed is repeated by `--seed SEED --rounds 1`, as far as the timing of processes allows. The exit code is
-0 only if nothing was violated; the last line has the counts. After an interrupt the rounds that were begun end.
+The exit code is 0 only if nothing was violated; the last line has the counts. What is violated in this process ends the
+campaign: hypothesis shrinks it, prints its faults, and keeps it in build/campaigns, from where it is played first the
+next time. Rounds of chaos depend on the timing of processes: they are told and kept, and the campaign goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import itertools
-import json
+import os
 import shutil
 import sys
-import tempfile
 import time
+import traceback
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
-from tests.chaos.jobs import read_roots, write_jobs
-from tests.chaos.parties import start_fork_server
-from tests.chaos.plans import Plan, plan
-from tests.chaos.rounds import Result, play
+import torch
 
+from tests.chaos.machine import Round, play, require_none
+from tests.chaos.markets import Market
+from tests.chaos.parties import start_fork_server
+from tests.chaos.rounds import Chaos, ChaosWithAppeals, written_jobs
+from tests.fuzz.captured_scripts import Scripts
+from tests.fuzz.random_runs import RandomRun
+from tests.fuzz.readers import Reading
+
+KINDS: dict[str, type[Round]] = {
+    "chaos": Chaos,
+    "markets": Market,
+    "runs": RandomRun,
+    "readers": Reading,
+    "scripts": Scripts,
+}
 COUNTED = ("rounds", "kills", "reorganisations", "faults", "violations")
+DATABASE = Path(__file__).resolve().parents[2] / "build" / "campaigns"
 
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", nargs="?", choices=KINDS, default="chaos")
     parser.add_argument("--minutes", type=float, help="how long to start new rounds")
-    parser.add_argument("--rounds", type=int, help="how many rounds to play")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round; the others count on from there")
-    parser.add_argument("--workers", type=int, default=2, help="rounds at the same time")
-    parser.add_argument("--pause", type=float, default=0.25, help="seconds between two blocks")
-    parser.add_argument("--appeals", action="store_true", help="have appeals in every round")
+    parser.add_argument("--rounds", type=int, help="how many rounds each worker plays")
+    parser.add_argument("--seed", type=int, default=1, help="of the first worker; the others count on from there")
+    parser.add_argument("--workers", type=int, default=1, help="rounds at the same time")
+    parser.add_argument("--appeals", action="store_true", help="have appeals in every round of chaos")
     parser.add_argument("--keep", type=Path, help="where what a violated round left behind is kept")
     options = parser.parse_args(words)
     minutes = 30.0 if options.minutes is None and options.rounds is None else options.minutes
+    make = ChaosWithAppeals if options.appeals else KINDS[options.kind]
     started = time.monotonic()
-    until = [started + 60 * minutes if minutes is not None else float("inf")]
-    seeds = itertools.count(options.seed)
-    if options.rounds is not None:
-        seeds = itertools.islice(seeds, options.rounds)
+    until = started + 60 * minutes if minutes is not None else float("inf")
     totals: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
     lock = Lock()
-    start_fork_server()  # before there are threads
-    with tempfile.TemporaryDirectory(prefix="tiebreak-chaos-") as name:
-        jobs = Path(name) / "jobs"
-        jobs.mkdir()
-        write_jobs(jobs)
-        right_roots = read_roots(jobs)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # of the processes of a round, too
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    if issubclass(make, Chaos):
+        start_fork_server()  # before there are threads
+        written_jobs()
 
-        def work() -> None:
-            while time.monotonic() < until[0]:
-                with lock:
-                    seed = next(seeds, None)
-                if seed is None:
-                    return
-                planned, directory = plan(seed, appeals=options.appeals), Path(name) / f"seed-{seed}"
-                directory.mkdir()
-                result = play(planned, directory, jobs, right_roots, pause=options.pause)
-                with lock:
-                    totals.update(result.counts)
-                    tell(planned, result)
-                if result.violations and options.keep is not None:
-                    keep(directory, options.keep / f"seed-{seed}", result)
-                shutil.rmtree(directory, ignore_errors=True)
+    def hear(played: Round, violations: list[str]) -> None:
+        with lock:
+            totals.update(played.counts)
+            print("; ".join(played.told), flush=True)
+            for violation in violations:
+                print(f"  VIOLATION {violation}", flush=True)
+        if make.IS_EXACT:
+            require_none(played, violations)
+        totals["violations"] += len(violations)
+        if violations and options.keep is not None:
+            place = options.keep / f"round-{totals['rounds']}-{time.time_ns()}"
+            place.mkdir(parents=True)
+            (place / "round.txt").write_text("\n".join([*played.told, *violations]))
+            for path in played.room.glob("*.out"):
+                shutil.copy(path, place)
 
+    def work(worker: int) -> None:
+        database = DATABASE if make.IS_EXACT else None
+        rounds = options.rounds if options.rounds is not None else 1_000_000
+        try:
+            play(make, rounds, seed=options.seed + worker, hear=hear, until=until, database=database)
+        except Exception:
+            totals["violations"] += 1
+            print(f"VIOLATION\n{traceback.format_exc()}", flush=True)
+
+    if options.workers == 1:
+        work(0)  # in the main thread, which alone has signals
+    else:
         with ThreadPoolExecutor(options.workers) as workers:
-            begun = [workers.submit(work) for _ in range(options.workers)]
-            try:
-                for one in begun:
-                    one.result()
-            finally:
-                until[0] = 0.0
+            for one in [workers.submit(work, worker) for worker in range(options.workers)]:
+                one.result()
     counts = ", ".join(f"{totals[name]} {name}" for name in COUNTED)
     others = ", ".join(f"{name} {count}" for name, count in sorted(totals.items()) if name not in COUNTED)
     print(f"{others} ({time.monotonic() - started:.0f} seconds)")
     print(counts)
     return 1 if totals["violations"] or not totals["rounds"] else 0
-
-
-def tell(planned: Plan, result: Result) -> None:
-    """Prints what a round was, and its violations."""
-    audits = f"{planned.auditors} auditors ({planned.audits})"
-    story = f"{planned.trainer or 'honest'} trainer, {audits}, {len(planned.challengers)} liars"
-    for how, names in (("ranks", planned.by_ranks), ("workers", planned.by_workers)):
-        story += f", by {how}: {' '.join(sorted(names))}" if names else ""
-    story += ", data elsewhere" if planned.gateway else ""
-    story += ", three nodes, of which one lies" if planned.several else ""
-    print(f"seed {result.seed}: {story}, {result.ended}, {result.seconds:.0f} s", flush=True)
-    for violation in result.violations:
-        print(f"  VIOLATION (seed {result.seed}) {violation}", flush=True)
-    for game in result.games if result.violations else ():
-        print(f"  {game}", flush=True)
-
-
-def keep(directory: Path, place: Path, result: Result) -> None:
-    """Copies the output of the parties to a place that stays, and what is told of the round."""
-    place.mkdir(parents=True, exist_ok=True)
-    for path in directory.glob("*.out"):
-        shutil.copy(path, place)
-    (place / "round.json").write_text(json.dumps(dataclasses.asdict(result), indent=1))
 
 
 if __name__ == "__main__":

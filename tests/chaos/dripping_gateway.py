@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(head + body)
 
     def _drip(self, content: bytes) -> None:
-        """Sends so slowly that it takes some seconds, however much it is."""
+        """Send so slowly that it takes some seconds, however much it is."""
         began, piece = time.monotonic(), max(1, len(content) * 2 // int(_LONGEST_DRIP / _PAUSE))
         for start in range(0, len(content), piece):
             self.wfile.write(content[start : start + piece])

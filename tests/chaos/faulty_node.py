@@ -122,7 +122,7 @@ class FaultyNode:
             return self._lines[name]
 
     def weather(self, name: str, weather: Weather) -> None:
-        """Sets the behaviour from now on."""
+        """Set the behaviour from now on."""
         self.line(name).weather = weather
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ def job_of(kind: int) -> Job:
 
 
 def write_jobs(directory: Path) -> None:
-    """Writes all kinds below `directory`, as `job-0` and so on, and the checkpoint roots of honest runs."""
+    """Write all kinds below `directory`, as `job-0` and so on, and the checkpoint roots of honest runs."""
     roots = []
     for kind in range(len(KINDS)):
         job = job_of(kind)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase
 from tiebreak.contract.events import Appealed, Challenged, JobPosted
+from tiebreak.contract.game import VerificationGame
 from tiebreak.rpc.transport import HttpTransport
 from tiebreak_demo.scene import transactions
 
@@ -15,27 +17,74 @@ UNDECIDED = (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPE
 """Statuses of a job that is not over."""
 
 
+def left_behind(contract: VerificationGame, job: int, honest: Mapping[str, str]) -> list[str]:
+    """Money of a job that is over which honest parties, by their addresses, could have and have not fetched."""
+    posted = contract.job(job)
+    found = [f"a credit of {name}" for address, name in honest.items() if contract.credit_of(address)]  # type: ignore[arg-type]
+    for audit in contract.audits_of(job):
+        lost = posted.audits.lost and audit.status is AuditStatus.ATTESTED
+        is_held = audit.status in (AuditStatus.SEALED, AuditStatus.ATTESTED) and not lost
+        if is_held and (name := honest.get(str(audit.auditor))):
+            found.append(f"the bond of {name}'s audit ({audit.status.name})")
+    for number in contract.games_of(job):
+        game = contract.game(number)
+        name = honest.get(str(game.trainer if game.is_appeal else game.challenger))
+        if name and game.phase is Phase.OVER and game.bond_held:
+            found.append(f"the bond of {name} in game {number}")
+    return [f"left behind: {what}" for what in found]
+
+
+def losses(contract: VerificationGame, job: int, honest: Mapping[str, str], gains: Mapping[str, int]) -> list[str]:
+    """Honest parties that have less than they should, or have lost a game. gains: of each by name, fees aside."""
+    posted = contract.job(job)
+    status, terms, audits = posted.status, posted.terms, contract.audits_of(job)
+    share = terms.audit_fee // max(1, terms.attestations_needed)
+    first = audits[: terms.attestations_needed]
+    found = []
+    for address, name in honest.items():
+        least = 0
+        if name == "customer" and status is JobStatus.FINAL:
+            least = -terms.reward - terms.audit_fee
+        if name == "customer" and status is JobStatus.LAPSED:
+            least = -share * min(sum(bool(audit.model_cid) for audit in audits), terms.attestations_needed)
+        if name == "trainer" and status is JobStatus.FINAL:
+            least = terms.reward
+        # Whoever holds one of the first places has its share, however the job has ended.
+        if any(audit.auditor == address and audit.status is not AuditStatus.CHALLENGED for audit in first):
+            least = share
+        if gains[name] < least:
+            found.append(f"{name} has {(gains[name] - least) / ETHER:g} ether less than it should")
+    for number in contract.games_of(job):
+        game = contract.game(number)
+        sides = ((str(game.challenger), Outcome.TRAINER_WON), (str(game.trainer), Outcome.CHALLENGER_WON))
+        for address, lost in sides:
+            if address in honest and game.phase is Phase.OVER and game.outcome in (lost, Outcome.BOTH_LOST):
+                found.append(f"{honest[address]} lost game {number} ({game.outcome.name}, {game.reason.name})")
+    return [f"honest loss: {what}" for what in found]
+
+
 def judge(stage: Stage, job: int, right_root: bytes) -> list[str]:
-    """All violations that the chain shows."""
-    found = _verdict(stage, job, right_root)
-    found += _appeals(stage, job)
-    found += _elsewhere(stage, right_root)
-    found += _twice(stage)
-    found += _money(stage, job)
-    return found
-
-
-def _verdict(stage: Stage, job: int, right_root: bytes) -> list[str]:
+    """All violations that the chain shows of a round of processes."""
+    found = [*_appeals(stage, job), *_elsewhere(stage, right_root), *_twice(stage)]
     posted = stage.contract.job(job)
     if posted.status in UNDECIDED:
-        return []  # the round has not ended, which was reported
-    if posted.status is JobStatus.EXPIRED:
-        return ["wrong verdict: the job expired"] if stage.plan.trainer is None else []
+        return found  # the round has not ended, which was reported
+    honest = {str(stage.accounts[name].address): name for name in [*stage.plan.honest, "customer"]}
+    fees: Counter[str] = Counter()
+    for spent in transactions(stage.node, HttpTransport(stage.chain.url), stage.deployed_at + 1):
+        fees[str(spent.sender)] += spent.fee
+    gains = {
+        name: stage.node.balance(address) + fees[address] + stage.contract.credit_of(address) - stage.before[name]  # type: ignore[arg-type]
+        for address, name in honest.items()
+    }
     right = posted.claim.checkpoint_root == right_root
     expected = JobStatus.FINAL if right and not stage.plan.appeals else JobStatus.REJECTED
-    if posted.status is not expected:
-        return [f"wrong verdict: {posted.status.name} instead of {expected.name}"]
-    return []
+    if posted.status is JobStatus.EXPIRED:
+        found += ["wrong verdict: the job expired"] if stage.plan.trainer is None else []
+    elif posted.status is not expected:
+        found.append(f"wrong verdict: {posted.status.name} instead of {expected.name}")
+    found += left_behind(stage.contract, job, honest)
+    return found + losses(stage.contract, job, honest, gains)
 
 
 def won_appeals(stage: Stage, job: int) -> list[int]:
@@ -80,47 +129,4 @@ def _twice(stage: Stage) -> list[str]:
             for name, count in Counter(names.get(str(payer)) for payer in payers).items()
             if count > 1 and name in stage.plan.honest
         ]
-    return found
-
-
-def _money(stage: Stage, job: int) -> list[str]:
-    """Losses of honest parties beyond fees, and money that they have left behind."""
-    posted = stage.contract.job(job)
-    fees: Counter[str] = Counter()
-    for spent in transactions(stage.node, HttpTransport(stage.chain.url), stage.deployed_at + 1):
-        fees[str(spent.sender)] += spent.fee
-    found = []
-    for name in [*stage.plan.honest, "customer"]:
-        address = stage.accounts[name].address
-        if credit := stage.contract.credit_of(address):
-            found.append(f"left behind: {credit / ETHER:g} ether of {name}")
-        gain = stage.node.balance(address) + fees[str(address)] + credit - stage.before[name]
-        least = 0
-        if name == "customer" and posted.status is JobStatus.FINAL:
-            least = -posted.terms.reward - posted.terms.audit_fee
-        if name == "customer" and posted.status is JobStatus.LAPSED:
-            least = -posted.terms.audit_fee  # of those who did attest
-        if name == "trainer" and posted.status is JobStatus.FINAL:
-            least = posted.terms.reward
-        # Whoever holds one of the first places has its share, however the job has ended.
-        first = stage.contract.audits_of(job)[: posted.terms.attestations_needed]
-        if any(audit.auditor == address and audit.status is not AuditStatus.CHALLENGED for audit in first):
-            least = posted.terms.audit_fee // posted.terms.attestations_needed
-        if posted.status not in UNDECIDED and gain < least:
-            found.append(f"honest loss: {name} has {(gain - least) / ETHER:g} ether less than it should")
-    honest = {str(stage.accounts[name].address): name for name in stage.plan.honest}
-    for audit in stage.contract.audits_of(job) if posted.status not in UNDECIDED else []:
-        if (name := honest.get(str(audit.auditor))) and audit.status in (AuditStatus.SEALED, AuditStatus.ATTESTED):
-            found.append(f"left behind: the bond of {name}'s audit ({audit.status.name}, the job {posted.status.name})")
-    for number in stage.contract.games_of(job):
-        game = stage.contract.game(number)
-        if game.phase is not Phase.OVER:
-            continue
-        challenger, defender = honest.get(str(game.challenger)), honest.get(str(game.trainer))
-        payer = defender if game.is_appeal else challenger
-        if payer and game.outcome is Outcome.VOID and game.bond_held:
-            found.append(f"left behind: the bond of {payer} in game {number}")
-        for name, won in ((challenger, Outcome.TRAINER_WON), (defender, Outcome.CHALLENGER_WON)):
-            if name and game.outcome in (won, Outcome.BOTH_LOST):
-                found.append(f"honest loss: {name} lost game {number} ({game.outcome.name}, {game.reason.name})")
     return found

@@ -38,7 +38,7 @@ def slowness() -> float:
 
 
 def start_fork_server() -> None:
-    """Imports all that roles need, once, in a process of its own. Call it before any thread is started."""
+    """Import all that roles need, once, in a process of its own. Call it before any thread is started."""
     os.environ["CHAOS_FORK_SERVER"] = "1"
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     _FORKS.set_forkserver_preload(["tests.chaos.living"])
@@ -97,7 +97,7 @@ class Party:
         return process
 
     def end_helper(self, seconds: float = 0.0) -> None:
-        """Ends the other rank, which has so many seconds to end by itself."""
+        """End the other rank, which has so many seconds to end by itself."""
         if self.helper is None:
             return
         # A rank 0 that ends before the other one has come has nobody to tell, and that one waits five minutes for it,
@@ -116,7 +116,7 @@ class Party:
         return self.process is not None and self.process.is_alive()
 
     def kill(self, pause: float) -> None:
-        """Ends the process at once, to start it again after `pause` seconds."""
+        """End the process at once, to start it again after `pause` seconds."""
         if self.running and self.process is not None:
             self.process.kill()
             self.process.join()
@@ -124,14 +124,14 @@ class Party:
             self.start_again_at = time.monotonic() + pause
 
     def kill_helper(self) -> None:
-        """Ends the other rank at once."""
+        """End the other rank at once."""
         if self.helper is not None:
             self.helper.kill()
             self.kills += 1
             self.helper_killed = True
 
     def stand(self) -> Callable[[], None]:
-        """Lets the other rank stand still; returns what lets it go on."""
+        """Let the other rank stand still; returns what lets it go on."""
         helper = self.helper
         if helper is None or helper.pid is None or not helper.is_alive():
             return lambda: None
@@ -146,7 +146,7 @@ class Party:
         return go_on
 
     def stop(self, pause: float | None) -> None:
-        """Tells the process to stop, which takes it no more than a few seconds."""
+        """Tell the process to stop, which takes it no more than a few seconds."""
         if not self.running or self.process is None or self.process.pid is None:
             return
         before = time.monotonic()
@@ -162,7 +162,7 @@ class Party:
         self.start_again_at = None if pause is None else time.monotonic() + pause
 
     def look(self) -> None:
-        """Notices that the process has ended by itself, and starts it again where it must not have."""
+        """Notice that the process has ended by itself, and starts it again where it must not have."""
         if self.start_again_at is not None:
             if time.monotonic() >= self.start_again_at:
                 self.start()

@@ -1,4 +1,4 @@
-"""A round, planned from its seed: who takes part, what goes wrong, and when."""
+"""A round of processes, planned from its seed: who takes part, and how bad the weather is."""
 
 from __future__ import annotations
 
@@ -38,30 +38,13 @@ class Audits(StrEnum):
 
 _USUAL = (Audits.FREE, Audits.FREE, Audits.OPEN, Audits.BLIND)
 
-_WEIGHTS = {
-    Trouble.KILL: 6,
-    Trouble.STOP: 1,
-    Trouble.REORGANISATION: 4,
-    Trouble.FEE_SPIKE: 1,
-    Trouble.HALT: 1,
-    Trouble.JUMP: 1,
-    Trouble.OUTAGE: 1,
-    Trouble.FULL_DISK: 1,
-    Trouble.READ_ONLY_DISK: 1,
-    Trouble.DAMAGED_BLOCK: 1,
-    Trouble.MISSING_BLOCK: 1,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A trouble: `at` seconds after the trainer's start; `seconds` long, or so deep, or so high."""
-
-    at: float
-    trouble: Trouble
-    party: str
-    size: float
-    choice: bool
+FAULTS = (
+    *Trouble,
+    *(Trouble.KILL,) * 5,
+    *(Trouble.REORGANISATION,) * 3,
+    *("nothing",) * 10,
+)
+"""How often each strikes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +69,8 @@ class Plan:
     twin: str | None
     following: frozenset[str]
     rival: bool
-    storm_seconds: float
     rates: dict[str, float]
     log_range: int | None
-    events: tuple[Event, ...]
     audits: Audits
     by_ranks: frozenset[str]
     by_workers: frozenset[str]
@@ -104,6 +85,20 @@ class Plan:
     @property
     def honest(self) -> list[str]:
         return _honest(self.trainer, self.auditors)
+
+    @property
+    def targets(self) -> list[str]:
+        """Honest parties; those with most to do are hit most."""
+        return [*[name for name in self.honest if name != "referee"] * 3, "referee"]
+
+    def describe(self) -> str:
+        """The plan in one line."""
+        told = f"seed {self.seed}: {self.trainer or 'honest'} trainer, {self.auditors} auditors ({self.audits})"
+        told += f", {len(self.challengers)} liars"
+        for how, names in (("ranks", self.by_ranks), ("workers", self.by_workers)):
+            told += f", by {how}: {' '.join(sorted(names))}" if names else ""
+        told += ", data elsewhere" if self.gateway else ""
+        return told + (", three nodes, of which one lies" if self.several else "")
 
 
 def _honest(trainer: Kind | None, auditors: int) -> list[str]:
@@ -124,33 +119,19 @@ def plan(seed: int, *, appeals: bool = False) -> Plan:
         wrong_step += INTERVAL - 1 - wrong_step % INTERVAL
     auditors = draw.choice((1, 1, 2) if honest_claim else (1, 2, 2))
     honest = _honest(trainer, auditors)
-    storm = draw.uniform(8, 30)
     twins = [name for name in honest if name != "referee"]
-    troubles, weights = list(_WEIGHTS), list(_WEIGHTS.values())
-    confirmations = draw.choice((1, 2, 3))
-    # Parties with most to do are hit most.
-    targets = [*[name for name in honest if name != "referee"] * 3, "referee"]
-    events = []
-    for _ in range(draw.randint(4, 16)):
-        trouble = draw.choices(troubles, weights)[0]
-        size = draw.uniform(0.5, 3.0)
-        if trouble is Trouble.REORGANISATION:
-            size = draw.randint(1, confirmations)
-        events.append(Event(draw.uniform(0.3, storm), trouble, draw.choice(targets), size, draw.random() < 0.5))
     made = Plan(
         seed=seed,
         job=draw.randrange(len(KINDS)),
-        confirmations=confirmations,
+        confirmations=draw.choice((1, 2, 3)),
         trainer=trainer,
         wrong_step=wrong_step,
         challengers=challengers,
         auditors=auditors,
         twin=draw.choice(twins) if draw.random() < 0.25 else None,
         following=frozenset(name for name in twins if draw.random() < 0.5),
-        storm_seconds=storm,
         rates={name: draw.choice((0.0, 0.02, 0.05, 0.12)) for name in [*honest, "customer"]},
         log_range=draw.choice((None, 100, 10)),
-        events=tuple(sorted(events, key=lambda event: event.at)),
         rival=draw.random() < 0.3,
         audits=draw.choice((Audits.OPEN, Audits.BLIND) if trainer is Kind.RESIGN else _USUAL),
         by_ranks=frozenset(),
@@ -163,6 +144,4 @@ def plan(seed: int, *, appeals: bool = False) -> Plan:
     made = replace(made, by_ranks=by_ranks, by_workers=by_workers - by_ranks, gateway=gateway)
     if draw.random() < 0.75:
         return made
-    # With another node away there is no majority, and new bonds would rightly wait.
-    events = tuple(event for event in made.events if event.trouble is not Trouble.OUTAGE)
-    return replace(made, several=True, rates=dict.fromkeys(made.rates, 0.0), events=events)
+    return replace(made, several=True, rates=dict.fromkeys(made.rates, 0.0))

@@ -1,16 +1,19 @@
-"""A round: its plan is carried out on a stage until the job is over, and the outcome is judged."""
+"""Rounds of real roles as processes on anvil, whose node, disks and lives go wrong."""
 
 from __future__ import annotations
 
+import atexit
 import json
-import random
 import re
+import shutil
+import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from random import Random
+from typing import ClassVar
 
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase, Side
 from tiebreak.contract.structs import AuditView, GameView
@@ -18,10 +21,12 @@ from tiebreak.roles.sealing import audit_seal
 
 from tests.chaos.anvil import NodeError
 from tests.chaos.faulty_node import Weather
+from tests.chaos.jobs import read_roots, write_jobs
 from tests.chaos.judge import UNDECIDED, judge, won_appeals
+from tests.chaos.machine import Round
 from tests.chaos.misbehaving import Kind
 from tests.chaos.parties import Party, slowness
-from tests.chaos.plans import Audits, Event, Plan, Trouble
+from tests.chaos.plans import FAULTS, Audits, Trouble, plan
 from tests.chaos.stage import Stage
 
 _LOOK = 0.1
@@ -33,67 +38,89 @@ _SILENT_SECONDS = 6.0
 """Without a move of a dishonest party, before the chain's clock is moved to the end of its time."""
 _LARGEST_JUMP = 900
 _POSTINGS = 12
+_PAUSE = 0.25
+"""Between two blocks."""
 
 
-@dataclass
-class Result:
-    """The outcome of a round."""
-
-    seed: int
-    violations: list[str] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
-    ended: str = ""
-    games: list[str] = field(default_factory=list)
-    """A line for each game, and for each audit with a bond."""
+@cache
+def written_jobs() -> Path:
+    """All jobs, written once for all rounds."""
+    directory = Path(tempfile.mkdtemp(prefix="tiebreak-chaos-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    write_jobs(directory)
+    return directory
 
 
-def play(plan: Plan, directory: Path, jobs: Path, right_roots: list[bytes], *, pause: float) -> Result:
-    """Plays one round in `directory`, which is empty."""
-    started = time.monotonic()
-    result = Result(plan.seed)
-    with Stage(plan, directory, jobs, pause=pause) as stage:
-        one = Round(stage, result)
-        if (job := one.post()) is not None:
-            one.carry_out(job)
-            result.violations += judge(stage, job, right_roots[plan.job])
-            result.ended = stage.contract.job(job).status.name
-            result.games = one.games_and_audits(job)
-            result.counts["appeals won"] += len(won_appeals(stage, job))
-        for party in stage.parties.values():
-            if party.honest:
-                result.violations += [f"{party.name} {what}" for what in party.problems + party.complaints()]
-                helped = re.findall(r"has helped with (\d+) steps", party.said())
-                result.counts["steps with two ranks"] += sum(map(int, helped))
-        result.counts["kills"] += sum(party.kills for party in stage.parties.values())
-        result.counts["reorganisations"] += stage.chain.reorganisations
-        result.counts["faults"] += sum(stage.faulty.faults.values())
-        result.counts["jobs with blind audits"] += plan.audits is Audits.BLIND
-        result.counts["jobs with states published"] += bool(plan.by_workers) and plan.trainer in (None, Kind.RESIGN)
-        result.counts["flaws of gateways"] += sum(stage.gateway.flaws.values()) if stage.gateway is not None else 0
-        result.counts["requests"] += sum(stage.faulty.requests.values())
-    result.counts["violations"] += len(result.violations)
-    result.counts["rounds"] += 1
-    result.seconds = time.monotonic() - started
-    return result
+class Chaos(Round):
+    """One job, posted while everything goes wrong; then a storm, then calm weather."""
 
+    FAULTS = FAULTS
+    STRIKES = 16
+    IS_EXACT = False
+    APPEALS: ClassVar[bool] = False
 
-class Round:
-    """The course of one round."""
-
-    def __init__(self, stage: Stage, result: Result) -> None:
-        self.stage, self.plan, self.result = stage, stage.plan, result
-        self.draw = random.Random(f"course of {self.plan.seed}")
+    def __init__(self, draw: Random, room: Path) -> None:
+        super().__init__(draw, room)
+        self.plan = plan(draw.getrandbits(64), appeals=self.APPEALS)
+        self.told.append(self.plan.describe())
+        self.stage = Stage(self.plan, room, written_jobs(), pause=_PAUSE)
+        self.violations: list[str] = []
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._right_bytes: dict[Path, bytes] = {}
         """Of every block that was ever spoiled: it may be spoiled again before it is restored."""
         self._seen: dict[int, tuple[object, float]] = {}
         self._accused: set[str] = set()
-        self._claimed_at = 0.0
-        self._appealable_at = 0.0
+        self._claimed_at = self._appealable_at = self._calm_since = 0.0
+        self._began = time.monotonic()
+        self.job = self.post()
+        self.is_over = self.job is None
+        if self.job is None:
+            return
+        self.stage.add_all(self.job)
+        self.stage.set_weather(storm=True)
+        for party in self.stage.parties.values():
+            if party.name != "posting" and not party.running:
+                party.start_again_at = time.monotonic() + self.draw.uniform(0.0, 1.5)
+
+    def strike(self, fault: str, draw: Random) -> None:
+        assert self.job is not None
+        until = time.monotonic() + draw.uniform(0.3, 2.0)
+        while time.monotonic() < until and not self.is_over:
+            self._look(self.job)
+        if not self.is_over and fault != "nothing":
+            self._strike(Trouble(fault), draw)
+
+    def end(self) -> list[str]:
+        if self.job is not None:
+            self._carry_to_the_end(self.job)
+            self.violations += judge(self.stage, self.job, read_roots(written_jobs())[self.plan.job])
+            self.told += [self.stage.contract.job(self.job).status.name, *self.games_and_audits(self.job)]
+            self.counts["appeals won"] += len(won_appeals(self.stage, self.job))
+        for party in self.stage.parties.values():
+            if party.honest:
+                self.violations += [f"{party.name} {what}" for what in party.problems + party.complaints()]
+                helped = re.findall(r"has helped with (\d+) steps", party.said())
+                self.counts["steps with two ranks"] += sum(map(int, helped))
+        plan = self.plan
+        self.counts.update(
+            {
+                "kills": sum(party.kills for party in self.stage.parties.values()),
+                "reorganisations": self.stage.chain.reorganisations,
+                "faults": sum(self.stage.faulty.faults.values()),
+                "jobs with blind audits": plan.audits is Audits.BLIND,
+                "jobs with states published": bool(plan.by_workers) and plan.trainer in (None, Kind.RESIGN),
+                "flaws of gateways": sum(self.stage.gateway.flaws.values()) if self.stage.gateway is not None else 0,
+                "requests": sum(self.stage.faulty.requests.values()),
+            }
+        )
+        self.told.append(f"{time.monotonic() - self._began:.0f} s")
+        return self.violations
+
+    def close(self) -> None:
+        self.stage.close()
 
     def post(self) -> int | None:
-        """Lets the customer post the job, in bad weather, killed now and then; returns the job's number."""
+        """Let the customer post the job, in bad weather, killed now and then; returns the job's number."""
         stage, customer = self.stage, self.stage.posting()
         if self.plan.rival:
             self._give_number_away()
@@ -120,7 +147,7 @@ class Round:
         return None
 
     def _give_number_away(self) -> None:
-        """Shows a rival's job to those that look for jobs, and takes it back, so that its number is free again."""
+        """Show a rival's job to those that look for jobs, and takes it back, so that its number is free again."""
         stage, before = self.stage, self.stage.chain.height
         stage.add_followers()
         for name in self.plan.following:
@@ -140,40 +167,31 @@ class Round:
         depth = stage.chain.height - before + 1
         stage.chain.reorganise(depth, put_back=False)
         stage.chain.halt(0)
-        self.result.counts["numbers given away"] += 1
+        self.counts["numbers given away"] += 1
 
-    def carry_out(self, job: int) -> None:
-        """Plays the round from the trainer's start to the end."""
-        stage, plan = self.stage, self.plan
-        stage.add_all(job)
-        stage.set_weather(storm=True)
-        for party in stage.parties.values():
-            if party.name != "posting" and not party.running:
-                party.start_again_at = time.monotonic() + self.draw.uniform(0.0, 1.5)
-        started = time.monotonic()
-        storm_ends = started + plan.storm_seconds
-        events = list(plan.events)
-        calm_since = 0.0
-        while True:
-            now = time.monotonic()
-            while events and now - started >= events[0].at:
-                self._strike(events.pop(0))
-            self._mend(now)
-            if not calm_since and now > storm_ends and not events and not self._due:
-                stage.set_weather(storm=False)
-                calm_since = now
-            for party in stage.parties.values():
-                if party.name != "posting":
-                    party.look()
-            if self._is_over(job):
-                break
-            if calm_since and now - calm_since > _MOST_SECONDS * slowness():
+    def _look(self, job: int) -> None:
+        """Mend what is due, starts again who has ended, and lets the chain's time pass where that is all there is."""
+        self._mend(time.monotonic())
+        for party in self.stage.parties.values():
+            if party.name != "posting":
+                party.look()
+        self.is_over = self._is_over(job)
+        if not self.is_over:
+            self._pass_time(job, self._calm_since)
+            time.sleep(_LOOK)
+
+    def _carry_to_the_end(self, job: int) -> None:
+        while self._due and not self.is_over:
+            self._look(job)
+        self.stage.set_weather(storm=False)
+        self._calm_since = time.monotonic()
+        while not self.is_over:
+            self._look(job)
+            if time.monotonic() - self._calm_since > _MOST_SECONDS * slowness():
                 self._accuse("end", f"the round does not end: {self._describe(job)}")
                 break
-            self._pass_time(job, calm_since)
-            time.sleep(_LOOK)
         self._mend(float("inf"))
-        stage.set_weather(storm=False)
+        self.stage.set_weather(storm=False)
         self._part(job)
 
     def _is_over(self, job: int) -> bool:
@@ -183,7 +201,7 @@ class Round:
         return all(p.ended_well for p in self._honest() if not p.lasting)
 
     def _part(self, job: int) -> None:
-        """Lets those that follow all jobs fetch what is theirs; then stops everybody."""
+        """Let those that follow all jobs fetch what is theirs; then stops everybody."""
         deadline = time.monotonic() + 20 * slowness()
         while time.monotonic() < deadline and self._owed():
             for party in self._honest():
@@ -212,41 +230,44 @@ class Round:
 
     # Troubles.
 
-    def _strike(self, event: Event) -> None:
+    def _strike(self, trouble: Trouble, draw: Random) -> None:
         stage, chain = self.stage, self.stage.chain
-        party = stage.parties.get(event.party + ("-twin" if event.choice else ""), stage.parties[event.party])
-        self.result.counts[event.trouble.value] += 1
-        match event.trouble:
+        if trouble is Trouble.OUTAGE and self.plan.several:
+            return  # with another node away there is no majority, and new bonds would rightly wait
+        name, choice, size = draw.choice(self.plan.targets), draw.random() < 0.5, draw.uniform(0.5, 3.0)
+        party = stage.parties.get(name + ("-twin" if choice else ""), stage.parties[name])
+        self.counts[trouble.value] += 1
+        self.told.append(f"{time.monotonic() - self._began:.1f} s: {trouble.value} ({party.name})")
+        match trouble:
             case Trouble.KILL:
-                self._kill(party, event.size)
+                self._kill(party, size)
             case Trouble.STOP:
-                party.stop(event.size / 2)
+                party.stop(size / 2)
             case Trouble.REORGANISATION:
-                depth = min(int(event.size), chain.height - stage.deployed_at - 1)
+                depth = min(draw.randint(1, self.plan.confirmations), chain.height - stage.deployed_at - 1)
                 if depth > 0:
-                    chain.reorganise(depth, put_back=event.choice)
+                    chain.reorganise(depth, put_back=choice)
             case Trouble.FEE_SPIKE:
-                chain.spike(int(event.size * 200) * 10**9)
+                chain.spike(int(size * 200) * 10**9)
             case Trouble.HALT:
-                chain.halt(event.size * 2)
+                chain.halt(size * 2)
             case Trouble.JUMP:
-                self._jump_within_allowances(event)
+                self._jump_within_allowances(size)
             case Trouble.OUTAGE:
-                name = party.name
-                weather = stage.faulty.line(name).weather
-                stage.faulty.weather(name, Weather(down=True))
-                self._later(event.size * 2, lambda: stage.faulty.weather(name, weather))
+                weather = stage.faulty.line(party.name).weather
+                stage.faulty.weather(party.name, Weather(down=True))
+                self._later(size * 2, lambda: stage.faulty.weather(party.name, weather))
             case Trouble.FULL_DISK:
                 party.disk.fill()
-                self._later(event.size, party.disk.heal)
+                self._later(size, party.disk.heal)
             case Trouble.READ_ONLY_DISK:
                 party.disk.make_read_only()
-                self._later(event.size, party.disk.heal)
+                self._later(size, party.disk.heal)
             case Trouble.DAMAGED_BLOCK | Trouble.MISSING_BLOCK:
-                self._spoil_block(event)
+                self._spoil_block(size, flips=choice, removes=trouble is Trouble.MISSING_BLOCK)
 
     def _kill(self, party: Party, size: float) -> None:
-        """Kills a party, or its other rank, or lets that one stand, for longer than rank 0 waits or not."""
+        """Kill a party, or its other rank, or lets that one stand, for longer than rank 0 waits or not."""
         whom = self.draw.random() if party.helper is not None else 0.0
         if whom < 0.4:
             party.kill(size / 2)
@@ -255,7 +276,7 @@ class Round:
         else:
             self._later(10 * size, party.stand())
 
-    def _jump_within_allowances(self, event: Event) -> None:
+    def _jump_within_allowances(self, size: float) -> None:
         """At most a sixth of what is left to any honest party."""
         job = self.stage.contract.job(1)
         now = self.stage.chain.now
@@ -270,18 +291,18 @@ class Round:
         )
         left += [deadline - now for deadline in windows if deadline > now]
         left += [d - now for game in self._games(1) for d in game.deadlines if d]
-        self.stage.chain.jump(max(1, min([int(event.size * _LARGEST_JUMP / 3), *(one // 6 for one in left)])))
+        self.stage.chain.jump(max(1, min([int(size * _LARGEST_JUMP / 3), *(one // 6 for one in left)])))
 
-    def _spoil_block(self, event: Event) -> None:
+    def _spoil_block(self, seconds: float, *, flips: bool, removes: bool) -> None:
         block = self.stage.some_block(self.draw)
         if block is None:
             return
         good = self._right_bytes.setdefault(block, block.read_bytes())
-        if event.trouble is Trouble.MISSING_BLOCK:
+        if removes:
             block.unlink()
         else:
-            block.write_bytes(bytes([good[0] ^ 1]) + good[1:] if event.choice else good[: len(good) // 2])
-        self._later(event.size, lambda: _restore(block, good))
+            block.write_bytes(bytes([good[0] ^ 1]) + good[1:] if flips else good[: len(good) // 2])
+        self._later(seconds, lambda: _restore(block, good))
 
     def _later(self, seconds: float, what: Callable[[], None]) -> None:
         self._due.append((time.monotonic() + seconds, what))
@@ -294,7 +315,7 @@ class Round:
     # The chain's clock.
 
     def _pass_time(self, job: int, calm_since: float) -> None:
-        """Moves the chain's clock where nobody has anything to do but to wait."""
+        """Move the chain's clock where nobody has anything to do but to wait."""
         try:
             posted = self.stage.contract.job(job)
             live = [(n, g) for n in self.stage.contract.games_of(job) if (g := self.stage.contract.game(n))]
@@ -403,7 +424,7 @@ class Round:
     def _accuse(self, about: str, text: str) -> None:
         if about not in self._accused:
             self._accused.add(about)
-            self.result.violations.append(text)
+            self.violations.append(text)
 
     def games_and_audits(self, job: int) -> list[str]:
         """What the chain shows of games and audits, with the names of their parties."""
@@ -429,3 +450,9 @@ class Round:
 def _restore(block: Path, good: bytes) -> None:
     block.parent.mkdir(parents=True, exist_ok=True)
     block.write_bytes(good)
+
+
+class ChaosWithAppeals(Chaos):
+    """A round in which a right claim is lost on purpose, and appeals save the bonds of those who attested."""
+
+    APPEALS = True

@@ -48,7 +48,7 @@ _AUDITS = {
 
 
 class Stage:
-    """Leaving the `with` block ends everything."""
+    """`close` ends everything."""
 
     def __init__(self, plan: Plan, directory: Path, jobs: Path, *, pause: float) -> None:
         self.plan, self.directory = plan, directory
@@ -120,7 +120,7 @@ class Stage:
         return self.add("posting", words, account="customer")
 
     def add_followers(self) -> None:
-        """Adds the parties that look for jobs by themselves, before there is one."""
+        """Add the parties that look for jobs by themselves, before there is one."""
         for name in sorted(self.plan.following):
             self._add_role(name, name.split("-")[0], 0)
 
@@ -204,9 +204,3 @@ class Stage:
         if self.gateway is not None:
             self.gateway.close()
         self.chain.close()
-
-    def __enter__(self) -> Stage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

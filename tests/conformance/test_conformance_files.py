@@ -57,6 +57,7 @@ def test_every_operator_and_format_has_vectors() -> None:
             assert wanted <= given, (name, signature)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["vectors", "receipts", "text_receipt"])
 def test_the_engine_gives_what_is_kept(part: str) -> None:
     made = getattr(make_conformance, part)()

@@ -44,13 +44,13 @@ def site(cast: Cast) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> TestClient:
-    """Asks the site, without a socket in between."""
+    """Ask the site, without a socket in between."""
     return TestClient(make_app(site), base_url="http://127.0.0.1")
 
 
 @pytest.fixture(scope="session")
 def empty() -> Iterator[TestClient]:
-    """Asks a site over a contract without jobs. Read only."""
+    """Ask a site over a contract without jobs. Read only."""
     found = Site(Cast.on(embedded_node()).customer)
     found.start()
     yield TestClient(make_app(found), base_url="http://127.0.0.1")

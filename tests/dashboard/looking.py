@@ -32,7 +32,7 @@ class Look:
         self.page.on("request", lambda request: self.asked.append(request.url))
 
     def picture(self, name: str) -> None:
-        """Puts a picture of the page into the directory that the user has named, if any."""
+        """Put a picture of the page into the directory that the user has named, if any."""
         if directory := os.environ.get(SCREENSHOTS):
             Path(directory).mkdir(parents=True, exist_ok=True)
             self.page.screenshot(path=Path(directory) / f"{name}-{self.name}.png", full_page=True)
@@ -59,7 +59,7 @@ class Look:
         return found
 
     def close(self, own: str) -> None:
-        """Ends the look. own: the site's address, which is all that may have been asked."""
+        """End the look. own: the site's address, which is all that may have been asked."""
         self.context.close()
         assert not self.complaints, self.complaints
         assert all(url.startswith(own) for url in self.asked), self.asked

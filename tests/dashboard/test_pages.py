@@ -39,7 +39,7 @@ def text(client: TestClient, path: str, status: int = 200) -> str:
 
 
 def seen(site: Site) -> None:
-    """Lets the site see what has happened."""
+    """Let the site see what has happened."""
     site.head_monitor.look()
 
 

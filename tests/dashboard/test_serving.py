@@ -25,7 +25,6 @@ from tests.client.troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds
 from tests.dashboard.conftest import serving_site
 
 ROOM = Path(tiebreak.dashboard.__file__).parent
-
 KEYS = ("tiebreak.transactions", "tiebreak.devnet", "tiebreak.roles.transaction_queue")
 """Rooms and a module that sign, send, or know keys."""
 

@@ -1,4 +1,4 @@
-"""Every story is told on the chain inside this process and on anvil."""
+"""Worlds on the chain inside this process and on anvil."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[ChainNode]:
 
 @pytest.fixture
 def quick_node() -> Iterator[ChainNode]:
-    """The fastest chain at hand, for what has been told on both already."""
+    """The fastest chain at hand, for what is told on both elsewhere."""
     if find_anvil() is None:
         yield embedded_node()
         return
@@ -58,10 +58,15 @@ def doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def quick_world(quick_node: ChainNode, tmp_path: Path) -> World:
+def world(quick_node: ChainNode, tmp_path: Path) -> World:
     return World(quick_node, tmp_path)
 
 
 @pytest.fixture
-def world(node: ChainNode, tmp_path: Path) -> World:
+def each_world(node: ChainNode, tmp_path: Path) -> World:
     return World(node, tmp_path)
+
+
+@pytest.fixture
+def embedded_world(tmp_path: Path) -> World:
+    return World(embedded_node(), tmp_path)

@@ -43,7 +43,7 @@ class Paced(Inline):
         return background_job
 
     def take(self, steps: int) -> None:
-        """Lets the run take steps, or what is left of them."""
+        """Let the run take steps, or what is left of them."""
         for _ in range(steps):
             if self._run is None or self._run.done:
                 return

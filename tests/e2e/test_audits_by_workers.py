@@ -1,5 +1,4 @@
-"""Auditors that have claims audited by many workers, from checkpoints that their trainers publish: who wins, at which
-step, and every wei."""
+"""Auditors that have claims audited by many workers, from published checkpoints: who wins, at which step, every wei."""
 
 from __future__ import annotations
 
@@ -32,13 +31,13 @@ from tiebreak_demo.adversary.tampering import Lie, tampered, turned
 from tests.adversaries import spoiling, withholding
 from tests.client.crafted_blocks import everything
 from tests.e2e.world import TERMS, World, ended, small_job
-from tests.engine.segment_audits.audit_workers import Stand, honest, named
+from tests.engine.segment_audits.audit_workers import honest
 
 pytestmark = pytest.mark.slow
-
 STEPS, INTERVAL = 12, 2
 WRONG = 5
 """The last step of the third interval."""
+
 
 MakeTrainer = Callable[[World], TrainerRole]
 
@@ -145,8 +144,7 @@ def test_after_a_share_nothing_is_attested(world: World) -> None:
     assert world.contract.job(world.job).attestations == 0
 
 
-@pytest.mark.parametrize("liar", [poisoning, restoring])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("liar", "count"), [(poisoning, 1), (restoring, 3)])
 def test_a_wrong_interval_wins_a_game_whatever_is_claimed_behind_it(
     world: World, liar: MakeTrainer, count: int
 ) -> None:
@@ -161,18 +159,6 @@ def test_a_wrong_interval_wins_a_game_whatever_is_claimed_behind_it(
     assert world.contract_balance() == 0
 
 
-def test_the_interval_that_leaves_a_wrong_state_wins_a_game_too(world: World) -> None:
-    """The claim is right from there on, so a whole audit would find nothing wrong in that interval."""
-    trainer = restoring(world)
-    role = auditor(
-        world,
-        make=lambda number: Stand(named(f"{number}"), hangs=lambda order: order.segment.first == WRONG // INTERVAL),
-    )
-    world.run(trainer, role, world.referee())
-    assert disputed(world) == WRONG + 1
-    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
-
-
 def challenged(world: World, liar: MakeTrainer) -> tuple[TrainerRole, AuditorRole]:
     """A trainer and its challenger, before the game."""
     trainer, role = liar(world), auditor(world)
@@ -183,20 +169,14 @@ def challenged(world: World, liar: MakeTrainer) -> tuple[TrainerRole, AuditorRol
     return trainer, role
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_killed_challenger_plays_on_also_without_its_directory(world: World, lost: bool) -> None:
+def test_a_killed_challenger_plays_on_without_its_directory(world: World) -> None:
     trainer, _ = challenged(world, restoring)
-    if lost:
-        shutil.rmtree(world.root / "auditor")
+    shutil.rmtree(world.root / "auditor")
     again = auditor(world)
     world.run(trainer, again, world.referee())
     assert disputed(world) in {WRONG, WRONG + 1}
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.contract.job(world.job).game_count == 1
-
-
-def unlisted(log: Path) -> None:
-    (log / CHECKPOINTS_FILE).unlink()
 
 
 def mislisted(log: Path) -> None:
@@ -206,16 +186,9 @@ def mislisted(log: Path) -> None:
     (log / CHECKPOINTS_FILE).write_text(json.dumps(record))
 
 
-def torn(log: Path) -> None:
-    (log / CHECKPOINTS_FILE).write_bytes(b"{" * 1000)
-
-
-@pytest.mark.parametrize("spoil", [unlisted, mislisted, torn])
-def test_without_a_list_of_the_claimed_roots_the_claim_is_audited_as_a_whole(
-    world: World, spoil: Callable[[Path], None]
-) -> None:
+def test_without_a_list_of_the_claimed_roots_the_claim_is_audited_as_a_whole(world: World) -> None:
     context = world.context("trainer")
-    trainer = TrainerRole(replace(context, store=spoiling(context.store, spoil)), world.job, publish_every=1)
+    trainer = TrainerRole(replace(context, store=spoiling(context.store, mislisted)), world.job, publish_every=1)
     role = auditor(world)
     world.run(trainer, role)
     assert world.contract.job(world.job).attestations == 1 and ended(role).finished

@@ -40,7 +40,7 @@ def die() -> NoReturn:
 
 
 def at_step(number: int) -> Callable[[RoleContext], RoleContext]:
-    """Dies after a training step."""
+    """Die after a training step."""
 
     def notify(notice: Notice) -> None:
         if notice.what is What.STEP and notice.done == number:
@@ -50,7 +50,7 @@ def at_step(number: int) -> Callable[[RoleContext], RoleContext]:
 
 
 def at_notice(text: str) -> Callable[[RoleContext], RoleContext]:
-    """Dies when the role says something."""
+    """Die when the role says something."""
 
     def notify(notice: Notice) -> None:
         if text in notice.text:
@@ -60,7 +60,7 @@ def at_notice(text: str) -> Callable[[RoleContext], RoleContext]:
 
 
 def at_sending(number: int) -> Callable[[RoleContext], RoleContext]:
-    """Dies after the node has got the `number`-th transaction (from 1), before anybody hears of it."""
+    """Die after the node has got the `number`-th transaction (from 1), before anybody hears of it."""
 
     class DyingNode(ChainNode):
         left = number
@@ -82,7 +82,7 @@ def at_sending(number: int) -> Callable[[RoleContext], RoleContext]:
 def lives_until(
     make: Callable[[RoleContext], JobRole], context: RoleContext, doom: Callable[[RoleContext], RoleContext]
 ) -> None:
-    """Runs a role in a process of its own until that kills itself."""
+    """Run a role in a process of its own until that kills itself."""
 
     def live() -> None:
         role = make(doom(context))
@@ -100,7 +100,7 @@ def lives_until(
 def dies_at_every_move(
     world: World, make: Callable[[RoleContext], JobRole], context: RoleContext, side: Side, other: JobRole
 ) -> None:
-    """Lets a party die at each of its moves that are left in the game, and the other one move in between."""
+    """Let a party die at each of its moves that are left in the game, and the other one move in between."""
     while world.game().deadlines[side]:
         lives_until(make, context, at_sending(1))
         world.run(other)

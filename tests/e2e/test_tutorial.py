@@ -16,7 +16,6 @@ import pytest
 from safetensors import safe_open
 
 pytestmark = pytest.mark.slow
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "devnet.md"
 SECONDS = 300
 """A newcomer waits for five minutes."""
@@ -46,7 +45,7 @@ class Terminal:
             )
 
     def paste(self, text: str) -> None:
-        """Sends lines as a person would, all at once."""
+        """Send lines as a person would, all at once."""
         assert self.shell.stdin is not None
         self.shell.stdin.write(text.encode())
         self.shell.stdin.flush()
@@ -56,7 +55,7 @@ class Terminal:
         return self._output.read_text()
 
     def wait_for(self, text: str, deadline: float, others: Sequence[Terminal] = ()) -> None:
-        """Waits until the terminal shows a text. Fails at the deadline, and at an error here or in one of the
+        """Wait until the terminal shows a text. Fails at the deadline, and at an error here or in one of the
         `others`."""
         while text not in self.said:
             for one in (self, *others):

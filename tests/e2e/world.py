@@ -173,7 +173,7 @@ class World:
         return RefereeRole(self.context("referee"))
 
     def run(self, *roles: Role) -> None:
-        """Lets everybody step in turn until nobody has anything to do."""
+        """Let everybody step in turn until nobody has anything to do."""
         working = list(roles)
         idle = 0
         for _ in range(200):
@@ -186,7 +186,7 @@ class World:
         raise AssertionError("the story does not end")
 
     def pass_time(self, instant: int) -> None:
-        """Makes the chain's next block come right after `instant`."""
+        """Make the chain's next block come right after `instant`."""
         while (now := self.node.now()) <= instant:
             self.node.advance_time(instant + 1 - now)
 

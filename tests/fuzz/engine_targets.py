@@ -166,7 +166,7 @@ def _log_seeds() -> list[bytes]:
 
 
 def _change_log_within_its_frame(data: bytes, rng: Random) -> bytes:
-    """Changes bytes, then puts checksums, leaf hashes and the footer right, as far as they can be found."""
+    """Change bytes, then puts checksums, leaf hashes and the footer right, as far as they can be found."""
     raw = bytearray(change_bytes(data, rng))
     if len(raw) < HEADER_SIZE:
         return bytes(raw)

@@ -51,7 +51,7 @@ class Crew:
             self.processes.append(process)
 
     def kill(self, rank: int) -> None:
-        """Kills one of them, unless it has ended, once all have joined: before, the others wait for it to come."""
+        """Kill one of them, unless it has ended, once all have joined: before, the others wait for it to come."""
         for said in self._said:
             with suppress(EOFError):
                 assert not said.poll(_PATIENCE) or said.recv() == "joined"

@@ -44,7 +44,7 @@ def change_bytes(data: bytes, rng: Random) -> bytes:
 
 
 def change_words(data: bytes, rng: Random) -> bytes:
-    """Writes another number into one of the 32-byte words that ABI encoding is made of, or moves one."""
+    """Write another number into one of the 32-byte words that ABI encoding is made of, or moves one."""
     words = [data[i : i + 32] for i in range(0, len(data), 32)] or [b""]
     at = rng.randrange(len(words))
     match rng.randrange(4):

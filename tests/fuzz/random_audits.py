@@ -63,7 +63,7 @@ class Auditing:
         return self.draw.randint(1, min(3, samples_of(self.job.program)))
 
 
-def whole(it: Auditing, *, by_processes: bool) -> str:
+def whole(it: Auditing, *, by_processes: bool = True) -> str:
     """An audit of the whole run, with a log or without, by one process or by ranks."""
     most = min(3, samples_of(it.job.program))
     size = it.draw.randint(1, most) if by_processes else 1
@@ -191,16 +191,16 @@ def repeated(it: Auditing) -> str:
     return f"repeated {len(intervals)}"
 
 
-def any_audit(it: Auditing, *, by_processes: bool) -> str:
+def any_audit(it: Auditing) -> str:
     """One audit, drawn."""
     kind = it.draw.choice(["whole", "whole", "workers", "workers", "workers", "share", "repeated"])
     began = time.monotonic()
     if kind == "whole":
-        told = whole(it, by_processes=by_processes)
+        told = whole(it)
     elif kind == "repeated":
         told = repeated(it)
     elif kind == "share":
         told = by_workers(it, share=it.draw.choice([0.01, 0.4, 0.9]))
     else:
-        told = by_workers(it, spawned=by_processes and it.draw.random() < 0.03)
+        told = by_workers(it, spawned=it.draw.random() < 0.03)
     return f"{told} ({time.monotonic() - began:.1f} s)"

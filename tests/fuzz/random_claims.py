@@ -131,7 +131,7 @@ def _disturbed(states: Mapping[int, str], what: str, draw: Random) -> dict[int, 
 
 
 def _damage(run_dir: Path, job: Job, what: str, draw: Random, states: Mapping[int, str]) -> None:
-    """Damages files of a claim that its roots do not rest on."""
+    """Damage files of a claim that its roots do not rest on."""
     if what == "states" and states:
         path = Path(draw.choice(list(states.values())))
         bend(path, draw)
@@ -151,7 +151,7 @@ def _damage(run_dir: Path, job: Job, what: str, draw: Random, states: Mapping[in
 
 
 def bend(path: Path, draw: Random) -> None:
-    """Changes one bit of a file that has some, in place."""
+    """Change one bit of a file that has some, in place."""
     place = draw.randrange(path.stat().st_size)
     with path.open("r+b") as file:
         file.seek(place)

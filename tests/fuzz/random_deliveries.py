@@ -82,7 +82,7 @@ class Delivery:
     failures: int = 0
 
     def play(self) -> str:
-        """Plays it, and says what it was."""
+        """Play it, and says what it was."""
         parts, chunk = self.draw.random() < 0.5, self.draw.choice([4096, 20_000, dag_builder.CHUNK])
         self.shaky = ShakyStore(self.room / "shaky", self.draw, parts=parts)
         self.chance, self.passing = self.draw.choice([0.0, 0.05, 0.2, 0.5]), self.draw.random() < 0.4
@@ -209,7 +209,7 @@ def _one_interval(it: Auditing, interval: int) -> str:
 
 
 def _nothing(text: str) -> None:
-    """Hears a warning."""
+    """Hear a warning."""
 
 
 def _refuse(warning: str) -> None:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -32,6 +30,7 @@ from safetensors.torch import load_model
 from tiebreak.segment_audits.stored_jobs import Stores, fetch_without_data
 from tiebreak.store import FolderStore
 
+from tests.chaos.machine import Round
 from tests.engine.segment_audits.published_runs import Trained
 from tests.fuzz import random_audits
 from tests.fuzz.killable import Crew
@@ -46,88 +45,71 @@ _SECONDS_TO_STOP = 60
 """Ranks that were left stop within 30 s where each has a processor; a campaign shares them."""
 
 
-class Refused(Exception):
-    """The task is refused by capture, in one sentence."""
+class RandomRun(Round):
+    """A job, and all that happens to its run. `told`: what has happened, a clause each."""
 
+    FAULTS = ("claim", "claim", "claim", "kill", "kill", "delivery", "lost data", "other places", "other byte order")
+    STRIKES = 6
 
-@dataclass
-class Round:
-    """A round on its way."""
+    def __init__(self, draw: Random, room: Path) -> None:
+        super().__init__(draw, room)
+        self.made = random_job(draw.randrange(1 << 30))
+        self.told.append(self.made.name)
+        self.places = places_of(self.made.columns, draw)
+        self.claims, self.done, self.keep, self.spoilt = 0, 0, 1, ""
+        self.trained: Trained | None = None
+        try:
+            self.job = Job.from_task(self.made.made_by(self.room / "data", self.places))
+        except CaptureError as error:
+            assert "\n" not in str(error) and len(str(error)) > 10, f"a refusal is not one sentence: {error!r}"
+            self.told.append(f"refused: {error}")
+            self.counts["refused"] += 1
+            self.is_over = True
+            return
+        self.told.append("data: " + " ".join(f"{name} {place}" for name, place in self.places.items()))
+        self.readings = self._readings(self.job)
+        self.honest = self._reference(self.job, self.room / "reference")
 
-    seed: int
-    room: Path
-    by_processes: bool
-    """Whether ranks, and processes that are killed, take part."""
-    draw: Random = field(init=False)
-    told: list[str] = field(default_factory=list)
-    """What the round does, a clause each."""
+    def strike(self, fault: str, draw: Random) -> None:
+        self.draw = draw
+        match fault:
+            case "kill":
+                if self.trained is None and self.honest is not None:
+                    self._train_killed()
+            case "claim":
+                self._audit(self._trained(), self.room / f"claim {self.claims}")
+                self.claims += 1
+            case "delivery" if self.honest is not None:
+                where = self.room / f"delivery {len(self.told)}"
+                self.told.append(Delivery(self._trained(), where, draw).play())
+            case "lost data" if self.honest is not None:
+                self._lose_data(self.job, self.honest, self.room / f"lossy {len(self.told)}")
+            case "other places":
+                self._compare(self.made, self.places, self.job)
+            case "other byte order":
+                self.told.append(require_other_orders_are_refused(self.made.columns, self.room / "big"))
 
-    def __post_init__(self) -> None:
-        self.draw = Random(self.seed)
-
-    def play(self) -> None:
-        """Plays it. Raises Refused, and AssertionError where a promise is broken."""
-        made = random_job(self.draw.randrange(1 << 30))
-        self.told.append(made.name)
-        job = self._job(made)
-        readings = self._readings(job)
-        honest = self._reference(job, self.room / "reference")
-        run_dir = self.room / "trained"
-        if honest is None:
-            running = Running(continue_after_stop=True)
-            roots, _, _ = train(None, readings, running, run_dir)
-            self.told.append("stops")
-        else:
-            self._train(job, readings, run_dir, honest)
-            roots = honest
-        trained = Trained(self.room, job, roots)
-        run_dir.rename(trained.run)
-        if honest is not None and self.draw.random() < 0.2:
-            self.told.append(Delivery(trained, self.room / "delivery", self.draw).play())
-        for number in range(self.draw.randint(1, 3)):
-            self._audit(trained, readings, honest, self.room / f"claim {number}")
-        if honest is not None:
-            self._export(made, trained)
-            self._lose_data(job, honest)
-
-    def deliver(self) -> None:
-        """Plays the delivery alone, of a run by one process. Raises as `play`."""
-        made = random_job(self.draw.randrange(1 << 30))
-        self.told.append(made.name)
-        job = self._job(made)
-        job.write(self.room / "job")
-        honest = self._reference(job, self.room / "run")
-        if honest is None:
-            raise Refused("it stops")
-        self.told.append(Delivery(Trained(self.room, job, honest), self.room / "delivery", self.draw).play())
+    def end(self) -> list[str]:
+        if not self.is_over:
+            trained = self._trained()
+            if self.honest is not None:
+                self._export(self.made, trained)
+        return []
 
     # The job.
 
-    def _job(self, made: RandomJob) -> Job:
-        places = places_of(made.columns, self.draw)
-        try:
-            job = Job.from_task(made.made_by(self.room / "data", places))
-        except CaptureError as error:
-            assert "\n" not in str(error) and len(str(error)) > 10, f"a refusal is not one sentence: {error!r}"
-            raise Refused(str(error)) from error
-        self.told.append("data: " + " ".join(f"{name} {place}" for name, place in places.items()))
-        if self.draw.random() < 0.2:
-            self._compare(made, places, job)
-        if self.draw.random() < 0.2:
-            self.told.append(require_other_orders_are_refused(made.columns, self.room / "big"))
-        return job
-
     def _compare(self, made: RandomJob, places: dict[str, str], job: Job) -> None:
-        """Holds the job against one whose data lie in memory, or elsewhere: the same but for the bytes in which small
+        """Hold the job against one whose data lie in memory, or elsewhere: the same but for the bytes in which small
         integers of tensors are stored, and the same roots in any case."""
         others = self.draw.choice([dict.fromkeys(places, "memory"), places_of(made.columns, self.draw)])
-        again = Job.from_task(made.made_by(self.room / "data again", others))
+        again = Job.from_task(made.made_by(self.room / f"data {len(self.told)}", others))
         alike = all(
             column.widened(places[name]) is column.widened(others[name]) for name, column in made.columns.items()
         )
         assert (again.spec == job.spec) is alike, f"{places} and {others} make {'two jobs' if alike else 'one job'}"
-        found = [self._reference(one, self.room / f"compared {number}") for number, one in enumerate((job, again))]
-        assert found[0] == found[1], f"{places} and {others} come to other roots"
+        found = self._reference(again, self.room / f"compared {len(self.told)}")
+        assert found == self.honest, f"{places} and {others} come to other roots"
+        self.told.append("compared")
 
     def _readings(self, job: Job) -> list[Reading]:
         """The ways in which parties read the job: from files, and from stores, one of which may have lost or bent
@@ -174,36 +156,51 @@ class Round:
             store=str(self.room / "store"),
         )
 
-    def _train(self, job: Job, readings: list[Reading], run_dir: Path, honest: list[bytes]) -> None:
-        most = min(3, samples_of(job.program)) if self.by_processes else 1
-        kills = self.draw.choice([0, 0, 1, 2])
-        keep, publish, spoilt = 1, 0, ""
-        while True:
-            size, by = self.draw.randint(1, most), self.draw.choices(readings, k=3)
-            running, done = self._running(job), len(recorded(run_dir, job.spec))
-            self.told.append(
-                f"trained by {size} from {' and '.join(map(str, by[:size]))}, "
-                f"{running.micro_batches} parts, keep {running.keep_every}, publish {running.publish_every}"
-            )
-            keep = keep if done else 1
-            publish = running.publish_every
-            if not kills:
-                break
-            kills -= 1
-            self._killed(Crew(train, size, by, running, run_dir), size, job, run_dir)
-            keep = max(keep, running.keep_every)
-            spoilt = spoilt or self._spoil(run_dir)
+    def _told_training(self) -> tuple[int, list[Reading], Running]:
+        """Ranks of a training, how each reads the job, and how they compute."""
+        size, by = self.draw.randint(1, min(3, samples_of(self.job.program))), self.draw.choices(self.readings, k=3)
+        running, self.done = self._running(self.job), len(recorded(self.room / "training", self.job.spec))
+        self.told.append(
+            f"trained by {size} from {' and '.join(map(str, by[:size]))}, "
+            f"{running.micro_batches} parts, keep {running.keep_every}, publish {running.publish_every}"
+        )
+        return size, by, running
+
+    def _train_killed(self) -> None:
+        size, by, running = self._told_training()
+        run_dir = self.room / "training"
+        self._killed(Crew(train, size, by, running, run_dir), size, self.job, run_dir)
+        self.keep = max(self.keep if self.done else 1, running.keep_every)
+        self.spoilt = self.spoilt or self._spoil(run_dir)
+        self.counts["kills"] += 1
+
+    def _trained(self) -> Trained:
+        """The run, which is carried to its end if it has not been."""
+        if self.trained is not None:
+            return self.trained
+        run_dir, roots = self.room / "training", self.honest
+        if roots is None:
+            roots, _, _ = train(None, self.readings, Running(continue_after_stop=True), run_dir)
+            self.told.append("stops")
+        else:
+            self._train(self.job, roots, run_dir)
+        self.trained = Trained(self.room, self.job, roots)
+        run_dir.rename(self.trained.run)
+        return self.trained
+
+    def _train(self, job: Job, honest: list[bytes], run_dir: Path) -> None:
+        size, by, running = self._told_training()
         if size > 1:
             roots, _, steps = Crew(train, size, by, running, run_dir).results()[0]
         else:
             roots, _, steps = train(None, by, running, run_dir)
         assert roots == honest, "the run comes to other roots"
-        if keep == 1 and done and not spoilt:
-            assert not steps or min(steps) >= done * job.spec.interval, "a kill has lost an interval"
-        if publish:
+        if self.keep == 1 and self.done and not self.spoilt:
+            assert not steps or min(steps) >= self.done * job.spec.interval, "a kill has lost an interval"
+        if running.publish_every:
             listing = read_listing(run_dir / "log" / "checkpoints.json", job.spec)
             assert list(listing.roots) == honest and listing.complete
-            assert all(done % publish == 0 for done in listing.states)
+            assert all(done % running.publish_every == 0 for done in listing.states)
             self._require_published(job, listing)
 
     def _require_published(self, job: Job, listing: Listing) -> None:
@@ -214,7 +211,7 @@ class Round:
             starting_state(job, source, done, listing.start(done, job.spec.initial_state_root))
 
     def _spoil(self, run_dir: Path) -> str:
-        """Bends a bit of a file that a killed run has left, sometimes; the name of the file."""
+        """Bend a bit of a file that a killed run has left, sometimes; the name of the file."""
         files = [one for one in sorted(run_dir.rglob("*")) if one.is_file() and one.stat().st_size]
         files = [one for one in files if one.name not in ("run.json", "run.lock", "checkpoints.json")]
         if not files or self.draw.random() < 0.6:
@@ -225,7 +222,7 @@ class Round:
         return chosen.name
 
     def _killed(self, crew: Crew, size: int, job: Job, run_dir: Path) -> None:
-        """Kills a rank at some moment; the others have to stop and name it."""
+        """Kill a rank at some moment; the others have to stop and name it."""
         wanted, victim = self.draw.randrange(job.spec.intervals + 1), self.draw.randrange(size)
         wait_more = self.draw.choice([0, 0.01, 0.05, 0.2])
         while len(recorded(run_dir, job.spec)) < wanted and not crew.is_over:
@@ -242,7 +239,8 @@ class Round:
 
     # The claim, and the audits of it.
 
-    def _audit(self, trained: Trained, readings: list[Reading], honest: list[bytes] | None, room: Path) -> None:
+    def _audit(self, trained: Trained, room: Path) -> None:
+        honest, readings = self.honest, self.readings
         what = self.draw.choice([*LIES, *NUISANCES, *NUISANCES[:2]])
         what = what if honest is not None or what in LIES else "root"
         in_store = self.draw.random() < 0.5
@@ -273,15 +271,15 @@ class Round:
             if cache.exists() and cache.stat().st_size and self.draw.random() < 0.2:
                 bend(cache, self.draw)
             with holding(reading.held):
-                self.told.append(random_audits.any_audit(it, by_processes=self.by_processes))
+                self.told.append(random_audits.any_audit(it))
 
-    def _lose_data(self, job: Job, honest: list[bytes]) -> None:
+    def _lose_data(self, job: Job, honest: list[bytes], where: Path) -> None:
         """A training whose data are changed, cut off or lost in every store meanwhile: it ends with one sentence, or it
         comes to the right roots."""
         far = self.draw.random() < 0.5
-        directory = self.room / ("far" if far else "job")
-        if far:
-            (directory / "data.cache").unlink(missing_ok=True)
+        directory = where.with_name(f"{where.name} job")
+        shutil.copytree(self.room / ("far" if far else "job"), directory)
+        (directory / "data.cache").unlink(missing_ok=True)
         reading = Reading(directory=directory, stores=(str(self.room / "bad store"),), held=False)
         lost = reading.read(JobLimits())
 
@@ -290,10 +288,10 @@ class Round:
                 _spoil(directory / "data.safetensors", self.draw)
 
         try:
-            found = Trainer(lost, self.room / "lossy", RunOptions(on_step=on_step)).run().state_roots
+            found = Trainer(lost, where, RunOptions(on_step=on_step)).run().state_roots
         except StorageError as error:
             assert "\n" not in str(error) and "data.safetensors" in str(error), f"not a sentence: {error}"
-            kept = recorded(self.room / "lossy", job.spec)
+            kept = recorded(where, job.spec)
             assert kept == honest[: len(kept)], "wrong data have made a root"
             self.told.append("data lost")
             return
@@ -320,28 +318,9 @@ class Round:
 
 
 def _spoil(path: Path, draw: Random) -> None:
-    """Changes a file, in place or by cutting it off."""
+    """Change a file, in place or by cutting it off."""
     if draw.random() < 0.3:
         with path.open("r+b") as file:
             file.truncate(draw.randrange(path.stat().st_size))
     else:
         bend(path, draw)
-
-
-def play(
-    seed: int, room: Path, *, by_processes: bool, counts: Counter[str], part: Callable[[Round], None] = Round.play
-) -> str:
-    """Plays the round of a seed in an empty directory, or a part of it, and says in one line what it was. Raises what
-    breaks in it, with that line as a note."""
-    one = Round(seed, room, by_processes)
-    try:
-        part(one)
-        counts["played"] += 1
-    except Refused as error:
-        counts["refused"] += 1
-        one.told.append(f"refused: {error}")
-    except BaseException as error:
-        counts["violations"] += 1
-        error.add_note(f"round {seed}: {'; '.join(one.told)}")
-        raise
-    return f"round {seed}: {'; '.join(one.told)}"

@@ -32,11 +32,11 @@ class ShakyStore(FolderStore):
         self._counting = threading.Lock()
 
     def spoil(self, chance: float, *, passing: bool) -> None:
-        """Lets something be wrong with a share of the blocks from now on. passing: for the first questions alone."""
+        """Let something be wrong with a share of the blocks from now on. passing: for the first questions alone."""
         self._chance, self._passing = chance, passing
 
     def mend(self, held: frozenset[str] = frozenset()) -> None:
-        """Makes all blocks right again."""
+        """Make all blocks right again."""
         with self._counting:
             self._chance, self.stuck = 0.0, False
             self._ways.clear()

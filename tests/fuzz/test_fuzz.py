@@ -9,20 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.client_targets import CLIENT
-from tests.fuzz.engine_targets import ENGINE
+from tests.fuzz.readers import TARGETS
 from tests.fuzz.targets import Find, Target, attempt, inputs, mutated
 
-TARGETS = [*ENGINE, *CLIENT]
 
-
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
 def test_valid_inputs_are_accepted(target: Target) -> None:
     outcomes = [attempt(target, seed) for seed in target.seeds()]
     assert len(outcomes) - outcomes.count("accepted") == target.refused_seeds
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
 def test_what_was_found_once_is_refused_or_right(target: Target) -> None:
     files = sorted(target.corpus.glob("*"))
     assert files, f"the corpus of {target.name} is empty: run `make fuzz`"
@@ -30,7 +27,7 @@ def test_what_was_found_once_is_refused_or_right(target: Target) -> None:
         attempt(target, path.read_bytes())
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(rng=st.randoms(use_true_random=False), changes=st.integers(1, 4))
 def test_fresh_changes_are_refused_or_right(target: Target, rng: Random, changes: int) -> None:

@@ -1,9 +1,8 @@
-"""Random whole runs: a sample of `make fuzz-runs`."""
+"""Random whole runs: a sample of `make fuzz-runs`, and that its judge would notice what is wrong."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,14 @@ from roundlog.commitments import BlockTree
 from roundlog.training.job import Job
 from roundlog.training.trainer import Trainer
 
+from tests.chaos.machine import play
 from tests.engine.segment_audits.published_runs import Trained
 from tests.fuzz import random_audits, random_runs
 from tests.fuzz.random_audits import Auditing
 from tests.fuzz.random_claims import Claim, claim_of
+from tests.fuzz.random_deliveries import Delivery
 from tests.fuzz.random_jobs import RandomJob, random_job
-from tests.fuzz.random_runs import Round, play
+from tests.fuzz.random_runs import RandomRun
 from tests.fuzz.random_work import Reading
 
 
@@ -28,36 +29,26 @@ def processes_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
 
 
-@pytest.mark.slow_but("2")
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(5))
-def test_a_run_keeps_every_promise(seed: int, tmp_path: Path) -> None:
-    play(seed, tmp_path, by_processes=False, counts=Counter())
+def test_runs_keep_every_promise() -> None:
+    play(RandomRun, 8)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_deliveries_by_a_shaky_store_keep_every_promise(trained: Trained, tmp_path: Path) -> None:
+    Delivery(trained, tmp_path, Random(7)).play()
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(1000, 1010))
-def test_a_run_by_ranks_that_are_killed_keeps_every_promise(seed: int, tmp_path: Path) -> None:
-    play(seed, tmp_path, by_processes=True, counts=Counter())
-
-
-@pytest.mark.slow_but("2007")
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(2000, 2008))
-def test_a_delivery_by_a_shaky_store_keeps_every_promise(seed: int, tmp_path: Path) -> None:
-    play(seed, tmp_path, by_processes=False, counts=Counter(), part=Round.deliver)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_wrong_data_would_be_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wrong_data_would_be_noticed(trained: Trained, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of deliveries in which nobody holds blocks against their roots, some come to other numbers."""
     monkeypatch.setattr(BlockTree, "first_wrong", lambda tree, blocks, data: None)
     noticed = r"wrong data have made a root|another root|other roots|right is|wrong from"
     with pytest.raises(AssertionError, match=noticed):
-        for seed in range(2000, 2030):
-            play(seed, tmp_path / str(seed), by_processes=False, counts=Counter(), part=Round.deliver)
+        for seed in range(30):
+            Delivery(trained, tmp_path / str(seed), Random(seed)).play()
 
 
 # The judge itself: what it is told of a claim is not so, and it has to say so.
@@ -96,8 +87,7 @@ def _auditing(trained: Trained, claim: Claim, where: Path) -> Auditing:
     )
 
 
-@pytest.mark.parametrize("kind", AUDITS)
-@pytest.mark.parametrize("lie", ["state", "root"])
+@pytest.mark.parametrize(("kind", "lie"), [("whole", "state"), ("workers", "state"), ("whole", "root")])
 def test_an_accusation_of_the_honest_would_be_noticed(kind: str, lie: str, trained: Trained, tmp_path: Path) -> None:
     claim = claim_of(trained, tmp_path / "claimed", lie, Random(1), None)
     AUDITS[kind](_auditing(trained, claim, tmp_path / "right"))
@@ -116,14 +106,14 @@ def test_a_liar_who_is_not_found_would_be_noticed(kind: str, trained: Trained, t
 
 @pytest.mark.slow
 def test_another_root_would_be_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    train = random_runs.train
+
     def careless(*given: object) -> tuple[list[bytes], list[int], list[int]]:
         roots, mended, steps = train(*given)
         return [*roots[:-1], bytes(32)], mended, steps
 
-    train = random_runs.train
     monkeypatch.setattr(random_runs, "train", careless)
+    monkeypatch.setattr(random_runs, "samples_of", lambda program: 1)
     monkeypatch.setattr(random_runs, "random_job", lambda number: _plain())
-    one = Round(6, tmp_path, by_processes=False)
-    monkeypatch.setattr(one, "_killed", lambda *given: None)
     with pytest.raises(AssertionError, match="comes to other roots"):
-        one.play()
+        RandomRun(Random(6), tmp_path).end()

@@ -1,15 +1,11 @@
 """Random training scripts, captured and trained beside PyTorch: `make fuzz-capture PROGRAMS=2000`.
 
 Every script is captured or refused in one sentence. What is captured is trained for three steps by the engine, and by
-PyTorch from a fresh copy of the script; losses, parameters and buffers have to agree. The exit status is 0 only if no
-script differs without a word, and none raises anything but CaptureError."""
+PyTorch from a fresh copy of the script; losses, parameters and buffers have to agree."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections import Counter
-from collections.abc import Callable
+from random import Random
 
 import torch
 from roundlog.capture import Captured, CaptureError, Task, capture
@@ -23,6 +19,7 @@ from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
 from roundlog.training.sameness import confirm_same
 
+from tests.chaos.machine import Round
 from tests.fuzz.random_trainings import Training, random_training
 
 Losses = list[float]
@@ -136,47 +133,23 @@ def _one_line(error: CaptureError) -> None:
         raise Difference(f"a refusal is not one sentence: {error!r}")
 
 
-def short_script(seed: int) -> Training:
-    """The script with this number under autocast."""
-    return random_training(seed, is_short=True)
+class Scripts(Round):
+    """Twenty scripts, plain ones and some under autocast in BF16."""
 
+    FAULTS = ("plain", "plain", "plain", "plain", "short")
+    STRIKES = 20
 
-def campaign(first: int, count: int, make: Callable[[int], Training] = random_training) -> Counter[str]:
-    """Outcomes of scripts. Prints those that are neither captured nor refused, and every hundred what there was."""
-    counts: Counter[str] = Counter()
-    for seed in range(first, first + count):
-        training = make(seed)
+    def strike(self, fault: str, draw: Random) -> None:
+        training = random_training(draw.getrandbits(32), is_short=fault == "short")
         try:
             outcome = attempt(training)
         except StoppedError:
             outcome = "stops"
-        except Difference as difference:
-            outcome = "differs"
-            print(f"script {seed}: {difference}\n{training.source}", file=sys.stderr)
         except Exception as error:
-            outcome = "raises"
-            print(f"script {seed}: {type(error).__name__}: {error}\n{training.source}", file=sys.stderr)
-        counts[outcome] += 1
-        if (done := counts.total()) % 100 == 0:
-            print(f"{done} of {count} scripts: {_listed(counts)}", file=sys.stderr, flush=True)
-    return counts
+            error.add_note(training.source)
+            raise
+        self.counts[outcome] += 1
 
-
-def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--programs", type=int, default=200)
-    parser.add_argument("--bf16", action="store_true", help="only scripts under autocast in BF16")
-    parser.add_argument("--first", type=int, default=0, help="number of the first script")
-    arguments = parser.parse_args()
-    make = short_script if arguments.bf16 else random_training
-    counts = campaign(arguments.first, arguments.programs, make)
-    print(f"{arguments.programs} scripts: {_listed(counts)}")
-    return 1 if counts["differs"] or counts["raises"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def end(self) -> list[str]:
+        self.told.append(", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())))
+        return []

@@ -1,4 +1,4 @@
-"""Seals of claims and audits survive kills, lost disks, stores and nodes that fail, and reorganisations."""
+"""Places and seals of blind audits: taken, filled and opened, whatever is killed, lost or overtaken in between."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from pathlib import Path
 import pytest
 from tiebreak.contract.enums import AuditStatus, JobStatus, Side
 from tiebreak.contract.game import VerificationGame
-from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.sealing import Sealing
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import FolderStore, StoreError
 from tiebreak.transactions.sender import Sender
+from tiebreak.transactions.spending import Spending
 from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lying_auditor
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
 
 from tests.e2e.market import (
     BLIND,
     FEE,
     audit,
     auditors,
+    by,
     context,
     pass_audits,
     pass_openings,
@@ -34,24 +36,170 @@ from tests.e2e.market import (
     sealed,
     statuses,
 )
+from tests.e2e.paced import Paced
 from tests.e2e.world import World
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(embedded_node(), tmp_path)
+def world(embedded_world: World) -> World:
+    return embedded_world
 
 
-# Secrets are on disk first, or follow from the key.
+BOND = BLIND.attestation_bond
+THREE = replace(BLIND, attestations_needed=3, audit_fee=3 * FEE)
 
 
-def reborn(world: World, name: str) -> AuditorRole:
-    """A fresh process of an auditor."""
-    return AuditorRole(world.context(name), world.job)
+def paced(world: World, name: str = "auditor", pace: float = 1.0, **context_parts: object) -> tuple[AuditorRole, Paced]:
+    """A fresh process of an auditor, and what its runs wait for."""
+    background_jobs = Paced(pace)
+    found = replace(context(world, name), background_jobs=background_jobs, **context_parts)  # type: ignore[arg-type]
+    return AuditorRole(found, world.job), background_jobs
 
 
+def look(auditor: AuditorRole, times: int = 4) -> Progress:
+    return [auditor.step() for _ in range(times)][-1]
+
+
+def with_a_place(world: World) -> tuple[TrainerRole, AuditorRole, Paced]:
+    """A sealed claim, and an auditor that has taken a place and works."""
+    trainer = sealed(world)
+    auditor, background_jobs = paced(world)
+    look(auditor)
+    assert posted(world).audits.count == 0, "nothing is measured yet"
+    background_jobs.take(3)
+    look(auditor)
+    assert posted(world).audits.count == 1
+    return trainer, auditor, background_jobs
+
+
+def seal_others(world: World) -> None:
+    """Others take the places behind, and more."""
+    for name in ("second", "customer", "referee"):
+        by(world, name).send(
+            world.contract.seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
+        )
+
+
+def test_a_place_is_taken_before_the_work_filled_after_it_and_paid(world: World) -> None:
+    world.post(terms=THREE)
+    trainer, auditor, background_jobs = with_a_place(world)
+    taken = audit(world, "auditor").seal
+    assert not (room(world, "auditor") / "sealed-audit.json").exists(), "nothing is sealed yet"
+    progress = look(auditor)
+    assert progress.stake == BOND and progress.deadline == posted(world).audits.audit_deadline
+    seal_others(world)
+    background_jobs.take(20)
+    look(auditor)
+    assert audit(world, "auditor").seal != taken and posted(world).audits.count == 4
+    assert world.contract.audits_of(world.job)[0].auditor == world.senders["auditor"].address
+    pass_audits(world)
+    world.run(trainer, auditor)
+    assert statuses(world)["auditor"] is AuditStatus.ATTESTED
+    pass_openings(world)
+    world.pass_challenge_window()
+    world.run(trainer, auditor)
+    assert world.status is JobStatus.LAPSED and world.gains()["auditor"] == FEE, "its share, though nobody else opened"
+    assert len(world.said("take a place for its audit")) == len(world.said("seal its audit in the place")) == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_may_not_be_done_in_time_takes_no_place_before_it_is(world: World) -> None:
+    world.post(terms=THREE)
+    sealed(world)
+    # 12 steps of 15 are left. Data can make them much dearer than the first three.
+    auditor, background_jobs = paced(world, pace=BLIND.audit_window / 12 / 2.5)
+    look(auditor)
+    background_jobs.take(3)
+    look(auditor)
+    assert posted(world).audits.count == 0
+    background_jobs.take(20)
+    look(auditor)
+    assert posted(world).audits.count == 1 and (room(world, "auditor") / "sealed-audit.json").exists()
+    assert not world.said("take a place")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("instant", "loss"),
+    [
+        ("the place is taken", "everything"),
+        ("the root is on disk", "the place"),
+        ("the root is on disk", "nothing"),
+        ("the seal is replaced", "the run"),
+    ],
+)
+def test_a_killed_auditor_fills_its_place_whatever_its_disk_has_lost(world: World, instant: str, loss: str) -> None:
+    world.post(terms=THREE)
+    trainer, auditor, background_jobs = with_a_place(world)
+    if instant != "the place is taken":
+        if instant == "the root is on disk":
+            auditor.context.queue.put = lambda order: False  # type: ignore[method-assign]
+        background_jobs.take(20)
+        look(auditor)
+        assert (room(world, "auditor") / "sealed-audit.json").exists()
+    auditor.close()
+    mine = room(world, "auditor")
+    if loss == "the run":
+        shutil.rmtree(mine / "blind")
+    elif loss == "the place":
+        (mine / "sealed-place.json").unlink()
+    elif loss == "everything":
+        shutil.rmtree(mine)
+    again = AuditorRole(context(world, "auditor"), world.job)
+    look(again)
+    pass_audits(world)
+    world.run(trainer, again)
+    assert statuses(world) == {"auditor": AuditStatus.ATTESTED} and posted(world).audits.count == 1
+    assert world.contract_balance() == THREE.reward + THREE.audit_fee + THREE.trainer_bond + BOND, "one bond"
+
+
+@pytest.mark.slow
+def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_the_same(world: World) -> None:
+    world.post(terms=THREE)
+    wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
+    sealed(world, trainer=wrong)
+    auditor, background_jobs = paced(world)
+    look(auditor)
+    background_jobs.take(3)
+    look(auditor)
+    assert posted(world).audits.count == 1
+    background_jobs.pace = BLIND.audit_window
+    background_jobs.take(1)
+    look(auditor)
+    (alert,) = [notice for notice in world.notices if notice.what is What.ALERT]
+    assert "will not be done by" in alert.text and "on its place is lost" in alert.text
+    pass_audits(world)
+    assert "waits until the claim is opened" in look(auditor).state
+    auditor.close()
+    world.run(wrong)
+    late = AuditorRole(context(world, "auditor"), world.job)
+    look(late, 8)
+    assert len(world.said("so that the bond of the place that it had taken is lost")) == 1
+    assert posted(world).game_count == 1, "the claim is wrong, and challenged with another bond"
+    pass_openings(world)
+    by(world, "customer").send(world.contract.collect(world.job, world.senders["auditor"].address))
+    assert statuses(world) == {"auditor": AuditStatus.CLOSED} and world.contract.burnt() == BOND // 2
+
+
+@pytest.mark.slow
+def test_a_place_counts_once_against_a_limit_on_spending(world: World) -> None:
+    """To fill it begins nothing new, whatever the limit says by then."""
+    world.post(terms=THREE)
+    sealed(world)
+    auditor, background_jobs = paced(world)
+    spending = Spending(world.root / "auditor", "chain", per_job=BOND + 10**17)
+    auditor.context.queue.spending = spending
+    look(auditor)
+    background_jobs.take(3)
+    look(auditor)
+    taken = audit(world, "auditor").seal
+    auditor.context.queue.spending = Spending(world.root / "auditor", "chain", per_job=1)
+    background_jobs.take(20)
+    look(auditor)
+    assert audit(world, "auditor").seal != taken
+
+
+@pytest.mark.slow
 def test_the_salt_is_on_disk_for_the_owners_eyes_before_the_seal_is_sent(world: World) -> None:
     world.post(terms=BLIND)
     sealed(world)
@@ -74,6 +222,7 @@ def sealing_of(role: AuditorRole, kind: str) -> Sealing:
     return Sealing(role.chain, role.long_work, kind)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None:
     world.post(terms=BLIND)
     sealing = sealing_of(AuditorRole(world.context("auditor"), world.job), "audit")
@@ -88,7 +237,8 @@ def test_a_damaged_file_of_a_seal_is_told_and_does_no_harm(world: World) -> None
         assert "sealed-audit.json is damaged" in world.notices[0].text
 
 
-@pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "half of the seal", "everything"])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["the seal", "half of the seal", "everything"])
 def test_a_killed_auditor_opens_what_it_sealed_whatever_its_disk_has_lost(world: World, loss: str) -> None:
     world.post(terms=BLIND)
     trainer = sealed(world, *auditors(world, "auditor"))
@@ -103,14 +253,15 @@ def test_a_killed_auditor_opens_what_it_sealed_whatever_its_disk_has_lost(world:
     elif loss == "everything":
         shutil.rmtree(mine)
     pass_audits(world)
-    world.run(trainer, reborn(world, "auditor"))
+    world.run(trainer, AuditorRole(world.context("auditor"), world.job))
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
     world.pass_challenge_window()
-    world.run(trainer, reborn(world, "auditor"), world.customer())
+    world.run(trainer, AuditorRole(world.context("auditor"), world.job), world.customer())
     assert world.gains()["auditor"] == FEE
 
 
-@pytest.mark.parametrize("loss", ["nothing", "the run", "the seal", "everything"])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["the run", "everything"])
 def test_a_killed_trainer_opens_what_it_sealed_whatever_its_disk_has_lost(world: World, loss: str) -> None:
     """Its log is part of the seal. The same machine writes the same one again."""
     world.post(terms=BLIND)
@@ -124,30 +275,31 @@ def test_a_killed_trainer_opens_what_it_sealed_whatever_its_disk_has_lost(world:
         shutil.rmtree(mine)
     pass_audits(world)
     trainer = TrainerRole(world.context("trainer"), world.job)
-    world.run(trainer, reborn(world, "auditor"))
+    world.run(trainer, AuditorRole(world.context("auditor"), world.job))
     assert world.status is JobStatus.CLAIMED and world.store.has(posted(world).claim.log_cid)
     world.pass_challenge_window()
-    world.run(trainer, reborn(world, "auditor"), world.customer())
+    world.run(trainer, AuditorRole(world.context("auditor"), world.job), world.customer())
     assert world.status is JobStatus.FINAL
 
 
+@pytest.mark.slow
 def test_a_signer_without_a_secret_still_seals_and_opens_from_its_disk(world: World) -> None:
     """A remote signer is such a one. Without its file it could not open, which is told."""
     world.post(terms=BLIND)
     trainer = sealed(world)
     world.senders["auditor"].secret = lambda name: None  # type: ignore[method-assign]
-    world.run(reborn(world, "auditor"))
+    world.run(AuditorRole(world.context("auditor"), world.job))
     pass_audits(world)
     world.run(trainer)
     path = room(world, "auditor") / "sealed-audit.json"
     kept = path.read_bytes()
     path.unlink()
-    lost = reborn(world, "auditor")
+    lost = AuditorRole(world.context("auditor"), world.job)
     for _ in range(5):
         lost.step()
     assert len(world.said("the sealed audit cannot be opened: its file is lost")) == 1
     path.write_bytes(kept)
-    world.run(reborn(world, "auditor"))
+    world.run(AuditorRole(world.context("auditor"), world.job))
     assert statuses(world) == {"auditor": AuditStatus.ATTESTED}
 
 
@@ -170,6 +322,7 @@ class BrokenStore:
         raise StoreError("the store is full: make room.")
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_costs_no_bond(world: World) -> None:
     """In the second half of the window both open without it, and publish when it is back."""
     world.post(terms=BLIND)
@@ -219,6 +372,7 @@ def blocks(world: World, role: JobRole, number: int, seconds: int = 12) -> None:
         role.step()
 
 
+@pytest.mark.slow
 def test_a_claim_is_opened_once_the_deadline_lies_deep_enough(world: World) -> None:
     """Blocks of twelve seconds, twelve of which are waited for."""
     world.post(terms=BLIND)
@@ -232,6 +386,7 @@ def test_a_claim_is_opened_once_the_deadline_lies_deep_enough(world: World) -> N
     assert world.status is JobStatus.CLAIMED
 
 
+@pytest.mark.slow
 def test_an_audit_is_sealed_and_an_appeal_made_only_upon_what_lies_deep_enough(world: World) -> None:
     world.post(terms=BLIND)
     deep = AuditorRole(with_confirmations(world, "auditor", 3), world.job)
@@ -258,6 +413,7 @@ def test_an_audit_is_sealed_and_an_appeal_made_only_upon_what_lies_deep_enough(w
     assert posted(world).game_count == 2 and world.game(2).trainer == world.senders["auditor"].address
 
 
+@pytest.mark.slow
 def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows no seal where there is one."""
     world.post(terms=BLIND)
@@ -266,7 +422,7 @@ def test_a_node_that_lags_behind_makes_nobody_seal_twice(world: World, monkeypat
     world.run(auditor)
     assert posted(world).audits.count == 1
     before = replace(posted(world), audits=replace(posted(world).audits, count=0))
-    again = reborn(world, "auditor")
+    again = AuditorRole(world.context("auditor"), world.job)
     with monkeypatch.context() as lagging:
         lagging.setattr(again.chain, "posted", lambda: before)
         lagging.setattr(again.context.queue.watch, "audits_of", lambda job: [])

@@ -1,28 +1,35 @@
-"""Files of a role that are damaged on its disk while it runs, by bit rot or by somebody's hand."""
+"""Disks of a role that fail while it runs: damaged files cost no game, and a full disk no bond."""
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from roundlog.data import files
-from tiebreak.contract.enums import Outcome, Phase, Side
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
 from tiebreak.devnet.embedded import embedded_node
+from tiebreak.operation.monitor import RoleMonitor
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.store_errors import StoreUnavailable
-from tiebreak_demo.adversary.parties import tampering_auditor, tampering_trainer
+from tiebreak.transactions.journal import Entry, Journal, Reserve
+from tiebreak.transactions.keys import devnet_account
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, tampering_auditor, tampering_trainer
 from tiebreak_demo.adversary.tampering import Lie
 
-from tests.e2e.market import OPEN, audit
-from tests.e2e.world import Ticks, World
+from tests.e2e.market import OPEN, audit, posted
+from tests.e2e.world import NAMES, CountingSender, Ticks, World
 
 pytestmark = pytest.mark.slow
-
 DATA, INITIAL = "data.safetensors", "initial.safetensors"
 LIE = Lie(step=1, operator=5)
 
@@ -50,7 +57,7 @@ class Slow:
 
 
 def flip(path: Path, place: int = -150) -> None:
-    """Changes a byte of a file in place, as a disk does: whoever has it open sees it."""
+    """Change a byte of a file in place, as a disk does: whoever has it open sees it."""
     with path.open("r+b") as file:
         file.seek(place, 2)
         byte = file.read(1)[0]
@@ -72,7 +79,7 @@ def play_until_a_game(world: World, *roles: JobRole) -> None:
 
 
 def play_to_the_end(world: World, honest: str, *roles: JobRole) -> None:
-    """Plays until the honest party has won; the other one has no move at last, and loses by its clock."""
+    """Play until the honest party has won; the other one has no move at last, and loses by its clock."""
     mine = Side.TRAINER if honest == "trainer" else Side.CHALLENGER
     world.run(*roles)
     if world.game().phase is not Phase.OVER:
@@ -90,7 +97,7 @@ def parties(world: World, honest: str) -> tuple[JobRole, JobRole]:
     return tampering_trainer(trainer, world.job, lies=[LIE]), AuditorRole(auditor, world.job)
 
 
-@pytest.mark.parametrize(("honest", "file"), [("auditor", DATA), ("trainer", DATA), ("trainer", INITIAL)])
+@pytest.mark.parametrize(("honest", "file"), [("auditor", DATA), ("trainer", INITIAL)])
 def test_a_file_that_is_damaged_during_a_game_costs_no_game(world: World, honest: str, file: str) -> None:
     roles = parties(world, honest)
     play_until_a_game(world, *roles)
@@ -102,13 +109,12 @@ def test_a_file_that_is_damaged_during_a_game_costs_no_game(world: World, honest
     assert len(world.said("are damaged on this disk, and what is wrong is fetched again")) == 1
 
 
-@pytest.mark.parametrize("honest", ["auditor", "trainer"])
 def test_a_store_that_is_away_is_asked_again_until_the_game_can_go_on(
-    world: World, honest: str, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    roles = parties(world, honest)
+    roles = parties(world, "auditor")
     play_until_a_game(world, *roles)
-    damaged = file_of(world, honest, DATA)
+    damaged = file_of(world, "auditor", DATA)
     whole = damaged.read_bytes()
     flip(damaged)
     asked: list[str] = []
@@ -123,7 +129,7 @@ def test_a_store_that_is_away_is_asked_again_until_the_game_can_go_on(
         assert looks == 40 and 1 < len(asked) <= 20 and not damaged.exists()
         assert world.game().phase is not Phase.OVER
         assert world.said("fetching the files did not succeed: the store refuses connections")
-    play_to_the_end(world, honest, *roles)
+    play_to_the_end(world, "auditor", *roles)
     assert damaged.read_bytes() == whole
 
 
@@ -194,3 +200,127 @@ def test_a_log_that_is_damaged_before_it_is_served_is_fetched_again(tmp_path: Pa
     claimed = world.contract.job(world.job).claim.log_cid
     assert world.store.address_of_directory(log) == claimed
     assert audit(world, "auditor").log_cid == claimed
+
+
+MIB = 1 << 20
+
+
+class SmallDisk:
+    """The disk of 1 MiB below a directory. `fill`: takes every free byte, as a stranger's content would."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def fill(self) -> None:
+        with (self.directory / "filler").open("ab", buffering=0) as file:
+            for size in (1 << 16, 1 << 12):
+                try:
+                    while True:
+                        file.write(bytes(size))
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+
+    def make_room(self) -> None:
+        (self.directory / "filler").unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this process may not mount a disk of 1 MiB")
+    try:
+        yield SmallDisk(directory)
+    finally:
+        subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def on(disk: Path, world: World, notify: Callable[[Notice], None] | None = None) -> RoleContext:
+    """The context of an auditor whose directory, with its journal, is on a disk."""
+    account = devnet_account(NAMES.index("auditor"))
+    sender = world.senders["auditor"] = CountingSender(world.node, account, directory=disk)
+    sender.open()
+    context = replace(world.context("auditor"), sender=sender, contract=world.contract.by(sender), directory=disk)
+    return context if notify is None else replace(context, notify=notify)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])
+def test_on_a_full_disk_of_1_mib_a_wrong_claim_is_challenged_and_rejected(
+    embedded_world: World, disk: SmallDisk, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = embedded_world
+    if not kept:
+        monkeypatch.setattr(Reserve, "fill", lambda self: None)
+    world.post()
+    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
+    world.run(trainer)
+
+    def fills(notice: Notice) -> None:
+        world.notices.append(notice)
+        if notice.what is What.STAKED:  # all that it has computed is on the disk, and the payment is next
+            disk.fill()
+
+    context = on(disk.directory, world, fills)
+    auditor = AuditorRole(context, world.job)
+    if not kept:
+        assert not any(auditor.step().finished for _ in range(20))
+        assert world.contract.job(world.job).game_count == 0 and world.said("No space left on device")
+        return
+    world.run(trainer, auditor, world.customer())
+    assert (world.game().outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.REJECTED)
+    assert world.gains()["auditor"] == world.shares().winner
+    assert 0 < context.sender.reserve.missing < MIB
+    assert watched(context) > 0
+    disk.make_room()
+    auditor.step()
+    assert context.sender.reserve.missing == 0 and (disk.directory / "reserve").stat().st_size == MIB // 4
+    assert watched(context) == 0
+    context.sender.close()
+
+
+def watched(context: RoleContext) -> int:
+    """The bytes of the reserve that the monitor finds missing."""
+    monitor = RoleMonitor("auditor")
+    monitor.attach(context)
+    monitor.probe()
+    return monitor.situation().reserve_missing
+
+
+def test_a_restarted_auditor_appeals_on_a_disk_that_was_filled_meanwhile(
+    embedded_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Needs no mount: records find no room until some of the reserve was given up for each."""
+    world = embedded_world
+    given: list[int] = []
+    put = Journal._put
+
+    def full(self: Journal, entry: Entry) -> None:
+        left = (tmp_path / "role" / "reserve").stat().st_size
+        if given and left >= given[-1]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        given.append(left)
+        put(self, entry)
+
+    world.post(terms=OPEN)
+    trainer = TrainerRole(silenced(world.context("trainer")), world.job)
+    (tmp_path / "role").mkdir()
+    context = on(tmp_path / "role", world)
+    world.run(trainer, AuditorRole(context, world.job))
+    puppet = lying_auditor(world.context("second"), world.job, first_wrong_step=4)
+    world.run(trainer, puppet)
+    world.pass_time(max(world.game(1).deadlines))
+    world.run(puppet)
+    assert world.status is JobStatus.APPEALABLE
+    context.sender.close()
+    given.append((tmp_path / "role" / "reserve").stat().st_size)
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "_put", full)
+        patched.setattr(Reserve, "_fill", lambda self, path: None)
+        again = on(tmp_path / "role", world)
+        for _ in range(10):
+            AuditorRole(again, world.job).step()
+    assert posted(world).game_count == 2 and world.game(2).is_appeal
+    assert len(given) >= 2 and again.sender.reserve.missing >= 16 << 10
+    again.sender.close()

@@ -1,0 +1,300 @@
+"""Disputes to the end: one wrong number, found and computed by the contract, whoever lies, whatever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from roundlog.adjudication.adjudicate import segments
+from roundlog.capture import Task
+from roundlog.descriptors import Descriptor, Family, describe
+from roundlog.descriptors.descriptor import REDUCTIONS
+from roundlog.examples.gpt import gpt
+from roundlog.execution import Executor
+from roundlog.program import DType, Program, first_store
+from roundlog.rounding.policies import without_log
+from roundlog.training.auditor import Auditor
+from roundlog.training.job import Job
+from roundlog.training.repetition import replay_state
+from roundlog.training.run import Run
+from roundlog.training.trainer import Trainer
+from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.events import ElementProven, SegmentProven
+from tiebreak.roles import engine as module
+from tiebreak.roles.auditor_role import AuditorRole
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak_demo.adversary.dishonest_queues import silenced
+from tiebreak_demo.adversary.engines import execution_of, lying
+from tiebreak_demo.adversary.parties import tampering_auditor, tampering_trainer
+from tiebreak_demo.adversary.tampering import Lie, tampered
+from torch import nn
+from torch.nn import functional as F
+
+from tests.adversaries import hiding_trainer
+from tests.e2e.world import World, small_job
+
+STEP = 3
+
+
+def wide_sum_task() -> Task:
+    """Its matrix products read a chunk a term, so that their sums are several segments long; with dropout."""
+    torch.manual_seed(8)
+    model = nn.Sequential(nn.Linear(100, 300), nn.Tanh(), nn.Dropout(0.2), nn.Linear(300, 3))
+    return Task(
+        model=model,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
+        optimizer=torch.optim.Adam(model.parameters(), lr=0.01),
+        dataset={"x": torch.randn(9, 100), "y": torch.randint(0, 3, (9,))},
+        batch_size=4,
+        steps=4,
+        interval=2,
+        seed=3,
+    )
+
+
+def first(program: Program, fits: Callable[[Descriptor], bool]) -> int:
+    return next(q for q in range(len(program.nodes)) if fits(describe(program, q)))
+
+
+def is_long_sum(descriptor: Descriptor) -> bool:
+    return descriptor.family in REDUCTIONS and len(segments(descriptor)) > 1
+
+
+KINDS: dict[str, tuple[Callable[[Program], int], Level, dict[str, object]]] = {
+    "a data row": (
+        lambda program: first(program, lambda d: d.family == Family.DATA),
+        Level.CHUNK,
+        {"element": 250, "bit": 20},
+    ),
+    "a sum": (lambda program: first(program, is_long_sum), Level.PARTIAL, {"element": 700, "bit": 12}),
+    "a stored slot": (first_store, Level.OPERATOR, {"element": 77, "bit": 0, "only_stored": True}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "liar"),
+    [("a sum", Side.TRAINER), ("a data row", Side.CHALLENGER), ("a stored slot", Side.TRAINER)],
+    ids=lambda part: str(part).lower(),
+)
+def test_a_wrong_number_is_found_and_whoever_lies_about_it_loses(world: World, kind: str, liar: Side) -> None:
+    world.post(Job.from_task(wide_sum_task))
+    program = Job.read(world.root / "files").program
+    operator, level, where = KINDS[kind]
+    lie = Lie(step=STEP, operator=operator(program), **where)  # type: ignore[arg-type]
+    stations = world.context("trainer"), world.context("auditor")
+    roles: tuple[JobRole, JobRole]
+    if liar is Side.TRAINER:
+        roles = tampering_trainer(stations[0], world.job, lies=[lie]), AuditorRole(stations[1], world.job)
+    else:
+        roles = TrainerRole(stations[0], world.job), tampering_auditor(stations[1], world.job, lies=[lie])
+    world.run(*roles)
+    game = world.game()
+    assert [found.index for found in game.levels[:2]] == [1, 1]
+    assert game.current.level is level
+    if not lie.only_stored:
+        assert game.levels[Level.OPERATOR].index == lie.operator
+    if level is Level.PARTIAL:
+        assert game.disputed.element == lie.element and game.operator.segments > 1
+    if liar is Side.CHALLENGER and level is Level.CHUNK:
+        # It cannot prove a right element wrong, and the clock runs on.
+        assert game.phase is Phase.PROVING and world.said("ElementIsRight")
+        world.pass_time(game.deadlines[Side.CHALLENGER])
+        world.run(roles[0])
+        assert (world.game().outcome, world.game().reason) == (Outcome.TRAINER_WON, Reason.TIMEOUT)
+    else:
+        right = Outcome.CHALLENGER_WON if liar is Side.TRAINER else Outcome.TRAINER_WON
+        assert (game.phase, game.outcome, game.reason) == (Phase.OVER, right, Reason.PROOF)
+    honest = "auditor" if liar is Side.TRAINER else "trainer"
+    assert not any("cannot move" in notice.text for notice in world.notices if notice.role == honest)
+
+
+@pytest.mark.slow
+def test_another_program_is_found_at_its_first_other_operator(world: World) -> None:
+    """The trainer's momentum is 0.8 instead of 0.9, and it claims that it has executed the posted program."""
+    world.post(small_job(3, 3))
+    posted = Job.read(world.root / "files").program
+    q = next(q for q, node in enumerate(posted.nodes) if node.attributes.get("bits") == (0x3F666666,))
+    nodes = list(posted.nodes)
+    nodes[q] = replace(nodes[q], attributes={"bits": (0x3F4CCCCD,)})
+    other = replace(posted, nodes=tuple(nodes))
+
+    swapping = lying(world.context("trainer"), execution_of(lambda job: Executor(other)))
+    auditor = AuditorRole(world.context("auditor"), world.job)
+    world.run(TrainerRole(swapping, world.job), auditor)
+    assert world.game().levels[Level.OPERATOR].index == q
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["a sum", "a run without an end"])
+def test_parties_that_are_born_again_after_every_move_play_the_same_game(world: World, kind: str) -> None:
+    """Processes end after every move; only the disk and the chain outlive them."""
+    task = wide_sum_task()
+    if kind == "a run without an end":
+        task = replace(task, schedule=lambda step: 1.0 if step < STEP - 1 else 3e39)
+    world.post(Job.from_task(lambda: task))
+    program = Job.read(world.root / "files").program
+    lies = []
+    if kind != "a run without an end":
+        operator, _, where = KINDS[kind]
+        lies = [Lie(step=STEP, operator=operator(program), **where)]  # type: ignore[arg-type]
+
+    def trainer() -> JobRole:
+        context = silenced(world.context("trainer"), moves=1)
+        if kind == "a run without an end":
+            return hiding_trainer(context, world.job)
+        return tampering_trainer(context, world.job, lies=lies)
+
+    for _ in range(60):
+        trainer().step()
+        AuditorRole(silenced(world.context("auditor"), moves=1), world.job).step()
+        if world.contract.job(world.job).game_count and world.game().phase is Phase.OVER:
+            break
+    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    assert world.contract.job(world.job).game_count == 1
+
+
+INTERVAL = 2
+
+
+def classify(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return F.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def task(wide: int) -> Task:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(wide, 6, bias=False), nn.Tanh(), nn.Linear(6, 3, bias=False))
+    return Task(
+        model=model,
+        loss=classify,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        dataset={"x": torch.randn(20, wide), "y": torch.randint(0, 3, (20,))},
+        batch_size=4,
+        steps=4,
+        interval=INTERVAL,
+        seed=1,
+    )
+
+
+def first_lie(run: Run) -> tuple[Lie, int]:
+    """A lie by one ulp about the first product of tensor cores in STEP, of the largest element that changes the next
+    state, and that element's right bits."""
+    job, outputs = run.job, dict[int, torch.Tensor]()
+    inputs, rounding = run.inputs(STEP, replay_state(run, STEP)), without_log(job.spec)
+    right = Executor(job.program).run(inputs, rounding, observe=outputs.__setitem__)
+    operator = next(q for q, node in enumerate(job.program.nodes) if node.op == "tensor_core_matmul")
+    output = outputs[operator].reshape(-1)
+    for element in output.abs().argsort(descending=True).tolist():
+        lie = Lie(step=STEP, operator=operator, element=element)
+        told = tampered(job.program, job.spec.f32_format, [lie]).run(inputs, rounding)
+        if not all(map(torch.equal, told.states, right.states)):
+            return lie, int(output[element].view(torch.int16)) & 0xFFFF
+    raise AssertionError("no element matters")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arithmetic", "wide"), [("hopper", 200), ("ampere", 20)])
+def test_a_trainer_that_lies_by_one_ulp_of_a_product_loses_at_that_element(
+    world: World, tmp_path: Path, arithmetic: str, wide: int
+) -> None:
+    """Sums of one segment, and of several, whose running results are searched as well."""
+    job = Job.from_task(lambda: task(wide), arithmetic=arithmetic)
+    right = Trainer(job, tmp_path / "run").run()
+    lie, bits = first_lie(Run(job, tmp_path / "run"))
+    node, descriptor = job.program.nodes[lie.operator], describe(job.program, lie.operator)
+    assert (node.op, node.type.dtype, descriptor.family) == ("tensor_core_matmul", DType.BF16, Family.CHAIN)
+
+    world.post(job)
+    trainer = tampering_trainer(world.context("trainer"), world.job, lies=[lie])
+    world.run(world.customer(), trainer, AuditorRole(world.context("auditor"), world.job), world.referee())
+    game = world.game()
+    roots = game.levels[Level.CHECKPOINT].roots
+    assert roots[Side.CHALLENGER] == right.checkpoint_root != roots[Side.TRAINER]
+    place = tuple(level.index for level in game.levels[: Level.OPERATOR + 1])
+    assert place == (*divmod(STEP, INTERVAL), lie.operator)
+    segments = -(-wide // descriptor.segment)
+    assert game.operator.segments == segments and (segments > 2) == (wide > 100)
+    events = world.contract.events(game=1)
+    if segments == 1:
+        (proof,) = [event for event in events if isinstance(event, ElementProven)]
+        assert (proof.element, proof.claimed) == (lie.element, bits ^ 1)
+        assert (proof.finding, proof.bits) == (Finding.VALUE, bits), "what the contract has computed"
+    else:
+        assert (game.disputed.element, game.disputed.claimed) == (lie.element, bits ^ 1)
+        (shown,) = [event for event in events if isinstance(event, SegmentProven)]
+        assert (shown.finding, shown.segment) == (Finding.VALUE, segments // 2), "where the liar's begin to differ"
+    assert (game.outcome, game.reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
+    assert world.status is JobStatus.REJECTED
+
+
+class FullDisk:
+    """A disk that has room for so many outputs; then none."""
+
+    def __init__(self, room: int) -> None:
+        self.left = room
+        self.executions = 0
+
+    def __call__(self, program: object, directory: Path) -> FullDisk:
+        self.executions += 1
+        if self.left < 0:
+            raise OSError(28, "No space left on device")
+        return self
+
+    def __setitem__(self, operator: int, output: object) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(28, "No space left on device")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [-1, 5])
+def test_a_full_disk_costs_executions_and_changes_nothing(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audited = (job := small_job(4, 2)), tmp_path, Auditor(job, tmp_path).run().state_roots
+    with_room = DisputeTrees(*audited)
+    right = with_room.tree((1, 0))
+    disk = FullDisk(room)
+    monkeypatch.setattr(module, "OutputsOnDisk", disk)
+    without = DisputeTrees(*audited)
+    assert without.tree((1, 0)).tree.root == right.tree.root
+    for q in range(len(job.program.nodes)):
+        one, other = with_room.tree((1, 0, q)), without.tree((1, 0, q))
+        assert one.tree.root == other.tree.root == right.step.operators[q]
+        assert one.chunk(0) == other.chunk(0)
+    assert disk.executions > 1
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow
+def test_lies_are_found_whatever_the_first_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With weights a hundredth as large, gradients are not clipped, and a few percent of their norm vanish."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import bench_dispute
+
+    data = ROOT / "LICENSE"  # a text that stays as it is
+    task = gpt(
+        data=data,
+        steps=bench_dispute.STEPS,
+        interval=bench_dispute.INTERVAL,
+        batch_size=4,
+        context=32,
+        layers=1,
+    )
+    with torch.no_grad():
+        for parameter in task.model.parameters():
+            parameter.mul_(0.01)
+    job = Job.from_task(lambda: task)
+    honest = bench_dispute.trees(job, tmp_path, "auditor")
+    found = bench_dispute.lies(job, honest)
+    assert set(found) == set(bench_dispute.kinds(job))
+    assert found["the longest sum"].claimed is not None  # a few bits of it would vanish
