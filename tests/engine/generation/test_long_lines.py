@@ -20,7 +20,7 @@ def choices(how: Sampling, vocabulary: int, logits: torch.Tensor, draws: int) ->
     found = []
     for row in logits:
         given = {"buffer/logits": row[None], "buffer/tokens": tokens, "buffer/position": torch.tensor(1)}
-        given |= sampler_numbers(how, form)
+        given |= sampler_numbers(how, form, 0, vocabulary)
         found += [int(program.run(given, {}, seed=seed, step=1)["buffer/chosen"]) for seed in range(draws)]
     return found
 
