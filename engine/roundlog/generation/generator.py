@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 CHUNK = 64
 """Tokens that are read at once, where there are as many."""
 
+_FEW = 4
+"""Tokens behind others that are read one by one, which takes less time than a chunk of them."""
+
 _SAMPLERS = 64
 """Programs that choose tokens that are kept. There are a dozen forms of sampling, but for small vocabularies, whose
 likeliest tokens are sorted: a form for each number of them."""
@@ -124,7 +127,9 @@ class Generator:
         self._tell = tell
         self._readers: dict[tuple[int, int], StepProgram] = {}
         self._samplers: dict[SamplingForm, StepProgram] = {}
-        self._likelihoods: StepProgram | None = None
+        self._likelihoods: dict[int, StepProgram] = {}
+        self._prompt: tuple[list[int], Cache, torch.Tensor] | None = None
+        """The prompt that `likelihoods_behind` has read last, its cache, and the logits behind it."""
         self.on_tokens: Callable[[int], None] = lambda tokens: None
         """Called with numbers of tokens that were read or chosen, of the model's trial as well."""
         self._tried = set[bool]()
@@ -267,13 +272,16 @@ class Generator:
             logits: torch.Tensor = self.model(input_ids=torch.tensor([tokens]), use_cache=False, **some).logits[0]
         return (logits if some else logits[places]).float()
 
-    def read(self, tokens: Sequence[int], cache: Cache, stage: str = "") -> Iterator[tuple[int, torch.Tensor]]:
-        """Reads tokens from the first position on. Gives (position, logits f32[n, V] behind n tokens from there on).
-        stage: of `GENERATION_STAGES`, to be told; if any."""
-        for start in range(0, len(tokens), self.chunk):
+    def read(
+        self, tokens: Sequence[int], cache: Cache, stage: str = "", begin: int = 0
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Reads tokens from a position on, before which the cache has them. Gives (position, logits f32[n, V] behind n
+        tokens from there on). stage: of `GENERATION_STAGES`, to be told; if any."""
+        few = begin and len(tokens) - begin <= _FEW
+        for start in range(begin, len(tokens), 1 if few else self.chunk):
             if stage:
                 self._tell(stage, start / len(tokens), f"token {start:,} of {len(tokens):,}")
-            part = list(tokens[start : start + self.chunk])
+            part = list(tokens[start : start + (1 if few else self.chunk)])
             width = len(part) if len(part) == 1 else self.chunk
             # The filling of the last chunk stands behind the text, and nothing attends to it before it is overwritten.
             # At the end of the cache, tokens before it are read again instead.
@@ -317,15 +325,29 @@ class Generator:
         """Tokens as if they had been chosen by logits f32[n, V] before each: the first n, or fewer. likeliest: as
         `generate` has it."""
         count = min(len(logits), len(tokens))
-        if self._likelihoods is None:
-            self._likelihoods = StepProgram(Likelihoods(self.chunk, self.vocabulary))
         found = list[Choice]()
         for start in range(0, count, self.chunk):
-            rows = logits[start : start + self.chunk]
-            filled = torch.cat([rows, rows[-1:].expand(self.chunk - len(rows), -1)])
-            told = self._likelihoods.run({"buffer/logits": filled}, {})["buffer/logits"]
-            found += [_choice(row, tokens[at], likeliest) for at, row in enumerate(told[: count - start], start)]
+            rows = logits[start : min(count, start + self.chunk)]
+            width = min(self.chunk, 1 << (len(rows) - 1).bit_length())
+            program = self._likelihoods.get(width) or StepProgram(Likelihoods(width, self.vocabulary))
+            self._likelihoods[width] = program
+            filled = torch.cat([rows, rows[-1:].expand(width - len(rows), -1)])
+            told = program.run({"buffer/logits": filled}, {})["buffer/logits"]
+            found += [_choice(row, tokens[at], likeliest) for at, row in enumerate(told[: len(rows)], start)]
         return found
+
+    def likelihoods_behind(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Choice]:
+        """Tokens as if they had been chosen behind a prompt, each with the likeliest one there. Raises as
+        `generate`."""
+        self.require(prompt, len(tokens), ())
+        if self._prompt is None or self._prompt[0] != list(prompt):
+            # Those who ask for likelihoods ask for several behind a prompt, one after the other.
+            read: Cache = {}
+            last = [logits for _, logits in self.read(prompt, read)][-1][-1:]
+            self._prompt = list(prompt), read, last
+        _, cache, last = self._prompt
+        behind = [last, *(logits for _, logits in self.read([*prompt, *tokens[:-1]], dict(cache), begin=len(prompt)))]
+        return self.likelihoods(torch.cat(behind), tokens, 1)
 
     def choose(
         self,
