@@ -245,7 +245,7 @@ class TextService:
         try:
             texts = list[PendingText]()
             for number, prompt in enumerate(request.prompts):
-                tokens = await loop.run_in_executor(self._encoding, self._tokens, prompt)
+                tokens = await loop.run_in_executor(self._encoding, tokens_of_prompt, self._encoder, prompt)
                 room = self._generator.positions - len(tokens)
                 wanted = request.max_tokens or max(1, room)
                 if wanted > room:
@@ -341,9 +341,6 @@ class TextService:
             param=_prompt_name(request),
             code="context_length_exceeded",
         )
-
-    def _tokens(self, prompt: str | list[int] | list[dict[str, str]]) -> list[int]:
-        return tokens_of_prompt(self._encoder, prompt)
 
     async def _choices(self, answer: PendingAnswer, text: PendingText) -> AsyncGenerator[Choice]:
         """Return the tokens of a text, as they are chosen. Whoever stops reading them gives the text up."""
