@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_the_scores_are_those_of_lm_eval_and_are_derived_again(room: Path) -> No
     code, said = verified(room, room / "eval.json")
     assert code == 0 and "the model gives all 24 answers" in said, said
     code, said = verified(room, room / "eval.json", "--share", "0.25", "--seed", "7", "--json")
-    found = json.loads(said.splitlines()[-1])
+    found = json.loads(said[said.index("{\n") :])
     assert code == 0 and found["repeated"] == 6 and found["most_wrong_at_95_percent"] == largest_unnoticed(24, 6)
     code, said = run("verify", room / "eval.json", "--offline")
     assert code == 0 and "nothing was repeated" in said
@@ -72,7 +73,7 @@ def test_another_way_through_transformers_comes_to_the_same_choices(room: Path) 
         model=harness, tasks=loaded, bootstrap_iters=0, log_samples=False, verbosity="ERROR"
     )
     receipt = parse_evaluation_receipt((room / "eval.json").read_bytes())
-    assert found["results"]["words"]["acc,none"] == receipt.tasks[0].scores["acc"]
+    assert float(f"{found['results']['words']['acc,none']:.12g}") == receipt.tasks[0].scores["acc"]
 
 
 def changed(room: Path, change: Callable[[dict[str, Any]], object]) -> Path:
@@ -101,7 +102,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], object], int, str]] = {
     "a smaller count": (lambda plain: plain.update(request_count=23), 1, "does not follow from its answers"),
     "an answer": (bend, 3, "request 4 has the answer"),
     "the root": (lambda plain: plain.update(requests_root="0x" + "11" * 32), 3, "have another root"),
-    "a token": (lambda plain: plain["answers"][-1]["tokens"].reverse(), 3, "request 24 has the answer"),
+    "a token": (lambda plain: plain["answers"][-1]["tokens"].append(7), 3, "request 24 has the answer"),
     "an unknown field": (lambda plain: plain.update(more=1), 1, "is not known"),
     "another model": (lambda plain: plain["model"].update(config_hash="0x" + "11" * 32), 1, "is of another model"),
     "another harness": (lambda plain: plain["versions"].update(lm_eval="0.1"), 1, "pip install lm-eval==0.1"),
@@ -155,9 +156,9 @@ def test_a_strangers_task_runs_no_code(room: Path, name: str) -> None:
 
 
 def test_the_bound_is_that_of_drawing_without_replacement() -> None:
-    from math import comb
-
     for total, drawn in ((24, 6), (300, 15), (40, 40), (1000, 1), (7, 3)):
-        bound = largest_unnoticed(total, drawn)
-        unmet = [comb(total - wrong, drawn) / comb(total, drawn) for wrong in range(total + 1)]
-        assert unmet[bound] >= 0.05 and (bound + 1 > total or unmet[bound + 1] < 0.05)
+        unmet, wrong = Fraction(1), 0
+        while unmet * Fraction(total - drawn - wrong, total - wrong) >= Fraction(1, 20):
+            unmet *= Fraction(total - drawn - wrong, total - wrong)
+            wrong += 1
+        assert largest_unnoticed(total, drawn) == wrong

@@ -11,6 +11,7 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when its libraries are loaded: nothing is fetched
 
+import datasets
 import lm_eval
 import lm_eval.utils
 from jinja2 import BaseLoader, StrictUndefined
@@ -40,7 +41,7 @@ lm_eval.utils.env = _sandbox
 
 
 class WrongCountError(Exception):
-    """A receipt has more answers, or fewer, than its tasks have requests."""
+    """A receipt has more answers than its tasks have requests, fewer, or others."""
 
 
 @dataclass(slots=True)
@@ -70,10 +71,13 @@ class Answers:
         return [at for at in range(len(requests)) if start + at in self.repeated]
 
     def settle(self, computed: Mapping[int, Answer]) -> list[Answer]:
-        """The answers to the requests that were taken last. computed: the model's, by their places in them."""
+        """The answers to the requests that were taken last. computed: the model's, by their places in them. Raises
+        WrongCountError for answers to others."""
         start = len(self.given)
-        for at in range(len(self.requests) - start):
+        for at, request in enumerate(self.requests[start:]):
             claimed = computed[at] if self.claimed is None else self.claimed[start + at]
+            if isinstance(claimed, Likelihood) is not bool(request.continuation):
+                raise WrongCountError
             if self.claimed is not None and at in computed and computed[at] != claimed and self.first_wrong is None:
                 self.first_wrong, self.right = start + at, computed[at]
             self.given.append(claimed)
@@ -211,6 +215,7 @@ def evaluate_tasks(model: EngineModel, tasks: Sequence[TaskFile], limit: int | N
     """The scores of each task by lm-eval, with the model's answers: to 12 digits, since C libraries' exponentials, of
     which perplexities are made, differ in the 16th. Raises TaskError, WrongCountError, and what the engine raises."""
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
     try:
         loaded = TaskManager().load([task.config for task in tasks])["tasks"]
         found = lm_eval.simple_evaluate(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -162,13 +163,8 @@ def requests_root(requests: Sequence[EvaluationRequest], answers: Sequence[Answe
 def largest_unnoticed(total: int, drawn: int) -> int:
     """The most wrong answers among `total` of which none is met, with a probability of at least 5 %, by `drawn` ones
     that are drawn without replacement: more than these are not there, at 95 % (hypergeometric distribution)."""
-    wrong, unmet = 0, 1.0
-    while wrong < total - drawn:
-        unmet *= (total - drawn - wrong) / (total - wrong)
-        if unmet < 0.05:
-            break
-        wrong += 1
-    return wrong
+    whole = math.comb(total, drawn)
+    return bisect_left(range(total + 1), True, key=lambda wrong: 20 * math.comb(total - wrong, drawn) < whole) - 1
 
 
 def parse_evaluation_receipt(data: bytes) -> EvaluationReceipt:
