@@ -46,6 +46,11 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 	$(COMPILE)
 	touch $@
 
+# lm-eval, as evaluations and a client of the text server are tried with it: 27 packages that `make test` does without.
+$(VENV)/.installed-eval: pyproject.toml $(VENV)/.installed-dev
+	$(INSTALL) -e '.[eval]' 'lm-eval[api]'
+	touch $@
+
 include contracts/contracts.mk
 
 # What a change is tried with again and again: minutes. Every room has some of its tests here. The three parts run side by side,
@@ -79,7 +84,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/pytest -n $(WOR
 test-python: $(VENV)/.installed-dev contracts-tools
 	$(PYTEST) -m '$(QUICK)'
 
-test-slow-python: $(VENV)/.installed-dev contracts-tools browser
+test-slow-python: $(VENV)/.installed-eval contracts-tools browser
 	$(PYTEST) -m '(slow or browser) and not long' $(if $(SAMPLE),--sample $(SAMPLE))
 
 test-browser: $(VENV)/.installed-dev contracts-tools browser

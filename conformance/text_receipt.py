@@ -20,6 +20,8 @@ FIELDS = {
     *("token_count", "finish_reason", "logprobs_root", "training_receipt", "request_sha256", "response_sha256"),
 }
 SIGNED = {"signer", "signature"}
+PERHAPS = {"prompt_logprobs_root", "top_logprobs", "choice_index"}
+SAMPLING_PERHAPS = {"min_p", "presence_penalty", "frequency_penalty", "logit_bias", "stop_texts"}
 MODEL = {"name", "revision", "model_weight_hash", "config_hash", "tokenizer_hash", "dtype"}
 SAMPLING = {"temperature", "top_k", "top_p", "repetition_penalty", "seed", "max_new_tokens", "stop_tokens"}
 VERSIONS = {"tiebreak", "torch", "transformers"}
@@ -74,6 +76,21 @@ def check_sampling(how: dict[str, Any]) -> None:
     need(number(how["repetition_penalty"], 2.0**-100, sys.float_info.max), "repetition_penalty is none")
     drawn = how["temperature"] > 0 or (how["top_k"] == 0 and how["top_p"] == 1)
     need(drawn, "top_k and top_p are of tokens that are drawn, and temperature is 0")
+    # What is at its default is left out.
+    need(number(how.get("min_p", 1), 0, 1) and how.get("min_p", 1) != 0, "min_p is none")
+    need("min_p" not in how or how["temperature"] > 0, "min_p is of tokens that are drawn, and temperature is 0")
+    for name in ("presence_penalty", "frequency_penalty"):
+        need(number(how.get(name, 1), -2, 2) and how.get(name, 1) != 0, f"{name} is none")
+    biases = how.get("logit_bias", {"0": 1})
+    need(isinstance(biases, dict) and 0 < len(biases) <= 1024, "logit_bias has not 1 to 1024 tokens")
+    for token, bias in biases.items():
+        need(re.fullmatch("0|[1-9][0-9]{0,6}", token) is not None and int(token) < 2**20, "logit_bias has no token")
+        need(number(bias, -100, 100) and bias != 0, "logit_bias has no number")
+    texts = how.get("stop_texts", ["."])
+    need(isinstance(texts, list) and 1 <= len(texts) <= 4, "stop_texts are not 1 to 4")
+    for one in texts:
+        need(isinstance(one, str) and 1 <= len(one) <= 1000, "a stop text has not 1 to 1000 characters")
+        need(re.search("[\ud800-\udfff]", one) is None, "a stop text has half a character")
     seed = how["seed"]
     need(isinstance(seed, str) and re.fullmatch("0|[1-9][0-9]{0,19}", seed) is not None, "seed is no text of a number")
     need(int(seed) < 2**64, "seed is 2^64 or more")
@@ -88,6 +105,9 @@ def check_texts_and_hashes(receipt: dict[str, Any]) -> None:
     perhaps = [receipt[name] for name in ("training_receipt", "request_sha256", "response_sha256")]
     hashes = [model[name] for name in ("model_weight_hash", "config_hash", "tokenizer_hash")]
     hashes += [receipt["logprobs_root"], *(one for one in perhaps if one is not None)]
+    hashes += [receipt[name] for name in ("prompt_logprobs_root",) if name in receipt]
+    if isinstance(receipt.get("top_logprobs"), dict):
+        hashes.append(receipt["top_logprobs"].get("root"))
     for one in hashes:
         need(isinstance(one, str) and re.fullmatch("0x[0-9a-f]{64}", one) is not None, "a hash has another form")
     need(model["dtype"] in ("fp32", "bf16"), "dtype is neither fp32 nor bf16")
@@ -98,11 +118,15 @@ def read_text_receipt(data: bytes) -> dict[str, Any]:
     """The receipt in a file's bytes. Raises ValueError, whose words say which rule is broken."""
     need(len(data) <= 2**24, "it has more than 16 MiB")
     receipt = parse(data)
-    need(isinstance(receipt, dict) and set(receipt) in (FIELDS, FIELDS | SIGNED), "it has other fields")
+    need(isinstance(receipt, dict) and set(receipt) - PERHAPS in (FIELDS, FIELDS | SIGNED), "it has other fields")
     need(receipt["format"] == "tiebreak generation", "it has another format")
     need(whole(receipt["version"], 1, 1), "it has another version")
-    for name, fields in (("model", MODEL), ("sampling", SAMPLING), ("versions", VERSIONS)):
-        need(isinstance(receipt[name], dict) and set(receipt[name]) == fields, f"{name} has other fields")
+    for name, fields, more in (
+        ("model", MODEL, ()),
+        ("sampling", SAMPLING, SAMPLING_PERHAPS),
+        ("versions", VERSIONS, ()),
+    ):
+        need(isinstance(receipt[name], dict) and set(receipt[name]) - set(more) == fields, f"{name} has other fields")
     check_texts_and_hashes(receipt)
     how = receipt["sampling"]
     check_sampling(how)
@@ -111,7 +135,12 @@ def read_text_receipt(data: bytes) -> dict[str, Any]:
     need(stop == sorted(set(stop)), "stop_tokens do not ascend")
     need(not set(tokens[:-1]) & set(stop), "it goes on behind a token that ends its text")
     stopped, most = tokens[-1] in stop, how["max_new_tokens"]
-    need(len(tokens) == most or (len(tokens) < most and stopped), "it ends neither at a stop token nor at the last one")
+    stopped = stopped or ("stop_texts" in how and receipt["finish_reason"] == "stop")
+    need(len(tokens) == most or (len(tokens) < most and stopped), "it ends neither where it is stopped nor at the last")
+    told = receipt.get("top_logprobs", {"count": 1, "root": receipt["logprobs_root"]})
+    need(isinstance(told, dict) and set(told) == {"count", "root"}, "top_logprobs has other fields")
+    need(whole(told["count"], 1, 20), "top_logprobs has no count")
+    need(whole(receipt.get("choice_index", 0), 0, 2**20), "choice_index is none")
     follows = {
         "tokens_hash": "0x" + sha256(struct.pack(f"<{len(tokens)}I", *tokens)).hexdigest(),
         "token_count": len(tokens),

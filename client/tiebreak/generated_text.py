@@ -140,6 +140,32 @@ def text_behind(tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int]) ->
     return decoder.whole
 
 
+class StopTexts:
+    """Where texts that end a generated one appear in it. Called with each new token; whether the text up to it has one
+    of them."""
+
+    def __init__(self, tokenizer: Any, prompt: Sequence[int], texts: Sequence[str]) -> None:
+        """tokenizer, prompt: as TextDecoder takes them."""
+        self._decoder, self._texts = TextDecoder(tokenizer, prompt), texts
+
+    def __call__(self, token: int) -> bool:
+        if not self._texts:
+            return False
+        new = len(self._decoder.add(token)) + max(map(len, self._texts))
+        return any(one in self._decoder.text[-new:] for one in self._texts)
+
+
+def before_stop(text: str, stop_texts: Sequence[str]) -> str:
+    """The part of a text before the first of these in it."""
+    return text[: min((at for one in stop_texts if (at := text.find(one)) >= 0), default=len(text))]
+
+
+def sure_part(text: str, stop_texts: Sequence[str]) -> str:
+    """The part of a text that does not end with the beginning of one of these, which may still become one."""
+    waits = [n for one in stop_texts for n in range(1, len(one)) if text.endswith(one[:n])]
+    return text[: len(text) - max(waits, default=0)]
+
+
 def prompt_text(tokenizer: Any, tokens: Sequence[int]) -> str:
     """The text of a prompt, special tokens too; `<49160>` stands for a token that has none."""
 

@@ -15,6 +15,7 @@ from tiebreak.cli import (  # noqa: F401
     demo,
     devnet,
     doctor,
+    evaluations,
     generation,
     job_files,
     job_texts,

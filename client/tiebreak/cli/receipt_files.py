@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from roundlog.generation import GenerationReceipt
     from roundlog.training import Receipt
 
-    AnyReceipt = Receipt | GenerationReceipt
+    from tiebreak.evaluation.evaluation_receipt import EvaluationReceipt
+
+    AnyReceipt = Receipt | GenerationReceipt | EvaluationReceipt
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "urn:tiebreak:receipt:v1"
@@ -62,6 +64,10 @@ def read_receipt_file(path: Path) -> AnyReceipt:
         kind = plain.get("format")
         if isinstance(kind, str) and kind in RECEIPT_FORMATS:
             found: AnyReceipt = parse_receipt(data, path)
+        elif kind == "tiebreak evaluation":
+            from tiebreak.evaluation.evaluation_receipt import parse_evaluation_receipt
+
+            found = parse_evaluation_receipt(data)
         else:
             from roundlog.generation import parse_generation_receipt
 
@@ -159,8 +165,11 @@ def account_text(account: bytes) -> str:
 def _subject(receipt: AnyReceipt) -> list[dict[str, Any]]:
     from roundlog.training import Receipt
 
+    plain = receipt.plain()
+    if "requests_root" in plain:
+        return [{"name": "evaluation", "digest": {"sha256": receipt.digest.hex()}}]
     if not isinstance(receipt, Receipt):
-        return [{"name": "tokens", "digest": {"sha256": receipt.plain()["tokens_hash"][2:]}}]
+        return [{"name": "tokens", "digest": {"sha256": plain["tokens_hash"][2:]}}]
     # A state root is no SHA-256 of a file, and has a name of its own so that nobody takes it for one.
     return [
         {"name": "spec.json", "digest": {"sha256": receipt.spec.run_id.hex()}},

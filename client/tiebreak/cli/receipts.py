@@ -14,6 +14,7 @@ import typer
 from tiebreak import quantities
 from tiebreak.cli import network, output
 from tiebreak.cli.audits import about_data
+from tiebreak.cli.evaluations import EvaluationOptions, about_evaluation
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
 from tiebreak.cli.job_files import as_root, check_roots, fetched, read_claim, read_job
 from tiebreak.cli.network import ContentOptions
@@ -93,8 +94,9 @@ class RunReceiptOptions:
         metavar="RUN",
     )
     share: float | None = option(
-        "Share of the intervals to repeat, drawn at random; at least one (default: all). A wrong interval that is not "
-        "drawn goes unnoticed. Less than all needs --run, and is begun anew after a kill.",
+        "Share of the intervals, or of an evaluation's answers, to repeat, drawn at random; at least one (default: "
+        "all). A wrong one that is not drawn goes unnoticed. Less than all intervals needs --run, and is begun anew "
+        "after a kill.",
         metavar="SHARE|all",
         parser=quantities.share,
     )
@@ -105,13 +107,8 @@ class RunReceiptOptions:
     )
 
     def check(self) -> None:
-        """Refuse a share without a copy of the run, and a copy that is the place of the repetition. Raises WrongUsage,
-        CommandError."""
+        """Refuse a copy of the run that is the place of the repetition. Raises WrongUsage, CommandError."""
         run = self.run
-        if self.share is not None and self.share < 1 and run is None:
-            raise WrongUsage(
-                "a share of the run starts from its checkpoints: name a copy of it with --run, or repeat all."
-            )
         if run is not None and self.directory is not None and run.resolve() == self.directory.resolve():
             raise WrongUsage(f"{run} is the run to be checked: repeat it in another directory, with --dir.")
         if run is not None and not run.is_dir():
@@ -124,6 +121,7 @@ class RunReceiptOptions:
     "tiebreak verify receipt.json --job job --dir work --run trained --share 0.1",
     "tiebreak verify text.json --model SmolLM2-135M-Instruct",
     "tiebreak verify answer.json --model SmolLM2-135M-Instruct --request asked.json --response answered.json",
+    "tiebreak verify eval.json --model SmolLM2-135M-Instruct --tasks arc.yaml --share 0.05",
     "tiebreak verify text.json --offline --signer 0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65",
     "tiebreak verify model.safetensors --job job --root 0x...",
 )
@@ -138,6 +136,7 @@ def verify(
     *,
     of_run: RunReceiptOptions,
     of_text: TextOptions,
+    of_evaluation: EvaluationOptions,
     computing: Computing,
     content: ContentOptions,
     json: bool = JSON,
@@ -145,16 +144,18 @@ def verify(
     """Check a receipt by repeating what it is of: right, or the first thing that differs. No chain is asked.
 
     The receipt of a run needs --job and --dir: its intervals are repeated, or a share of them. That of a text needs
-    --model: every token is the one that the model chooses behind those before it. Of a job that was fetched without its
-    data, the blocks that are used are fetched, each checked, and counted. --request and --response of a server's answer
-    are compared with its receipt: their hashes, what was asked for, and what was sent. A state is held against --root,
-    every bit of it, and nothing is trained.
+    --model: every token is the one that the model chooses behind those before it. That of an evaluation needs
+    --model and --tasks: its answers, or a share of them, are the model's, and its scores follow from all of them.
+    Of a job that was fetched without its data, the blocks that are used are fetched, each checked, and counted.
+    --request and --response of a server's answer are compared with its receipt: their hashes, what was asked for,
+    and what was sent. A state is held against --root, every bit of it, and nothing is trained.
 
     Exit code 0 if it is right, as far as it was repeated; 3 if an interval comes to another state root, a checkpoint of
     RUN is not the receipt's, the model chooses another token or with another probability, a body or the signature
     is not the receipt's, or the state has another root; 1 if that cannot be told, as with the receipt of another job or
     model. With --offline: 0 if it agrees with itself, 3 for another signature, 1 if it is no receipt.
     """
+    from roundlog.generation.generation_receipt import GenerationReceipt
     from roundlog.training import Receipt
 
     if of_run.root is not None:
@@ -166,7 +167,8 @@ def verify(
     else:
         wanted = network.address(signer, "the signer") if signer is not None else None
         computing.use_threads()
-        if offline and (of_run != RunReceiptOptions() or of_text != TextOptions()):
+        repeats = (of_run, of_text, of_evaluation) != (RunReceiptOptions(), TextOptions(), EvaluationOptions())
+        if offline and repeats:
             raise WrongUsage("nothing is repeated offline: leave --offline away, or all that a repetition needs.")
         of_run.check()
         read = read_receipt_file(file)
@@ -176,14 +178,27 @@ def verify(
         elif isinstance(read, Receipt):
             if of_text != TextOptions():
                 raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
+            if of_run.share is not None and of_run.share < 1 and of_run.run is None:
+                raise WrongUsage(
+                    "a share of the run starts from its checkpoints: name a copy of it with --run, or repeat all."
+                )
             is_right = _verify_run(file, read, fault, of_run, computing, content, json)
-        else:
+        elif isinstance(read, GenerationReceipt):
             if of_text.model is None or of_run != RunReceiptOptions():
                 raise WrongUsage(
                     f"{file} is the receipt of a text: name its model's folder with --model, and no job or run; "
                     "--offline checks it against itself."
                 )
             is_right = of_text.check(file, read, fault, json)
+        else:
+            model, share = of_text.model, of_run.share
+            alone = of_run == RunReceiptOptions(share=share) and of_text == TextOptions(model=model)
+            if model is None or not of_evaluation.tasks or not alone:
+                raise WrongUsage(
+                    f"{file} is the receipt of an evaluation: name its model with --model and the files of its tasks "
+                    "with --tasks, and no job, run or text; --offline checks it against itself."
+                )
+            is_right = of_evaluation.check(file, read, fault, model, share, json)
     if not is_right:
         raise typer.Exit(ANSWER_IS_NO)
 
@@ -215,6 +230,7 @@ def _verify_state(file: Path, root: str, job: Path, max_memory: int, as_json: bo
 
 def _agrees(file: Path, read: AnyReceipt, fault: str | None, as_json: bool) -> bool:
     """Return whether a receipt agrees with itself, which is printed. fault: of its signature."""
+    from roundlog.generation.generation_receipt import GenerationReceipt
     from roundlog.training import Receipt
 
     if isinstance(read, Receipt):
@@ -225,8 +241,10 @@ def _agrees(file: Path, read: AnyReceipt, fault: str | None, as_json: bool) -> b
             "checkpoint root": read.checkpoint_root,
             "final state root": read.final_state_root,
         }
-    else:
+    elif isinstance(read, GenerationReceipt):
         kind, more, about = "text", plain_choice(read), about_text(read)
+    else:
+        kind, more, about = "evaluation", {}, about_evaluation(read)
     if as_json:
         facts = {"receipt": file, "kind": kind, "digest": read.digest, "signer": read.signer}
         output.show_json({"valid": fault is None} | facts | more | {"wrong_signature": fault})

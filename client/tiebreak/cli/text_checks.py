@@ -13,7 +13,7 @@ from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.option_groups import option
 from tiebreak.cli.receipt_files import digest_of_run, signer_text
-from tiebreak.generated_text import prompt_text, text_behind, with_unseen
+from tiebreak.generated_text import StopTexts, prompt_text, text_behind, with_unseen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,10 @@ class TextOptions:
 
             generator.on_tokens = on_tokens
             try:
-                found = check_text(receipt, generator, stop=loaded.stop, by_token=by_token, tell=right.append)
+                ends = StopTexts(loaded.tokenizer, receipt.prompt, receipt.stop_texts)
+                found = check_text(
+                    receipt, generator, stop=loaded.stop, ends=ends, by_token=by_token, tell=right.append
+                )
             except StoppedError as error:
                 return _Answer(receipt, None, loaded, None, len(right), f"the repetition stops ({error})")
         return _Answer(receipt, None, loaded, found, len(right), choices=tuple(right))
@@ -141,8 +144,8 @@ class TextOptions:
         assert answer.loaded is not None
         wrong = [*wrong_request(receipt, answer.loaded, request)] if request is not None else []
         if response is not None:
-            choices = answer.choices if answer.is_right else None
-            wrong += wrong_response(receipt, answer.loaded, response, request=request, choices=choices)
+            told = (answer.found.prompt_choices, answer.choices) if answer.found and answer.is_right else None
+            wrong += wrong_response(receipt, answer.loaded, response, request=request, told=told)
         return compared, wrong
 
 
@@ -223,12 +226,19 @@ def how_chosen(receipt: GenerationReceipt) -> str:
         f"of the fewest with a share of {how.top_p} together (top-p)": how.top_p < 1,
         f"by seed {receipt.seed}": drawn,
         f"repeated ones made {'less likely' if penalty > 1 else 'likelier'} by a penalty of {penalty}": penalty != 1,
+        f"with at least {how.min_p} of the likeliest one's probability (min-p)": how.min_p > 0,
+        f"generated ones with {how.presence_penalty} subtracted (presence penalty)": how.presence_penalty != 0,
+        f"and {how.frequency_penalty} for each time (frequency penalty)": how.frequency_penalty != 0,
+        f"{len(how.logit_bias)} with a bias, of {dict(how.logit_bias[:3])}"
+        + " and others" * (len(how.logit_bias) > 3): bool(how.logit_bias),
     }
     return ", ".join(words for words, is_so in parts.items() if is_so)
 
 
 def how_ended(receipt: GenerationReceipt) -> str:
     """Return where a receipt's text was cut, in a clause; empty if a token of the model's ends it."""
+    if receipt.at_stop_text:
+        return f"cut where one of {list(receipt.stop_texts)} appeared in it"
     return f"cut at its maximum of {receipt.max_new_tokens} tokens" if receipt.finish_reason == "length" else ""
 
 
@@ -384,12 +394,14 @@ class _Answer:
             return f"behind {self.right_tokens} of {total} right tokens {self.stopped}"
         if found.wrong_stop:
             assert self.loaded is not None
+            if self.receipt.stop == self.loaded.stop:
+                return f"the text of {file} does not end where one of {list(self.receipt.stop_texts)} appears in it"
             return (
                 f"the text of {file} ends at any of the tokens {list(self.receipt.stop)}, and texts of the model at "
                 f"any of {list(self.loaded.stop)}; nothing was repeated"
             )
         if found.wrong_token is None or found.right is None:
-            return f"all {total} tokens of {file} are the model's, and their log-probabilities are not"
+            return f"all {total} tokens of {file} are the model's, and log-probabilities that it tells of are not"
         said = self.receipt.tokens[found.wrong_token]
         return (
             f"token {found.wrong_token + 1} of {total} in {file} is {self._named(said)}, and the model chooses "

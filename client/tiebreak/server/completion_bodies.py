@@ -8,13 +8,27 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from roundlog.generation import Choice, GenerationReceipt, token_text
+from roundlog.generation import Choice, FinishReason, Generation, GenerationReceipt, token_text
 from roundlog.json_text import canonical_json
 
-from tiebreak.generated_text import token_bytes
+from tiebreak.generated_text import before_stop, text_behind, token_bytes
+from tiebreak.server.completion_requests import CompletionRequest
 
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerText:
+    """One text of an answer."""
+
+    text: str
+    choices: Sequence[Choice]
+    """Its tokens; those of an echoed prompt behind its first before them."""
+    reason: str
+    index: int = 0
+    first: int | None = None
+    """The first token of an echoed prompt, which has no probability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +45,18 @@ class AnswerWriter:
     logprobs: bool
     tokenizer: Any
 
-    def body(self, text: str, choices: Sequence[Choice], reason: str, usage: dict[str, int]) -> bytes:
+    def body(self, texts: Sequence[AnswerText], usage: dict[str, int]) -> bytes:
         """Return the whole answer."""
-        choice: dict[str, object] = {"index": 0}
-        if self.is_chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            choice["text"] = text
-        choice |= {"logprobs": self._logprobs(choices, 0), "finish_reason": reason}
         kind = "chat.completion" if self.is_chat else "text_completion"
-        return _json(self._head(kind) | {"choices": [choice], "usage": usage})
+        return _json(self._head(kind) | {"choices": [self._choice(one) for one in texts], "usage": usage})
+
+    def _choice(self, one: AnswerText) -> dict[str, object]:
+        choice: dict[str, object] = {"index": one.index}
+        if self.is_chat:
+            choice["message"] = {"role": "assistant", "content": one.text, "refusal": None}
+        else:
+            choice["text"] = one.text
+        return choice | {"logprobs": self._logprobs(one.choices, 0, one.first), "finish_reason": one.reason}
 
     def first_event(self) -> bytes:
         """Return the event before all text; messages alone have one."""
@@ -75,31 +91,59 @@ class AnswerWriter:
             "system_fingerprint": self.fingerprint,
         }
 
-    def _logprobs(self, choices: Sequence[Choice], offset: int) -> dict[str, object] | None:
+    def _logprobs(self, choices: Sequence[Choice], offset: int, first: int | None = None) -> dict[str, object] | None:
         """Return the logarithms of the tokens' probabilities: FP32 numbers, exactly."""
         if not self.logprobs:
             return None
-        texts = [token_text(self.tokenizer, [choice.token]) for choice in choices]
         if self.is_chat:
-            return {
-                "content": [
-                    {
-                        "token": text,
-                        "logprob": choice.logprob,
-                        "bytes": list(token_bytes(self.tokenizer, choice.token)),
-                        "top_logprobs": [],
-                    }
-                    for choice, text in zip(choices, texts, strict=True)
-                ],
-                "refusal": None,
-            }
-        offsets = [offset + sum(map(len, texts[:place])) for place in range(len(texts))]
+            told = [
+                self._named(one.token, one.logprob) | {"top_logprobs": [self._named(*pair) for pair in one.likeliest]}
+                for one in choices
+            ]
+            return {"content": told, "refusal": None}
+        before: list[Any] = [] if first is None else [None]
+        texts = [self._text(token) for token in [*([] if first is None else [first]), *(one.token for one in choices)]]
+        likeliest = [self._likeliest(one) for one in choices] if any(one.likeliest for one in choices) else None
         return {
             "tokens": texts,
-            "token_logprobs": [choice.logprob for choice in choices],
-            "top_logprobs": None,
-            "text_offset": offsets,
+            "token_logprobs": [*before, *(choice.logprob for choice in choices)],
+            "top_logprobs": None if likeliest is None else [*before, *likeliest],
+            "text_offset": [offset + sum(map(len, texts[:place])) for place in range(len(texts))],
         }
+
+    def _likeliest(self, choice: Choice) -> dict[str, float]:
+        """Return the likeliest tokens' by their texts, the chosen one's too; of tokens with one text the likelier's."""
+        pairs = [(self._text(token), value) for token, value in (*choice.likeliest, (choice.token, choice.logprob))]
+        return dict(reversed(dict(reversed(pairs)).items()))
+
+    def _named(self, token: int, logprob: float) -> dict[str, object]:
+        return {"token": self._text(token), "logprob": logprob, "bytes": list(token_bytes(self.tokenizer, token))}
+
+    def _text(self, token: int) -> str:
+        return token_text(self.tokenizer, [token])
+
+
+def ended_text(text: str, reason: str, stop_texts: Sequence[str]) -> str:
+    """Return the part of a text that is given: before the first text that ends it, unless its length did."""
+    return before_stop(text, stop_texts) if reason == FinishReason.STOP else text
+
+
+def answer_text(
+    tokenizer: Any, request: CompletionRequest, prompt: int, tokens: Sequence[int], made: Generation, index: int
+) -> AnswerText:
+    """Return a generated text as an answer to a request has it. prompt: its number there. tokens: the prompt's. index:
+    place of the text in the answer."""
+    given = request.prompts[prompt]
+    text = ended_text(text_behind(tokenizer, tokens, made.tokens), made.finish_reason, request.stop_texts)
+    if request.echo:
+        text = (given if isinstance(given, str) else token_text(tokenizer, list(tokens))) + text
+    return AnswerText(
+        text=text,
+        choices=(*made.prompt_choices, *made.choices),
+        reason=made.finish_reason,
+        index=index,
+        first=tokens[0] if request.echo else None,
+    )
 
 
 def fingerprint_of(receipt: GenerationReceipt) -> str:

@@ -4,19 +4,25 @@ not do is refused: a field that is ignored would change an answer without a word
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import islice
 from typing import Any, cast
 
 from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import Sampling
+from roundlog.generation import prompt_tokens
+from roundlog.generation.generation_receipt import MAX_LIKELIEST, MAX_STOP_TEXTS, is_stop_text
 from roundlog.json_text import parse_json
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_TOKENS = 1 << 20
 """Most tokens in a prompt."""
+MAX_TEXTS = 128
+"""Most texts that a request asks for."""
 MAX_MESSAGES = 1000
 
 _DEFAULT_NEW_TOKENS = 16
@@ -49,20 +55,33 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """A request for one text."""
+    """A request for texts: `count` behind each prompt, the likeliest of `tried`."""
 
     is_chat: bool
-    prompt: str | list[int] | list[dict[str, str]]
-    """A text, token numbers, or messages ({"role": ..., "content": ...})."""
+    prompts: list[str | list[int] | list[dict[str, str]]]
+    """Texts, token numbers, or messages ({"role": ..., "content": ...})."""
+    count: int
+    tried: int
+    echo: bool
+    """Whether the prompt is to stand before its text."""
     sampling: Sampling
+    stop_texts: tuple[str, ...]
     seed: int
+    """Of the first text behind a prompt; `seed_of` has those of others."""
     drawn_seed: bool
     """Whether the request gives none."""
     max_tokens: int | None
     """Most new tokens; None: as many as there is room for."""
     logprobs: bool
+    likeliest: int
+    """Tokens to be told beside each."""
     stream: bool
     include_usage: bool
+
+    def seed_of(self, number: int) -> int:
+        """Return the seed of a text behind a prompt, by its number among those that are tried."""
+        drawn = sha256(f"{self.seed} {number}".encode()).digest()[:8]
+        return int.from_bytes(drawn) if number else self.seed
 
 
 def parse_request(data: bytes, model: str, *, is_chat: bool) -> CompletionRequest:
@@ -78,33 +97,54 @@ def parse_request(data: bytes, model: str, *, is_chat: bool) -> CompletionReques
     fields = {name: value for name, value in cast(dict[str, Any], plain).items() if value is not None}
     _check_names(fields, is_chat=is_chat)
     _check_model(fields.get("model"), model)
-    stream = _flag(fields, "stream")
+    stream, echo = _flag(fields, "stream"), _flag(fields, "echo")
+    prompts = _prompts(fields.get("prompt")) if not is_chat else [_messages(fields.get("messages"))]
+    count = _whole(fields, "n", 1, MAX_TEXTS, 1)
+    tried = max(count, 1 if is_chat else _whole(fields, "best_of", count, MAX_TEXTS, count))
+    if len(prompts) * tried > MAX_TEXTS:
+        raise RequestError(
+            f"The request asks for {len(prompts) * tried} texts: ask for at most {MAX_TEXTS}.", param="prompt"
+        )
+    if stream and (len(prompts) * tried > 1 or echo):
+        raise _unfit("stream", True, "give one prompt, n and best_of 1 and echo false with it")
+    logprobs, likeliest = _logprobs(fields, is_chat=is_chat)
     return CompletionRequest(
         is_chat=is_chat,
-        prompt=_messages(fields.get("messages")) if is_chat else _prompt(fields.get("prompt")),
+        prompts=prompts,
+        count=count,
+        tried=tried,
+        echo=echo,
         sampling=_sampling(fields),
+        stop_texts=_stop_texts(fields),
         seed=_whole(fields, "seed", 0, (1 << 64) - 1, secrets.randbits(_SEED_BITS)),
         drawn_seed="seed" not in fields,
         max_tokens=_max_tokens(fields, is_chat=is_chat),
-        logprobs=_logprobs(fields, is_chat=is_chat),
+        logprobs=logprobs,
+        likeliest=likeliest,
         stream=stream,
         include_usage=_include_usage(fields, stream=stream),
     )
 
 
+def tokens_of_prompt(tokenizer: Any, prompt: str | list[int] | list[dict[str, str]]) -> list[int]:
+    """Return the tokens of a request's prompt. Raises FolderError."""
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
+        return prompt
+    return prompt_tokens(tokenizer, cast(str | list[dict[str, str]], prompt))
+
+
 _COMMON = frozenset(
     [
         *("model", "stream", "stream_options", "max_tokens", "temperature", "top_p", "seed", "logprobs"),
-        *("top_k", "repetition_penalty"),
+        *("top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop", "n"),
     ]
 )
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs"}
-_TEXT = _COMMON | {"prompt"}
+_TEXT = _COMMON | {"prompt", "best_of", "echo"}
 
 _WITHOUT_EFFECT: dict[str, Sequence[Any] | type] = {
     # Sent by clients with every request, at the values that ask for nothing: any other is refused.
-    **{"n": [1], "best_of": [1], "echo": [False], "suffix": [""], "stop": [[]], "logit_bias": [{}]},
-    **{"presence_penalty": [0, 0.0], "frequency_penalty": [0, 0.0], "store": [False], "verbosity": ["medium"]},
+    **{"best_of": [1], "echo": [False], "suffix": [""], "store": [False], "verbosity": ["medium"]},
     **{"tools": [[]], "tool_choice": ["none"], "functions": [[]], "function_call": ["none"]},
     **{"response_format": [{"type": "text"}], "modalities": [["text"]], "service_tier": ["auto", "default"]},
     # No answer depends on these: a name for it, how a provider would store it, calls of tools that there are none of.
@@ -159,22 +199,24 @@ def _text(value: object, what: str, param: str, way_out: str = "give a text") ->
     return value
 
 
+def _prompts(value: object) -> list[str | list[int] | list[dict[str, str]]]:
+    if isinstance(value, list) and value and all(isinstance(one, str | list) for one in value):
+        return [_prompt(one) for one in value]
+    return [_prompt(value)]
+
+
 def _prompt(value: object) -> str | list[int]:
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
     way_out = "give a text, or a list of token numbers"
     if isinstance(value, list):
         if not value or len(value) > MAX_TOKENS:
             raise RequestError(f"The prompt has {len(value)} tokens: give 1 to {MAX_TOKENS}.", param="prompt")
-        if any(isinstance(one, str | list) for one in value):
-            raise RequestError(f"The prompt is {len(value)} prompts at once: send a request for each.", param="prompt")
         if any(type(one) is not int or not 0 <= one < 1 << 31 for one in value):
             raise RequestError(f"The prompt is {shown(value)}: {way_out}.", param="prompt")
         return value
     return _text(value, "prompt", "prompt", way_out)
 
 
-def _messages(value: object) -> list[dict[str, str]]:
+def _messages(value: object) -> str | list[int] | list[dict[str, str]]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         found = f"a list of {len(value)}" if isinstance(value, list) else shown(value)
         raise RequestError(f"The field messages is {found}: give a list of 1 to {MAX_MESSAGES}.", param="messages")
@@ -218,11 +260,31 @@ def _sampling(fields: dict[str, Any]) -> Sampling:
             top_k=top_k,
             top_p=top_p or 1.0,
             repetition_penalty=_number(fields, "repetition_penalty", 0, 1e6, 1.0),
+            min_p=_number(fields, "min_p", 0, 1, 0.0),
+            presence_penalty=_number(fields, "presence_penalty", -2, 2, 0.0),
+            frequency_penalty=_number(fields, "frequency_penalty", -2, 2, 0.0),
+            logit_bias=_logit_bias(fields),
         )
-        # The likeliest token is among those of any top_k and top_p, and the only one of a top_p that nears 0.
-        return how if temperature and top_p else Sampling(repetition_penalty=how.repetition_penalty)
+        # The likeliest token is among those of any top_k, top_p and min_p, and the only one of a top_p that nears 0.
+        return how if temperature and top_p else replace(how, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
     except CaptureError as error:
         raise RequestError(f"The {error}.") from None
+
+
+def _logit_bias(fields: dict[str, Any]) -> tuple[tuple[int, float], ...]:
+    value, way_out = fields.get("logit_bias", {}), "give an object of token numbers and what is added to their logits"
+    if not isinstance(value, dict) or not all(re.fullmatch("0|[1-9][0-9]{0,9}", token) for token in value):
+        raise _unfit("logit_bias", value, way_out)
+    biases = sorted((int(token), _number(value, token, -100, 100, 0.0)) for token in value)
+    return tuple((token, bias) for token, bias in biases if bias)
+
+
+def _stop_texts(fields: dict[str, Any]) -> tuple[str, ...]:
+    value = fields.get("stop", [])
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or len(found) > MAX_STOP_TEXTS or not all(map(is_stop_text, found)):
+        raise _unfit("stop", value, f"give a text, or a list of at most {MAX_STOP_TEXTS}, of 1 to 1000 characters")
+    return tuple(found)
 
 
 def _max_tokens(fields: dict[str, Any], *, is_chat: bool) -> int | None:
@@ -234,14 +296,14 @@ def _max_tokens(fields: dict[str, Any], *, is_chat: bool) -> int | None:
     return found.pop() if found else None if is_chat else _DEFAULT_NEW_TOKENS
 
 
-def _logprobs(fields: dict[str, Any], *, is_chat: bool) -> bool:
+def _logprobs(fields: dict[str, Any], *, is_chat: bool) -> tuple[bool, int]:
+    """Return whether log-probabilities are to be told, and those of how many likeliest tokens."""
     name = "top_logprobs" if is_chat else "logprobs"
     wanted = _flag(fields, "logprobs") if is_chat else name in fields
-    if name in fields and (type(fields[name]) is not int or fields[name] != 0):
-        raise _unfit(name, fields[name], "give 0, since those of other tokens than the chosen one are not told here")
+    likeliest = _whole(fields, name, 0, MAX_LIKELIEST, 0)
     if name in fields and not wanted:
-        raise _unfit(name, 0, "give logprobs true, too")
-    return wanted
+        raise _unfit(name, likeliest, "give logprobs true, too")
+    return wanted, likeliest
 
 
 def _include_usage(fields: dict[str, Any], *, stream: bool) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
@@ -28,7 +29,8 @@ from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError,
 from tiebreak.server.text_service import PendingAnswer, TextChangedError, TextService
 
 RECEIPT_HEADER = "Tiebreak-Receipt"
-"""Header with the digest of an answer's receipt; streams, whose headers go out before their end, have none."""
+"""Header with the digests of the receipts of an answer's texts, by their places; streams, whose headers go out before
+their end, have none."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -164,9 +166,11 @@ class _Handlers:
         return JSONResponse(self._model())
 
     async def receipt(self, request: Request) -> Response:
-        found = await asyncio.to_thread(self._service.receipts.receipt, request.path_params["name"])
+        index = request.query_params.get("choice", "0")
+        place = int(index) if re.fullmatch("[0-9]{1,3}", index, re.ASCII) else -1
+        found = await asyncio.to_thread(self._service.receipts.receipt, request.path_params["name"], place)
         if found is None:
-            raise RequestError("There is no receipt of this digest, or of this answer.", status=404)
+            raise RequestError("There is no receipt of this digest, or of this answer's text.", status=404)
         return Response(found, media_type="application/json")
 
     async def signature(self, request: Request) -> Response:
@@ -217,8 +221,8 @@ class _Answered(Response):
             await self._stream(send)
             return
         try:
-            body, digest = await self._service.whole(self._answer)
-            headers = {RECEIPT_HEADER: "0x" + digest.hex()}
+            body, digests = await self._service.whole(self._answer)
+            headers = {RECEIPT_HEADER: ", ".join("0x" + digest.hex() for digest in digests)}
             response = Response(body, media_type="application/json", headers=headers)
         except Exception as error:
             response = _refusal(_internal(error))
@@ -285,7 +289,7 @@ def _internal(error: Exception) -> RequestError:
     if isinstance(error, CaptureError):
         # The model and the prompt were tried before: it is how its tokens are to be chosen.
         reason = " ".join(str(error).split())[:300]
-        return RequestError(f"Tokens of this model cannot be chosen so ({reason}): leave top_k and top_p out.")
+        return RequestError(f"Tokens of this model cannot be chosen so ({reason}): leave top_k, top_p and min_p out.")
     if isinstance(error, StoppedError):
         return RequestError("The model gives a number that is not finite behind this text.", status=500)
     if isinstance(error, TextChangedError):

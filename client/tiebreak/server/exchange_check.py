@@ -10,12 +10,18 @@ from hashlib import sha256
 from typing import Any, cast
 
 from roundlog.capture.huggingface import Sampling
-from roundlog.generation import Choice, FolderError, GenerationReceipt, LoadedModel, prompt_tokens
-from roundlog.json_text import parse_json
+from roundlog.generation import Choice, FinishReason, FolderError, Generation, GenerationReceipt, LoadedModel
+from roundlog.json_text import canonical_json, parse_json
 
 from tiebreak.generated_text import text_behind
-from tiebreak.server.completion_bodies import DONE, AnswerWriter, fingerprint_of
-from tiebreak.server.completion_requests import CompletionRequest, RequestError, parse_request
+from tiebreak.server.completion_bodies import DONE, AnswerWriter, answer_text, ended_text, fingerprint_of
+from tiebreak.server.completion_requests import (
+    MAX_TEXTS,
+    CompletionRequest,
+    RequestError,
+    parse_request,
+    tokens_of_prompt,
+)
 
 MAX_RESPONSE_BYTES = 1 << 28
 
@@ -38,8 +44,13 @@ def wrong_request(receipt: GenerationReceipt, loaded: LoadedModel, data: bytes) 
         request = _request(receipt, data)
     except RequestError as error:
         return [*found, f"the server takes no such request ({str(error).rstrip('.')})"]
+    several, index = len(request.prompts) * request.count, receipt.choice_index
+    if (index is not None) is not (several > 1) or (index or 0) >= several:
+        which = "a text alone" if index is None else f"text {index + 1}"
+        return [*found, f"the request asks for {several} texts, and the receipt is of {which}"]
+    prompt, number = divmod(index or 0, request.count)
     try:
-        tokens = _prompt(request, loaded)
+        tokens = tokens_of_prompt(loaded.tokenizer, request.prompts[prompt])
     except FolderError as error:
         return [*found, f"the request has no prompt of this model ({error})"]
     if tokens != list(receipt.prompt):
@@ -51,13 +62,23 @@ def wrong_request(receipt: GenerationReceipt, loaded: LoadedModel, data: bytes) 
             f"the request's prompt has {len(tokens)} tokens and the receipt's {len(receipt.prompt)}, others {where}"
         )
     asked = {one.name: getattr(request.sampling, one.name) for one in fields(Sampling)}
-    asked |= {} if request.drawn_seed else {"seed": request.seed}
+    asked |= {"stop_texts": request.stop_texts, "top_logprobs": request.likeliest}
+    if not request.drawn_seed and (request.tried == request.count or receipt.seed not in _seeds(request)):
+        asked["seed"] = request.seed_of(number)
     asked |= {} if request.max_tokens is None else {"max_new_tokens": request.max_tokens}
     for name, value in asked.items():
         said = getattr(receipt.sampling, name) if hasattr(receipt.sampling, name) else getattr(receipt, name)
         if value != said:
             found.append(f"the request asks for {name} {value}, and the receipt has {said}")
+    tells_prompt = request.echo and request.logprobs and len(receipt.prompt) > 1
+    if tells_prompt is not (receipt.prompt_logprobs_root is not None):
+        asks, has = ("asks", "has none") if tells_prompt else ("does not ask", "has them")
+        found.append(f"the request {asks} for log-probabilities of its prompt, and the receipt {has}")
     return found
+
+
+def _seeds(request: CompletionRequest) -> set[int]:
+    return {request.seed_of(number) for number in range(request.tried)}
 
 
 def wrong_response(
@@ -66,11 +87,12 @@ def wrong_response(
     data: bytes,
     *,
     request: bytes | None = None,
-    choices: Sequence[Choice] | None = None,
+    told: tuple[Sequence[Choice], Sequence[Choice]] | None = None,
 ) -> list[str]:
     """Return differences between the bytes of a response, whole or a stream of events, and the answer of a receipt, a
-    clause for each. request: the bytes that asked for it, if they are there. choices: all tokens with their
-    probabilities, by a repetition; without them those of the response are not looked at."""
+    clause for each; other texts of the answer have receipts of their own. request: the bytes that asked for it, if they
+    are there. told: the prompt's tokens behind its first and all new ones, with their probabilities, by a repetition;
+    without them those of the response are not looked at."""
     found = list[str]()
     if receipt.response_sha256 != sha256(data).digest():
         found.append("the response's bytes have another SHA-256 than response_sha256")
@@ -86,19 +108,47 @@ def wrong_response(
     except _Damaged as error:
         return [*found, f"the response {error}"]
     is_chat = str(answer["object"]).startswith("chat") if asked is None else asked.is_chat
-    logprobs = answer["choices"][0].get("logprobs") is not None if asked is None else asked.logprobs
-    wanted = _wanted(receipt, loaded, answer, choices, is_chat=is_chat, logprobs=logprobs)
+    index, several = receipt.choice_index or 0, len(answer["choices"])
+    if several <= index or (several > 1) is (receipt.choice_index is None):
+        return [*found, f"the response has {several} texts, and the receipt is of text {index + 1}"]
+    if asked is not None and several != len(asked.prompts) * asked.count:
+        return [*found, f"the response has {several} texts, and the request asks for others"]
+    answer["choices"] = [answer["choices"][index]]
+    if asked is None:
+        asked, fault = _assumed(receipt, loaded, answer, is_chat=is_chat)
+        if fault:
+            return [*found, fault]
+    wanted = _wanted(receipt, loaded, answer, asked, told or ((), ()))
     if is_stream:
         wanted["object"] = "chat.completion.chunk" if is_chat else "text_completion"
-        if "usage" not in answer and (asked is None or not asked.include_usage):
-            del wanted["usage"]
+    if several > 1 or (is_stream and "usage" not in answer and (request is None or not asked.include_usage)):
+        # The tokens of other texts are counted, too.
+        wanted.pop("usage")
+        answer.pop("usage", None)
     for one in (answer, wanted):
         place = one["choices"][0]
-        if choices is None:
+        if told is None:
             place.pop("logprobs", None)
         elif is_stream and isinstance(place.get("logprobs"), dict):
             place["logprobs"].pop("text_offset", None)  # of the text that was sent, which waits for whole characters
     return [*found, *_differences("", answer, wanted)]
+
+
+def _assumed(
+    receipt: GenerationReceipt, loaded: LoadedModel, answer: dict[str, Any], *, is_chat: bool
+) -> tuple[CompletionRequest, str]:
+    """Return the request that a response seems to answer, and why it cannot be compared without its own, if so."""
+    fields: dict[str, Any] = {"model": receipt.model.name, "stop": list(receipt.stop_texts) or None}
+    fields |= {"messages": [{"role": "user", "content": ""}]} if is_chat else {"prompt": list(receipt.prompt)}
+    if answer["choices"][0].get("logprobs") is not None:
+        fields |= {"logprobs": True, "top_logprobs": receipt.top_logprobs} if is_chat else {"logprobs": 0}
+    asked = parse_request(canonical_json(fields).encode(), receipt.model.name, is_chat=is_chat)
+    text = ended_text(
+        text_behind(loaded.tokenizer, receipt.prompt, receipt.tokens), receipt.finish_reason, receipt.stop_texts
+    )
+    said = answer["choices"][0].get("text")
+    is_longer = isinstance(said, str) and len(said) > len(text) and said.endswith(text)
+    return asked, "the response has its prompt before its text: give the request, too" if is_longer else ""
 
 
 def _request(receipt: GenerationReceipt, data: bytes) -> CompletionRequest:
@@ -110,25 +160,15 @@ def _request(receipt: GenerationReceipt, data: bytes) -> CompletionRequest:
     return parse_request(data, receipt.model.name, is_chat=isinstance(plain, dict) and "messages" in plain)
 
 
-def _prompt(request: CompletionRequest, loaded: LoadedModel) -> list[int]:
-    """Raise FolderError."""
-    prompt = request.prompt
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-        return [int(token) for token in prompt]
-    return prompt_tokens(loaded.tokenizer, cast(str | list[dict[str, str]], prompt))
-
-
 def _wanted(
     receipt: GenerationReceipt,
     loaded: LoadedModel,
     answer: dict[str, Any],
-    choices: Sequence[Choice] | None,
-    *,
-    is_chat: bool,
-    logprobs: bool,
+    request: CompletionRequest,
+    told: tuple[Sequence[Choice], Sequence[Choice]],
 ) -> dict[str, Any]:
     """Return the body that the server writes of a receipt, with the name and the second of an answer."""
-    name, created = answer["id"], answer["created"]
+    name, created, is_chat = answer["id"], answer["created"], request.is_chat
     if not (isinstance(name, str) and _NAME.fullmatch(name) and name.startswith("chat") is is_chat):
         name = f"{'chatcmpl' if is_chat else 'cmpl'}-<32 hex digits>"
     writer = AnswerWriter(
@@ -137,22 +177,20 @@ def _wanted(
         created=created if type(created) is int and created >= 0 else 0,
         fingerprint=fingerprint_of(receipt),
         is_chat=is_chat,
-        logprobs=logprobs,
+        logprobs=request.logprobs,
         tokenizer=loaded.tokenizer,
     )
-    prompt, new = len(receipt.prompt), len(receipt.tokens)
-    body = writer.body(
-        text_behind(loaded.tokenizer, receipt.prompt, receipt.tokens),
-        choices or (),
-        receipt.finish_reason,
-        {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new},
-    )
+    prompt, new, index = len(receipt.prompt), len(receipt.tokens), receipt.choice_index or 0
+    choices = told[1] or [Choice(token, 0.0) for token in receipt.tokens]
+    made = Generation(tuple(choices), FinishReason(receipt.finish_reason), tuple(told[0]))
+    text = answer_text(loaded.tokenizer, request, index // request.count, receipt.prompt, made, index)
+    body = writer.body([text], {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new})
     return cast(dict[str, Any], parse_json(body))
 
 
 def _whole(data: bytes) -> dict[str, Any]:
     """Return the answer in a body. Raises _Damaged."""
-    return _object("", data, one_choice=True)
+    return _object("", data, least=1, most=MAX_TEXTS)
 
 
 def _joined(data: bytes) -> dict[str, Any]:
@@ -163,7 +201,7 @@ def _joined(data: bytes) -> dict[str, Any]:
     joined: dict[str, Any] = {}
     said, logprobs, usage, reason = list[dict[str, Any]](), list[dict[str, Any]](), None, None
     for number, part in enumerate(parts, 1):
-        event = _object(f"event {number} ", part.removeprefix(_EVENT), one_choice=False)
+        event = _object(f"event {number} ", part.removeprefix(_EVENT), least=0, most=1)
         if not part.startswith(_EVENT):
             raise _Damaged(f"has an event {number} that does not begin with data:")
         head = {name: event.pop(name) for name in _HEAD}
@@ -213,8 +251,8 @@ def _chained(parts: Sequence[Any]) -> dict[str, Any] | None:
     return found
 
 
-def _object(what: str, data: bytes, *, one_choice: bool) -> dict[str, Any]:
-    """Return an object with a head and at most one choice. Raises _Damaged."""
+def _object(what: str, data: bytes, *, least: int, most: int) -> dict[str, Any]:
+    """Return an object with a head and so many choices. Raises _Damaged."""
     try:
         plain = parse_json(data)
     except ValueError as error:
@@ -224,9 +262,9 @@ def _object(what: str, data: bytes, *, one_choice: bool) -> dict[str, Any]:
     if not isinstance(plain, dict) or set(_HEAD) - plain.keys():
         raise _Damaged(f"has no {what.strip() or 'answer'} as the server writes it")
     choices = plain.get("choices")
-    fits = isinstance(choices, list) and one_choice <= len(choices) <= 1
+    fits = isinstance(choices, list) and least <= len(choices) <= most
     if not fits or not all(isinstance(one, dict) for one in cast(list[Any], choices)):
-        raise _Damaged("does not have one choice")
+        raise _Damaged(f"does not have {least} to {most} choices")
     return cast(dict[str, Any], plain)
 
 

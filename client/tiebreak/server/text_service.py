@@ -8,7 +8,7 @@ import asyncio
 import copy
 import re
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,6 @@ from roundlog.capture.huggingface import Sampling
 from roundlog.generation import (
     BatchGenerator,
     Choice,
-    FinishReason,
     FolderError,
     Generation,
     GenerationReceipt,
@@ -30,14 +29,14 @@ from roundlog.generation import (
     LoadedModel,
     TextRequest,
     make_receipt,
-    prompt_tokens,
+    require_biases,
 )
 from roundlog.json_text import canonical_json, parse_json
 from roundlog.storage import replace_file
 
-from tiebreak.generated_text import TextDecoder, text_behind
-from tiebreak.server.completion_bodies import AnswerWriter, fingerprint_of
-from tiebreak.server.completion_requests import CompletionRequest, RequestError
+from tiebreak.generated_text import StopTexts, TextDecoder, before_stop, sure_part
+from tiebreak.server.completion_bodies import AnswerWriter, answer_text, ended_text, fingerprint_of
+from tiebreak.server.completion_requests import CompletionRequest, RequestError, tokens_of_prompt
 
 _RETRY_SECONDS = 5
 _DIGEST = re.compile("(?:0x)?([0-9a-f]{64})")
@@ -64,28 +63,32 @@ class IssuedReceipts:
             one.mkdir(parents=True, exist_ok=True)
         self.signer = signer
 
-    def issue(self, answer: str, receipt: GenerationReceipt) -> bytes:
-        """Write the receipt of an answer, signed if there is a signer, and return its digest. It is on the disk when
-        this returns. receipt: unsigned, with the hashes of request and response. Raises OSError."""
+    def issue(self, answer: str, receipts: Sequence[GenerationReceipt]) -> list[bytes]:
+        """Write the receipts of an answer's texts, signed if there is a signer, and return their digests. They are on
+        the disk when this returns. receipts: unsigned, with the hashes of request and response. Raises OSError."""
         signature: dict[str, str] | None = None
-        if self.signer is not None:
-            named = receipt.by(self.signer.address)
-            receipt = named.signed(self.signer.address, self.signer.sign(named.signed_text()))
-            signature = self._signature(receipt, self.signer)
-        digest = receipt.digest
-        with replace_file(self._receipts / f"{digest.hex()}.json") as file:
-            file.write(receipt.to_json().encode())
-        # The receipt is there first: a name is never told of one that is not.
+        digests = list[bytes]()
+        for receipt in receipts:
+            if self.signer is not None:
+                named = receipt.by(self.signer.address)
+                receipt = named.signed(self.signer.address, self.signer.sign(named.signed_text()))
+                signature = self._signature(receipt, self.signer)
+            digests.append(receipt.digest)
+            with replace_file(self._receipts / f"{receipt.digest.hex()}.json") as file:
+                file.write(receipt.to_json().encode())
+        # The receipts are there first: a name is never told of one that is not.
+        named_by = {"receipts": [digest.hex() for digest in digests], "signature": signature}
         with replace_file(self._answers / f"{answer}.json") as file:
-            file.write(canonical_json({"receipt": digest.hex(), "signature": signature}).encode())
-        return digest
+            file.write(canonical_json(named_by).encode())
+        return digests
 
-    def receipt(self, name: str) -> bytes | None:
-        """Return canonical JSON of a receipt, by its digest (64 hex digits, 0x before them or not) or its answer's
-        name; None if there is none."""
+    def receipt(self, name: str, index: int = 0) -> bytes | None:
+        """Return canonical JSON of a receipt, by its digest (64 hex digits, 0x before them or not), or by its answer's
+        name and the place of its text there; None if there is none."""
         found = _DIGEST.fullmatch(name)
         answer = None if found else self._answer(name)
-        digest = found[1] if found else answer["receipt"] if answer else None
+        listed = [found[1]] if found else answer["receipts"] if answer else []
+        digest = listed[index] if 0 <= index < len(listed) else None
         return _read(self._receipts / f"{digest}.json") if digest is not None else None
 
     def signature(self, answer: str) -> dict[str, str] | None:
@@ -117,24 +120,52 @@ def _read(path: Path) -> bytes | None:
 
 
 @dataclass(slots=True, kw_only=True)
+class PendingText:
+    """A text that is being made."""
+
+    prompt: int
+    """Number of its prompt in the request."""
+    tokens: list[int]
+    """The prompt's."""
+    new_tokens: int
+    """Most tokens behind it."""
+    seed: int
+    choices: list[Choice] = field(default_factory=list)
+    made: Generation | None = None
+    """The whole of it, once it has ended."""
+
+    @property
+    def mean(self) -> float:
+        """The mean of its tokens' log-probabilities."""
+        return sum(choice.logprob for choice in self.choices) / max(1, len(self.choices))
+
+
+@dataclass(slots=True, kw_only=True)
 class PendingAnswer:
     """An answer that is being made."""
 
     request: CompletionRequest
     request_sha256: bytes
-    tokens: list[int]
-    """The prompt's."""
-    new_tokens: int
-    """Most tokens behind it."""
+    texts: list[PendingText]
+    """By prompt, those that are tried behind it."""
     writer: AnswerWriter
-    choices: list[Choice] = field(default_factory=list)
-    reason: str = ""
-    """Why the text has ended."""
+
+    @property
+    def given(self) -> list[PendingText]:
+        """The texts to be given, in order, once all have ended: by prompt, the likeliest first if more were tried."""
+        request, found = self.request, list[PendingText]()
+        for at in range(0, len(self.texts), request.tried):
+            some = self.texts[at : at + request.tried]
+            if request.tried > request.count:
+                some = sorted(some, key=lambda one: -one.mean)[: request.count]
+            found += some
+        return found
 
     @property
     def usage(self) -> dict[str, int]:
-        """Numbers of tokens, as bodies have them."""
-        prompt, new = len(self.tokens), len(self.choices)
+        """Numbers of tokens, as bodies have them: each prompt's once, and all that were written."""
+        prompt = sum(len(one.tokens) for one in self.texts[:: self.request.tried])
+        new = sum(len(one.choices) for one in self.texts)
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
 
@@ -212,13 +243,20 @@ class TextService:
         loop = asyncio.get_running_loop()
         self._check_length(request)
         try:
-            tokens = await loop.run_in_executor(self._encoding, self._tokens, request)
-            room = self._generator.positions - len(tokens)
-            wanted = request.max_tokens or max(1, room)
-            if wanted > room:
-                way_out = f"ask for at most {room} new ones" if room > 0 else "give a shorter prompt"
-                raise self._too_long(request, f"The prompt's {len(tokens)} tokens and {wanted} new ones", way_out)
-            self._generator.require(tokens, wanted, ())
+            texts = list[PendingText]()
+            for number, prompt in enumerate(request.prompts):
+                tokens = await loop.run_in_executor(self._encoding, tokens_of_prompt, self._encoder, prompt)
+                room = self._generator.positions - len(tokens)
+                wanted = request.max_tokens or max(1, room)
+                if wanted > room:
+                    way_out = f"ask for at most {room} new ones" if room > 0 else "give a shorter prompt"
+                    raise self._too_long(request, f"The prompt's {len(tokens)} tokens and {wanted} new ones", way_out)
+                self._generator.require(tokens, wanted, ())
+                texts += [
+                    PendingText(prompt=number, tokens=tokens, new_tokens=wanted, seed=request.seed_of(one))
+                    for one in range(request.tried)
+                ]
+            require_biases(request.sampling, self._generator.vocabulary)
         except (CaptureError, FolderError) as error:
             # Prompts alone are to blame: the model was tried by `prepare`.
             raise RequestError(_sentence(error), param=_prompt_name(request)) from None
@@ -231,25 +269,37 @@ class TextService:
             logprobs=request.logprobs,
             tokenizer=self._loaded.tokenizer,
         )
-        return PendingAnswer(
-            request=request, request_sha256=request_sha256, tokens=tokens, new_tokens=wanted, writer=writer
-        )
+        return PendingAnswer(request=request, request_sha256=request_sha256, texts=texts, writer=writer)
 
-    async def whole(self, answer: PendingAnswer) -> tuple[bytes, bytes]:
-        """Return the body of an answer, and its receipt's digest. Raises StoppedError, MachineError,
+    async def whole(self, answer: PendingAnswer) -> tuple[bytes, list[bytes]]:
+        """Return the body of an answer, and its receipts' digests. Raises StoppedError, MachineError,
         RequestDroppedError, OSError."""
-        async with aclosing(self._choices(answer)) as choices:
-            async for _ in choices:
-                pass
-        text = text_behind(self._loaded.tokenizer, answer.tokens, [choice.token for choice in answer.choices])
-        body = answer.writer.body(text, answer.choices, answer.reason, answer.usage)
-        return body, await self._issue(answer, body)
+
+        async def written(text: PendingText) -> None:
+            async with aclosing(self._choices(answer, text)) as choices:
+                async for _ in choices:
+                    pass
+
+        tasks = [asyncio.ensure_future(written(text)) for text in answer.texts]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        tokenizer = self._loaded.tokenizer
+        texts = [
+            answer_text(tokenizer, answer.request, text.prompt, text.tokens, _made(text), index)
+            for index, text in enumerate(answer.given)
+        ]
+        body = answer.writer.body(texts, answer.usage)
+        return body, await self._issue(answer, sha256(body).digest())
 
     async def events(self, answer: PendingAnswer) -> AsyncGenerator[bytes]:
         """Return the events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`,
         and TextChangedError."""
-        decoder, writer, sent = TextDecoder(self._loaded.tokenizer, answer.tokens), answer.writer, sha256()
-        request = answer.request
+        (one,), request, writer, sent = answer.texts, answer.request, answer.writer, sha256()
+        decoder, stops, given = TextDecoder(self._loaded.tokenizer, one.tokens), request.stop_texts, ""
 
         def counted(event: bytes) -> bytes:
             sent.update(event)
@@ -257,30 +307,32 @@ class TextService:
 
         if first := writer.first_event():
             yield counted(first)
-        async with aclosing(self._choices(answer)) as choices:
+        async with aclosing(self._choices(answer, one)) as choices:
             async for choice in choices:
-                offset = len(decoder.text)
-                text = decoder.add(choice.token)
+                decoder.add(choice.token)
+                text = sure_part(before_stop(decoder.text, stops), stops)[len(given) :]
                 if text or request.logprobs:
-                    yield counted(writer.event(text, [choice], offset))
-        offset = len(decoder.text)
-        if rest := decoder.end():
-            yield counted(writer.event(rest, [], offset))
+                    yield counted(writer.event(text, [choice], len(given)))
+                given += text
+        decoder.end()
+        made = _made(one)
+        if rest := ended_text(decoder.text, made.finish_reason, stops)[len(given) :]:
+            yield counted(writer.event(rest, [], len(given)))
         if decoder.text != decoder.whole:
             raise TextChangedError("the tokenizer changes text that was sent already")
-        last = writer.last_events(answer.reason, answer.usage if request.include_usage else None)
+        last = writer.last_events(made.finish_reason, answer.usage if request.include_usage else None)
         sent.update(last)
-        await self._issue(answer, sent.digest(), is_digest=True)
+        await self._issue(answer, sent.digest())
         yield last
 
     def _check_length(self, request: CompletionRequest) -> None:
         """Raise RequestError for a text that no tokens have room for, before time is spent on encoding it."""
-        prompt = request.prompt
-        texts = [prompt] if isinstance(prompt, str) else [one["content"] for one in prompt if isinstance(one, dict)]
-        size = sum(len(text.encode()) for text in texts)
-        if size > self._most_bytes:
-            more = f"The prompt has {size} bytes, and more than {self._most_bytes}"
-            raise self._too_long(request, more, "give a shorter prompt")
+        for prompt in request.prompts:
+            texts = [prompt] if isinstance(prompt, str) else [one["content"] for one in prompt if isinstance(one, dict)]
+            size = sum(len(text.encode()) for text in texts)
+            if size > self._most_bytes:
+                more = f"The prompt has {size} bytes, and more than {self._most_bytes}"
+                raise self._too_long(request, more, "give a shorter prompt")
 
     def _too_long(self, request: CompletionRequest, more: str, way_out: str) -> RequestError:
         return RequestError(
@@ -290,14 +342,8 @@ class TextService:
             code="context_length_exceeded",
         )
 
-    def _tokens(self, request: CompletionRequest) -> list[int]:
-        prompt = request.prompt
-        if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-            return [int(token) for token in prompt]
-        return prompt_tokens(self._encoder, prompt)  # type: ignore[arg-type]
-
-    async def _choices(self, answer: PendingAnswer) -> AsyncGenerator[Choice]:
-        """Return the tokens of an answer, as they are chosen. Whoever stops reading them gives the text up."""
+    async def _choices(self, answer: PendingAnswer, text: PendingText) -> AsyncGenerator[Choice]:
+        """Return the tokens of a text, as they are chosen. Whoever stops reading them gives the text up."""
         await self._free.acquire()
         loop, told = asyncio.get_running_loop(), asyncio.Queue[Choice | None]()
 
@@ -309,12 +355,16 @@ class TextService:
                 loop.call_soon_threadsafe(told.put_nowait, None)
                 loop.call_soon_threadsafe(self._free.release)
 
+        request = answer.request
         asked = TextRequest(
-            answer.tokens,
-            new_tokens=answer.new_tokens,
-            sampling=answer.request.sampling,
+            text.tokens,
+            new_tokens=text.new_tokens,
+            sampling=request.sampling,
             stop=self._loaded.stop,
-            seed=answer.request.seed,
+            seed=text.seed,
+            ends=StopTexts(self._loaded.tokenizer, text.tokens, request.stop_texts),
+            likeliest=request.likeliest,
+            of_prompt=request.echo and request.logprobs,
             tell=tell,
         )
         # The row is free when the generator says so, which may be later than its reader goes away.
@@ -326,25 +376,34 @@ class TextService:
                 asked.result.cancel()
                 raise
             while (choice := await told.get()) is not None:
-                answer.choices.append(choice)
+                text.choices.append(choice)
                 yield choice
-            answer.reason = str(asked.result.result().finish_reason)
+            text.made = asked.result.result()
         finally:
             asked.dropped.set()
 
-    async def _issue(self, answer: PendingAnswer, response: bytes, *, is_digest: bool = False) -> bytes:
-        request, text = answer.request, Generation(tuple(answer.choices), FinishReason(answer.reason))
-        made = self._receipt(answer.tokens, text, request.sampling, request.seed, answer.new_tokens)
-        found = replace(
-            made,
-            request_sha256=answer.request_sha256,
-            response_sha256=response if is_digest else sha256(response).digest(),
-        )
+    async def _issue(self, answer: PendingAnswer, response_sha256: bytes) -> list[bytes]:
+        request, given = answer.request, answer.given
+        found = [
+            replace(
+                self._receipt(one.tokens, _made(one), request.sampling, one.seed, one.new_tokens, request.stop_texts),
+                request_sha256=answer.request_sha256,
+                response_sha256=response_sha256,
+                choice_index=index if len(given) > 1 else None,
+            )
+            for index, one in enumerate(given)
+        ]
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writing, self.receipts.issue, answer.writer.name, found)
 
     def _receipt(
-        self, prompt: list[int], text: Generation, sampling: Sampling, seed: int, new_tokens: int
+        self,
+        prompt: list[int],
+        text: Generation,
+        sampling: Sampling,
+        seed: int,
+        new_tokens: int,
+        stop_texts: Sequence[str] = (),
     ) -> GenerationReceipt:
         return make_receipt(
             self._loaded,
@@ -356,7 +415,13 @@ class TextService:
             max_new_tokens=new_tokens,
             tiebreak_version=self._version,
             training_receipt=self._training,
+            stop_texts=stop_texts,
         )
+
+
+def _made(text: PendingText) -> Generation:
+    assert text.made is not None
+    return text.made
 
 
 def too_many() -> RequestError:

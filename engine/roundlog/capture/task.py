@@ -245,6 +245,10 @@ class Task:
         top_k: int = 0,
         top_p: float = 1.0,
         repetition_penalty: float = 1.0,
+        min_p: float = 0.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
         stop: Sequence[int] = (),
         seed: int = 0,
         interval: int | None = None,
@@ -256,14 +260,25 @@ class Task:
         new_tokens: of the longest prompt; shorter ones get as many more. temperature: 0 takes the likeliest token, the
         first of several; above 0, one is drawn from softmax(logits / temperature), by the job's seed. top_k: from the
         k likeliest ones; 0: from all. top_p: from the fewest that have that share together. repetition_penalty: divides
-        the logits of tokens that were there before, and multiplies negative ones (Keskar et al. 2019). stop: tokens at
-        which a sequence ends; it is filled with the first of them. interval: tokens between checkpoints; None: one at
-        the end.
+        the logits of tokens that were there before, and multiplies negative ones (Keskar et al. 2019). min_p: from
+        those whose probability is at least so much of the likeliest one's. presence_penalty, frequency_penalty:
+        subtracted from logits of tokens that were generated before, once, and once for each time. logit_bias: added to
+        the logits of these tokens, before all else. stop: tokens at which a sequence ends; it is filled with the first
+        of them. interval: tokens between checkpoints; None: one at the end.
 
         Raises CaptureError, in one sentence, for what cannot be generated."""
         from roundlog.capture.huggingface import Sampling, generation_arguments
 
-        sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, repetition_penalty=repetition_penalty)
+        sampling = Sampling(
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            repetition_penalty=repetition_penalty,
+            min_p=min_p,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=tuple(sorted((logit_bias or {}).items())),
+        )
         return Task(
             **generation_arguments(
                 model, prompts, new_tokens=new_tokens, sampling=sampling, stop=stop, seed=seed, interval=interval

@@ -26,6 +26,9 @@ class TextRequest:
     sampling: Sampling = field(default_factory=Sampling)
     stop: Sequence[int] = ()
     seed: int = 0
+    ends: Callable[[int], bool] = lambda token: False
+    likeliest: int = 0
+    of_prompt: bool = False
     tell: Callable[[Choice], None] = lambda choice: None
     result: Future[Generation] = field(default_factory=Future)
     """The text, or the error."""
@@ -50,6 +53,7 @@ class _Row:
         self.request = request
         self.tokens = list(request.prompt)
         self.choices: list[Choice] = []
+        self.prompt_choices: list[Choice] = []
 
 
 class BatchGenerator:
@@ -142,7 +146,9 @@ class BatchGenerator:
             generator.try_model(batch=len(self._rows))
             alone: Cache = {}
             last = torch.empty(0)
-            for _, logits in generator.read(request.prompt, alone):
+            for start, logits in generator.read(request.prompt, alone):
+                if request.of_prompt:
+                    row.prompt_choices += generator.likelihoods(logits, request.prompt[start + 1 :], request.likeliest)
                 last = logits[-1:]
                 yield
                 _require_wanted(request)
@@ -203,11 +209,13 @@ class BatchGenerator:
         """Chooses the next token of a text. Returns whether it goes on."""
         request = row.request
         _require_wanted(request)
-        choice = self._generator.choose(logits, row.tokens, request.sampling, request.seed)
+        choice = self._generator.choose(
+            logits, row.tokens, request.sampling, request.seed, len(request.prompt), request.likeliest
+        )
         row.choices.append(choice)
         row.tokens.append(choice.token)
         request.tell(choice)
-        reason = finished(row.choices, request.new_tokens, request.stop)
+        reason = finished(row.choices, request.new_tokens, request.stop, request.ends)
         if reason is not None:
-            request.result.set_result(Generation(tuple(row.choices), reason))
+            request.result.set_result(Generation(tuple(row.choices), reason, tuple(row.prompt_choices)))
         return reason is None

@@ -27,6 +27,11 @@ MAX_TOKENS = 1 << 20
 MAX_GENERATION_BYTES = 16 << 20
 """Most bytes of a file with such a receipt."""
 
+MAX_STOP_TEXTS = 4
+MAX_LIKELIEST = 20
+"""Most likeliest tokens that are told beside each."""
+
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _TEXT = re.compile("[ -~]{0,200}")
 
 
@@ -63,6 +68,18 @@ class GenerationReceipt:
     tokens: tuple[int, ...]
     logprobs_root: bytes
     """Tensor root of the tokens' log-probabilities, f32[n]."""
+    stop_texts: tuple[str, ...] = ()
+    """Texts that end the text where they appear in it."""
+    at_stop_text: bool = False
+    """Whether one of them ends with the last token, or within it."""
+    prompt_logprobs_root: bytes | None = None
+    """Tensor root of the log-probabilities of the prompt's tokens behind its first, f32[p - 1], if they were told."""
+    top_logprobs: int = 0
+    """Number of likeliest tokens that were told beside each token, of the prompt's too if they were told."""
+    top_logprobs_root: bytes | None = None
+    """`likeliest_root` of these, if there are any."""
+    choice_index: int | None = None
+    """Place of the text among those of its answer, if that has several."""
     training_receipt: bytes | None = None
     """SHA-256 of the receipt of the run that the weights come from."""
     request_sha256: bytes | None = None
@@ -73,8 +90,8 @@ class GenerationReceipt:
 
     @property
     def finish_reason(self) -> str:
-        """`stop` if the last token is one that ends the text, `length` otherwise."""
-        return "stop" if self.tokens[-1] in self.stop else "length"
+        """`stop` if the last token, or a text with it, is one that ends the text, `length` otherwise."""
+        return "stop" if self.at_stop_text or self.tokens[-1] in self.stop else "length"
 
     @property
     def digest(self) -> bytes:
@@ -136,6 +153,20 @@ class GenerationReceipt:
             "request_sha256": _optional(self.request_sha256),
             "response_sha256": _optional(self.response_sha256),
         }
+        # What is at its default is left out, so that a text has one receipt.
+        for name in _NUMBERS:
+            if getattr(how, name):
+                found["sampling"][name] = getattr(how, name)
+        if how.logit_bias:
+            found["sampling"]["logit_bias"] = {str(token): value for token, value in how.logit_bias}
+        if self.stop_texts:
+            found["sampling"]["stop_texts"] = list(self.stop_texts)
+        if self.prompt_logprobs_root is not None:
+            found["prompt_logprobs_root"] = _hex(self.prompt_logprobs_root)
+        if self.top_logprobs_root is not None:
+            found["top_logprobs"] = {"count": self.top_logprobs, "root": _hex(self.top_logprobs_root)}
+        if self.choice_index is not None:
+            found["choice_index"] = self.choice_index
         if self.signer is not None:
             found["signer"] = _hex(self.signer)
         if signed and self.signature is not None:
@@ -153,18 +184,26 @@ def logprobs_root(logprobs: Sequence[float]) -> bytes:
     return tensor_root(torch.tensor(list(logprobs), dtype=torch.float32))
 
 
+def likeliest_root(likeliest: Sequence[Sequence[tuple[int, float]]]) -> bytes:
+    """SHA-256 of the tensor roots of tokens i64[n, k] and of their log-probabilities f32[n, k], one behind the other:
+    of the k likeliest tokens at n places."""
+    tokens = torch.tensor([[token for token, _ in row] for row in likeliest])
+    values = torch.tensor([[value for _, value in row] for row in likeliest], dtype=torch.float32)
+    return sha256(tensor_root(tokens) + tensor_root(values)).digest()
+
+
 def parse_generation_receipt(data: bytes) -> GenerationReceipt:
     """The receipt in a stranger's bytes, checked against itself; its signature is not. Raises ValueError, whose words
     go on a sentence that names the file: it is damaged, or contradicts itself."""
     if len(data) > MAX_GENERATION_BYTES:
         raise ValueError(f"has more than {MAX_GENERATION_BYTES} bytes")
-    plain = _keys("receipt", parse_json(data), _ALWAYS, _SIGNED)
+    plain = _keys("receipt", parse_json(data), _ALWAYS, _SIGNED | _PERHAPS)
     if plain["format"] != FORMAT or type(plain["version"]) is not int or plain["version"] != VERSION:
         raise ValueError(f"is not of the format {FORMAT!r}, version {VERSION}")
     if len(_SIGNED & plain.keys()) == 1:
         raise ValueError("has a signer without a signature, or a signature without a signer")
     model = _keys("model", plain["model"], _MODEL)
-    how = _keys("sampling", plain["sampling"], _SAMPLING)
+    how = _keys("sampling", plain["sampling"], _SAMPLING, _SAMPLING_PERHAPS)
     versions = _keys("versions", plain["versions"], _VERSIONS)
     if model["dtype"] not in tuple(DTYPES):
         raise ValueError("has a dtype that is neither fp32 nor bf16")
@@ -178,6 +217,8 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
             top_k=_count("top_k", how["top_k"], 0),
             top_p=_float("top_p", how["top_p"]),
             repetition_penalty=_float("repetition_penalty", how["repetition_penalty"]),
+            **{name: _float(name, how.get(name, 0)) for name in _NUMBERS},
+            logit_bias=_biases(how.get("logit_bias", {})),
         )
     except (CaptureError, ProgramError) as error:
         raise ValueError(f"cannot be followed: {error}") from error
@@ -188,6 +229,11 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
     prompt = _tokens("prompt_tokens", plain["prompt_tokens"])
     if not tokens or not prompt:
         raise ValueError("has no tokens, or no prompt")
+    stop_texts = how.get("stop_texts", [])
+    if not isinstance(stop_texts, list) or len(stop_texts) > MAX_STOP_TEXTS or not all(map(is_stop_text, stop_texts)):
+        raise ValueError(f"has stop_texts that are not at most {MAX_STOP_TEXTS} texts")
+    top = _keys("top_logprobs", plain.get("top_logprobs", {"count": 0, "root": None}), frozenset(["count", "root"]))
+    told, index = plain.get("prompt_logprobs_root"), plain.get("choice_index")
     signed = "signer" in plain
     receipt = GenerationReceipt(
         model=ModelIdentity(
@@ -205,6 +251,12 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
         stop=stop,
         tokens=tokens,
         logprobs_root=_hash("logprobs_root", plain["logprobs_root"]),
+        stop_texts=tuple(stop_texts),
+        at_stop_text=bool(stop_texts) and tokens[-1] not in stop and plain["finish_reason"] == "stop",
+        prompt_logprobs_root=None if told is None else _hash("prompt_logprobs_root", told),
+        top_logprobs=_count("top_logprobs", top["count"], 0),
+        top_logprobs_root=None if top["root"] is None else _hash("top_logprobs", top["root"]),
+        choice_index=None if index is None else _count("choice_index", index, 0),
         **{
             name: None if plain[name] is None else _hash(name, plain[name])
             for name in ("training_receipt", "request_sha256", "response_sha256")
@@ -214,9 +266,18 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
     )
     if any(token in stop for token in tokens[:-1]):
         raise ValueError("goes on behind a token that ends its text")
-    if len(tokens) > receipt.max_new_tokens or (len(tokens) < receipt.max_new_tokens and tokens[-1] not in stop):
+    ended = receipt.finish_reason == "stop"
+    if len(tokens) > receipt.max_new_tokens or (len(tokens) < receipt.max_new_tokens and not ended):
         raise ValueError("ends neither with a token that ends its text nor after max_new_tokens")
+    if (
+        bool(receipt.top_logprobs) is not (receipt.top_logprobs_root is not None)
+        or receipt.top_logprobs > MAX_LIKELIEST
+    ):
+        raise ValueError(f"has top_logprobs that are not 1 to {MAX_LIKELIEST} with their root")
     follows = receipt.plain()
+    for given, right in ((plain, follows), (how, follows["sampling"])):
+        if twice := sorted(given.keys() - right.keys()):
+            raise ValueError(f"has {twice[0]} at its default, where it is left out")
     for name in ("tokens_hash", "token_count", "finish_reason"):
         if type(plain[name]) is not type(follows[name]) or plain[name] != follows[name]:
             raise ValueError(f"has a {name} that does not follow from its tokens")
@@ -227,6 +288,9 @@ _SIGNED = frozenset(["signer", "signature"])
 _VERSIONS = frozenset(["tiebreak", "torch", "transformers"])
 _MODEL = frozenset(["name", "revision", "model_weight_hash", "config_hash", "tokenizer_hash", "dtype"])
 _SAMPLING = frozenset(["temperature", "top_k", "top_p", "repetition_penalty", "seed", "max_new_tokens", "stop_tokens"])
+_NUMBERS = ("min_p", "presence_penalty", "frequency_penalty")
+_SAMPLING_PERHAPS = frozenset([*_NUMBERS, "logit_bias", "stop_texts"])
+_PERHAPS = frozenset(["prompt_logprobs_root", "top_logprobs", "choice_index"])
 _ALWAYS = frozenset(
     [
         *("format", "version", "model", "arithmetic", "versions", "prompt_tokens", "sampling", "tokens", "tokens_hash"),
@@ -266,6 +330,18 @@ def _float(name: str, value: object) -> float:
     if type(value) not in (int, float) or not -sys.float_info.max <= cast(float, value) <= sys.float_info.max:
         raise ValueError(f"has a {name} that is no number")
     return float(cast(float, value))
+
+
+def _biases(value: object) -> tuple[tuple[int, float], ...]:
+    numbers = isinstance(value, dict) and all(re.fullmatch("0|[1-9][0-9]{0,9}", token) for token in value)
+    if not numbers:
+        raise ValueError("has a logit_bias that is no object of token numbers")
+    return tuple(sorted((int(token), _float("logit_bias", one)) for token, one in cast(dict[str, Any], value).items()))
+
+
+def is_stop_text(value: object) -> bool:
+    """Whether a value can end texts: 1 to 1,000 whole characters."""
+    return isinstance(value, str) and 0 < len(value) <= 1000 and not _HALF_CHARACTER.search(value)
 
 
 def _count(name: str, value: object, least: int) -> int:

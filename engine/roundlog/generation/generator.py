@@ -23,7 +23,7 @@ from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import NOISE, Sampling, SamplingForm, check_generation
 from roundlog.execution import StoppedError
 from roundlog.generation.kept_programs import name_of
-from roundlog.generation.step_modules import ChunkReader, TokenSampler, sampler_numbers
+from roundlog.generation.step_modules import ChunkReader, Likelihoods, TokenSampler, sampler_numbers
 from roundlog.generation.step_program import StepProgram
 from roundlog.operators.job_arithmetic import EXACT
 from roundlog.program import Program
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 CHUNK = 64
 """Tokens that are read at once, where there are as many."""
+
+_FEW = 4
+"""Tokens behind others that are read one by one, which takes less time than a chunk of them."""
 
 _SAMPLERS = 64
 """Programs that choose tokens that are kept. There are a dozen forms of sampling, but for small vocabularies, whose
@@ -62,6 +65,8 @@ class Choice:
 
     token: int
     logprob: float
+    likeliest: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens there with theirs, as many as were asked for; of equal ones the lowest numbers first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +75,19 @@ class Generation:
 
     choices: tuple[Choice, ...]
     finish_reason: FinishReason
+    prompt_choices: tuple[Choice, ...] = ()
+    """The prompt's tokens behind its first, where their probabilities were asked for."""
 
     @property
     def tokens(self) -> list[int]:
         return [choice.token for choice in self.choices]
 
 
-def finished(choices: Sequence[Choice], new_tokens: int, stop: Sequence[int]) -> FinishReason | None:
-    """The reason why a text ends behind these tokens; None if it goes on."""
-    if choices[-1].token in stop:
+def finished(
+    choices: Sequence[Choice], new_tokens: int, stop: Sequence[int], ends: Callable[[int], bool]
+) -> FinishReason | None:
+    """The reason why a text ends behind these tokens; None if it goes on. ends: as `Generator.generate` has it."""
+    if ends(choices[-1].token) or choices[-1].token in stop:
         return FinishReason.STOP
     return FinishReason.LENGTH if len(choices) == new_tokens else None
 
@@ -118,6 +127,9 @@ class Generator:
         self._tell = tell
         self._readers: dict[tuple[int, int], StepProgram] = {}
         self._samplers: dict[SamplingForm, StepProgram] = {}
+        self._likelihoods: dict[int, StepProgram] = {}
+        self._prompt: tuple[list[int], Cache, torch.Tensor] | None = None
+        """The prompt that `likelihoods_behind` has read last, its cache, and the logits behind it."""
         self.on_tokens: Callable[[int], None] = lambda tokens: None
         """Called with numbers of tokens that were read or chosen, of the model's trial as well."""
         self._tried = set[bool]()
@@ -136,10 +148,14 @@ class Generator:
         sampling: Sampling | None = None,
         stop: Sequence[int] = (),
         seed: int = 0,
+        ends: Callable[[int], bool] = lambda token: False,
+        likeliest: int = 0,
+        of_prompt: bool = False,
         tell: Callable[[Choice], None] = lambda choice: None,
     ) -> Generation:
-        """Text behind a prompt, to the bits of a job by `Task.from_causal_lm` of this prompt alone. tell: called with
-        every token as it is chosen.
+        """Text behind a prompt, to the bits of a job by `Task.from_causal_lm` of this prompt alone. ends: called with
+        every token; whether the text ends with it, as one of `stop` does. likeliest: tokens to be told beside each.
+        of_prompt: whether to tell the prompt's tokens, too. tell: called with every token as it is chosen.
 
         Raises CaptureError for what cannot be generated, and for a model that gives other logits with a cache than
         without one; StoppedError, MachineError."""
@@ -147,30 +163,44 @@ class Generator:
         self.try_model()
         how = sampling or Sampling()
         cache: Cache = {}
-        behind = [logits for _, logits in self.read(prompt, cache, READS)][-1][-1:]
+        told = list[Choice]()
+        behind = torch.empty(0)
+        for start, logits in self.read(prompt, cache, READS):
+            told += self.likelihoods(logits, prompt[start + 1 :], likeliest) if of_prompt else ()
+            behind = logits[-1:]
         tokens, choices = list(prompt), list[Choice]()
         while True:
-            choice = self.choose(behind, tokens, how, seed)
+            choice = self.choose(behind, tokens, how, seed, len(prompt), likeliest)
             choices.append(choice)
             tell(choice)
             tokens.append(choice.token)
-            if (reason := finished(choices, new_tokens, stop)) is not None:
-                return Generation(tuple(choices), reason)
+            if (reason := finished(choices, new_tokens, stop, ends)) is not None:
+                return Generation(tuple(choices), reason, tuple(told))
             behind = self.step([tokens[-1:]], [len(tokens) - 1], cache)[0]
 
     def right_choices(
-        self, prompt: Sequence[int], tokens: Sequence[int], *, sampling: Sampling | None = None, seed: int = 0
+        self,
+        prompt: Sequence[int],
+        tokens: Sequence[int],
+        *,
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        likeliest: int = 0,
+        of_prompt: bool = False,
     ) -> Iterator[Choice]:
         """The choices that are right behind a prompt and the tokens before each, up to the first token that is none of
-        the model's. All are read in chunks, whoever has written them. Raises as `generate`."""
+        the model's; before them the prompt's tokens behind its first, if they are to be told, too. All are read in
+        chunks, whoever has written them. Raises as `generate`."""
         self.require(prompt, len(tokens), (), seed)
         self.try_model(by_token=False)
         none = next((at for at, token in enumerate(tokens) if not 0 <= token < self.vocabulary), len(tokens) - 1)
         how, text = sampling or Sampling(), [*prompt, *tokens[: none + 1]]
         for start, logits in self.read(text[:-1], {}):
+            if of_prompt:
+                yield from self.likelihoods(logits, prompt[start + 1 :], likeliest)
             for place, row in enumerate(logits, start):
                 if place >= len(prompt) - 1:
-                    yield self.choose(row[None], text[: place + 1], how, seed)
+                    yield self.choose(row[None], text[: place + 1], how, seed, len(prompt), likeliest)
 
     def require(self, prompt: Sequence[int], new_tokens: int, stop: Sequence[int], seed: int = 0) -> None:
         """Raises CaptureError, in one sentence, for a prompt that so many tokens cannot be generated behind, or a seed
@@ -242,13 +272,16 @@ class Generator:
             logits: torch.Tensor = self.model(input_ids=torch.tensor([tokens]), use_cache=False, **some).logits[0]
         return (logits if some else logits[places]).float()
 
-    def read(self, tokens: Sequence[int], cache: Cache, stage: str = "") -> Iterator[tuple[int, torch.Tensor]]:
-        """Reads tokens from the first position on. Gives (position, logits f32[n, V] behind n tokens from there on).
-        stage: of `GENERATION_STAGES`, to be told; if any."""
-        for start in range(0, len(tokens), self.chunk):
+    def read(
+        self, tokens: Sequence[int], cache: Cache, stage: str = "", begin: int = 0
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Reads tokens from a position on, before which the cache has them. Gives (position, logits f32[n, V] behind n
+        tokens from there on). stage: of `GENERATION_STAGES`, to be told; if any."""
+        few = begin and len(tokens) - begin <= _FEW
+        for start in range(begin, len(tokens), 1 if few else self.chunk):
             if stage:
                 self._tell(stage, start / len(tokens), f"token {start:,} of {len(tokens):,}")
-            part = list(tokens[start : start + self.chunk])
+            part = list(tokens[start : start + (1 if few else self.chunk)])
             width = len(part) if len(part) == 1 else self.chunk
             # The filling of the last chunk stands behind the text, and nothing attends to it before it is overwritten.
             # At the end of the cache, tokens before it are read again instead.
@@ -288,8 +321,45 @@ class Generator:
         self._readers[rows, width] = made
         return made
 
-    def choose(self, logits: torch.Tensor, tokens: Sequence[int], how: Sampling, seed: int) -> Choice:
-        """The token behind those given, by logits f32[1, V] behind the last of them."""
+    def likelihoods(self, logits: torch.Tensor, tokens: Sequence[int], likeliest: int) -> list[Choice]:
+        """Tokens as if they had been chosen by logits f32[n, V] before each: the first n, or fewer. likeliest: as
+        `generate` has it."""
+        count = min(len(logits), len(tokens))
+        found = list[Choice]()
+        for start in range(0, count, self.chunk):
+            rows = logits[start : min(count, start + self.chunk)]
+            width = min(self.chunk, 1 << (len(rows) - 1).bit_length())
+            program = self._likelihoods.get(width) or StepProgram(Likelihoods(width, self.vocabulary))
+            self._likelihoods[width] = program
+            filled = torch.cat([rows, rows[-1:].expand(width - len(rows), -1)])
+            told = program.run({"buffer/logits": filled}, {})["buffer/logits"]
+            found += [_choice(row, tokens[at], likeliest) for at, row in enumerate(told[: len(rows)], start)]
+        return found
+
+    def likelihoods_behind(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Choice]:
+        """Tokens as if they had been chosen behind a prompt, each with the likeliest one there. Raises as
+        `generate`."""
+        self.require(prompt, len(tokens), ())
+        if self._prompt is None or self._prompt[0] != list(prompt):
+            # Those who ask for likelihoods ask for several behind a prompt, one after the other.
+            read: Cache = {}
+            last = [logits for _, logits in self.read(prompt, read)][-1][-1:]
+            self._prompt = list(prompt), read, last
+        _, cache, last = self._prompt
+        behind = [last, *(logits for _, logits in self.read([*prompt, *tokens[:-1]], dict(cache), begin=len(prompt)))]
+        return self.likelihoods(torch.cat(behind), tokens, 1)
+
+    def choose(
+        self,
+        logits: torch.Tensor,
+        tokens: Sequence[int],
+        how: Sampling,
+        seed: int,
+        first: int,
+        likeliest: int = 0,
+    ) -> Choice:
+        """The token behind those given, by logits f32[1, V] behind the last of them. first: number of the prompt's
+        tokens among them. likeliest: as `generate` has it."""
         form = how.form(self.vocabulary)
         # The last one that was used goes last.
         sampler = self._samplers.pop(form, None) or StepProgram(TokenSampler(form, self.vocabulary, self.positions))
@@ -300,7 +370,17 @@ class Generator:
         written = torch.zeros(1, self.positions, dtype=torch.int64)
         written[0, : len(tokens)] = torch.tensor(tokens)
         given = {"buffer/logits": logits, "buffer/tokens": written, "buffer/position": torch.tensor(position)}
-        after = sampler.run(given | sampler_numbers(how, form), {}, seed=seed, step=position)
-        token = int(after["buffer/chosen"])
+        after = sampler.run(given | sampler_numbers(how, form, first, self.vocabulary), {}, seed=seed, step=position)
         self.on_tokens(1)
-        return Choice(token, float(after["buffer/logits"][0, token]))
+        return _choice(after["buffer/logits"][0], int(after["buffer/chosen"]), likeliest)
+
+
+def _choice(logprobs: torch.Tensor, token: int, likeliest: int) -> Choice:
+    """A token by log-probabilities f32[V] of all."""
+    told: tuple[tuple[int, float], ...] = ()
+    if likeliest:
+        least = logprobs.topk(min(likeliest, len(logprobs))).values[-1]
+        places = (logprobs >= least).nonzero()[:, 0]
+        best = places[logprobs[places].sort(descending=True, stable=True).indices][:likeliest].tolist()
+        told = tuple((one, float(logprobs[one])) for one in best)
+    return Choice(token, float(logprobs[token]), told)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from roundlog.capture.huggingface import Sampling
-from roundlog.generation.generation_receipt import DTYPES, GenerationReceipt, logprobs_root
-from roundlog.generation.generator import Choice, Generation, Generator
+from roundlog.generation.generation_receipt import DTYPES, GenerationReceipt, likeliest_root, logprobs_root
+from roundlog.generation.generator import Choice, FinishReason, Generation, Generator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,9 +28,14 @@ class TextCheck:
     right: Choice | None = None
     """The token that it chooses there."""
     wrong_logprobs: bool = False
-    """Whether all tokens are right, and their log-probabilities are others than the receipt's."""
+    """Whether all tokens are right, and their log-probabilities, or those of the prompt or of likeliest tokens, are
+    others than the receipt's."""
     wrong_stop: bool = False
-    """Whether the receipt's text ends at other tokens than the model's texts do: nothing was repeated then."""
+    """Whether the receipt's text ends at other tokens than the model's texts do, or its stop_texts end it elsewhere:
+    nothing was repeated then."""
+
+    prompt_choices: tuple[Choice, ...] = ()
+    """The prompt's tokens behind its first, if the receipt tells of them and all is right."""
 
     @property
     def is_right(self) -> bool:
@@ -48,6 +53,7 @@ def make_receipt(
     max_new_tokens: int,
     tiebreak_version: str,
     training_receipt: bytes | None = None,
+    stop_texts: Sequence[str] = (),
 ) -> GenerationReceipt:
     """The receipt of a generated text, unsigned."""
     import transformers
@@ -65,9 +71,23 @@ def make_receipt(
         max_new_tokens=max_new_tokens,
         stop=loaded.stop,
         tokens=tuple(generation.tokens),
-        logprobs_root=logprobs_root([choice.logprob for choice in generation.choices]),
+        stop_texts=tuple(stop_texts),
+        at_stop_text=generation.finish_reason is FinishReason.STOP and generation.choices[-1].token not in loaded.stop,
         training_receipt=training_receipt,
+        **_roots(generation.prompt_choices, generation.choices),
     )
+
+
+def _roots(prompt: Sequence[Choice], choices: Sequence[Choice]) -> dict[str, Any]:
+    """The fields of a receipt on what was told of tokens. prompt: its tokens behind the first, if they were told."""
+    told = [*prompt, *choices]
+    count = len(choices[0].likeliest)
+    return {
+        "logprobs_root": logprobs_root([choice.logprob for choice in choices]),
+        "prompt_logprobs_root": logprobs_root([choice.logprob for choice in prompt]) if prompt else None,
+        "top_logprobs": count,
+        "top_logprobs_root": likeliest_root([choice.likeliest for choice in told]) if count else None,
+    }
 
 
 def dtype_name(model: PreTrainedModel) -> str:
@@ -94,7 +114,7 @@ def expected_seconds(receipt: GenerationReceipt, generator: Generator, *, by_tok
     seconds += new * generator.seconds_of_step(first, 1) if by_token else 0
     for _ in range(2):  # once to capture it
         began = time.monotonic()
-        generator.choose(torch.zeros(1, generator.vocabulary), receipt.prompt, receipt.sampling, receipt.seed)
+        generator.choose(torch.zeros(1, generator.vocabulary), receipt.prompt, receipt.sampling, receipt.seed, 1)
     return seconds + new * (time.monotonic() - began)
 
 
@@ -103,34 +123,48 @@ def check_text(
     generator: Generator,
     *,
     stop: Sequence[int],
+    ends: Callable[[int], bool] = lambda token: False,
     by_token: bool = False,
     tell: Callable[[Choice], None] = lambda choice: None,
 ) -> TextCheck:
-    """Repeats a receipt's text by its model. stop: tokens that end the model's texts (`LoadedModel.stop`). by_token: as
-    it was written, instead of in one pass. tell: called with every right token. Raises as `Generator.generate`, and
+    """Repeats a receipt's text by its model. stop: tokens that end the model's texts (`LoadedModel.stop`). ends: called
+    with every token of it; whether the receipt's `stop_texts` end it there. by_token: as it was written, instead of in
+    one pass. tell: called with every right token. Raises as `Generator.generate`, and
     ValueError for a generator of another arithmetic or format."""
     if (generator.arithmetic, dtype_name(generator.model)) != (receipt.arithmetic, receipt.dtype):
         raise ValueError(f"the receipt is of {receipt.dtype} and {receipt.arithmetic} products: repeat it by those")
-    if receipt.stop != tuple(sorted(set(stop))):
+    *goes_on, last = [not ends(token) for token in receipt.tokens]
+    ended = receipt.at_stop_text or (not last and receipt.tokens[-1] in receipt.stop)
+    if receipt.stop != tuple(sorted(set(stop))) or not all(goes_on) or last is ended:
         return TextCheck(wrong_stop=True)
     found = list[Choice]()
+    before = len(receipt.prompt) - 1 if receipt.prompt_logprobs_root is not None else 0
     for choice in _choices(receipt, generator, by_token):
-        if choice.token != receipt.tokens[len(found)]:
-            return TextCheck(len(found), choice)
+        at = len(found) - before
+        if at >= 0 and choice.token != receipt.tokens[at]:
+            return TextCheck(at, choice)
         found.append(choice)
-        tell(choice)
-    return TextCheck(wrong_logprobs=logprobs_root([choice.logprob for choice in found]) != receipt.logprobs_root)
+        if at >= 0:
+            tell(choice)
+    roots = _roots(found[:before], found[before:])
+    is_other = any(getattr(receipt, name) != root for name, root in roots.items())
+    return TextCheck(wrong_logprobs=is_other, prompt_choices=tuple(found[:before]))
 
 
 def _choices(receipt: GenerationReceipt, generator: Generator, by_token: bool) -> Iterator[Choice]:
+    told: dict[str, Any] = {
+        "likeliest": receipt.top_logprobs,
+        "of_prompt": receipt.prompt_logprobs_root is not None,
+        "sampling": receipt.sampling,
+        "seed": receipt.seed,
+    }
     if not by_token:
-        yield from generator.right_choices(receipt.prompt, receipt.tokens, sampling=receipt.sampling, seed=receipt.seed)
+        yield from generator.right_choices(receipt.prompt, receipt.tokens, **told)
         return
     made = generator.generate(
         receipt.prompt,
         new_tokens=len(receipt.tokens),
-        sampling=receipt.sampling,
         stop=receipt.stop,
-        seed=receipt.seed,
+        **told,
     )
-    yield from made.choices
+    yield from (*made.prompt_choices, *made.choices)

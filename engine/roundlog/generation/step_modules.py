@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import CachedModel, Sampling, SamplingForm, chosen_tokens
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class TokenSampler(nn.Module):
     top_k: torch.Tensor
     top_p: torch.Tensor
     repetition_penalty: torch.Tensor
+    first: torch.Tensor
+    bias: torch.Tensor
 
     def __init__(self, form: SamplingForm, vocabulary: int, length: int) -> None:
         super().__init__()
@@ -96,17 +99,25 @@ class TokenSampler(nn.Module):
         self.register_buffer("tokens", torch.zeros(1, length, dtype=torch.int64))
         self.register_buffer("position", torch.zeros((), dtype=torch.int64))
         self.register_buffer("chosen", torch.zeros(1, dtype=torch.int64))
-        for name in _NUMBERS:
+        for name in _numbers(form):
             self.register_buffer(name, torch.ones(()))
+        self.register_buffer("first", torch.zeros((), dtype=torch.int64) if form.subtracted else None)
+        self.register_buffer("bias", torch.zeros(1, vocabulary) if form.biased else None)
 
     def forward(self) -> torch.Tensor:
         with torch.no_grad():
             logits = self.logits.clone()
             numbers = self._form.constants or self
-            chosen = chosen_tokens(self._form, numbers, logits, self.tokens, self.position)
-            for name in _NUMBERS:
+            chosen = chosen_tokens(
+                self._form, numbers, logits, self.tokens, self.position, first=self.first, bias=self.bias
+            )
+            for name in _numbers(self._form):
                 # A buffer that no step writes would be a constant of the program.
                 getattr(self, name).mul_(1.0)
+            if self._form.subtracted:
+                self.first.add_(0)
+            if self._form.biased:
+                self.bias.mul_(1.0)
             self.logits.copy_(logits.log_softmax(-1))
             self.position.add_(1)
             self.tokens.scatter_(1, self.position.expand(1, 1), chosen[:, None])
@@ -114,11 +125,45 @@ class TokenSampler(nn.Module):
         return self.unused
 
 
-_NUMBERS = ("temperature", "top_k", "top_p", "repetition_penalty")
+class Likelihoods(nn.Module):
+    """Log-probabilities of all tokens, in place of logits f32[W, V]."""
+
+    logits: torch.Tensor
+
+    def __init__(self, width: int, vocabulary: int) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(()))
+        self.register_buffer("logits", torch.zeros(width, vocabulary))
+
+    def forward(self) -> torch.Tensor:
+        with torch.no_grad():
+            self.logits.copy_(self.logits.log_softmax(-1))
+        return self.unused
 
 
-def sampler_numbers(how: Sampling, form: SamplingForm) -> dict[str, torch.Tensor]:
-    """The numbers of a sampling as states of a `TokenSampler`; none if they are constants of its program."""
-    if form.constants is not None:
-        return {}
-    return {f"buffer/{name}": torch.tensor(float(getattr(how, name))) for name in _NUMBERS}
+def _numbers(form: SamplingForm) -> tuple[str, ...]:
+    """Names of the numbers of a sampling that are inputs of its form's program."""
+    subtracted = ("presence_penalty", "frequency_penalty") if form.subtracted else ()
+    return ("temperature", "top_k", "top_p", "repetition_penalty", *subtracted, *(["min_p"] * form.floored))
+
+
+def require_biases(how: Sampling, vocabulary: int) -> None:
+    """Raises CaptureError if a sampling biases a token that is not in the vocabulary."""
+    if how.logit_bias and how.logit_bias[-1][0] >= vocabulary:
+        raise CaptureError(f"logit_bias names token {how.logit_bias[-1][0]}: give tokens below {vocabulary}")
+
+
+def sampler_numbers(how: Sampling, form: SamplingForm, first: int, vocabulary: int) -> dict[str, torch.Tensor]:
+    """The numbers of a sampling as states of a `TokenSampler`, but for those that are constants of its program. first:
+    position of the first generated token. Raises as `require_biases`."""
+    require_biases(how, vocabulary)
+    found: dict[str, torch.Tensor] = {}
+    if form.constants is None:
+        found = {f"buffer/{name}": torch.tensor(float(getattr(how, name))) for name in _numbers(form)}
+    if form.subtracted:
+        found["buffer/first"] = torch.tensor(first)
+    if form.biased:
+        found["buffer/bias"] = torch.zeros(1, vocabulary)
+        for token, value in how.logit_bias:
+            found["buffer/bias"][0, token] = value
+    return found

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _MOST = 1 << 20
 """Most tokens to draw from, as receipts have it."""
 
+_MOST_BIASED = 1024
+"""Most tokens whose logits have something added to them."""
+
 _MOST_COMPARISONS = 1 << 20
 """Comparisons by which tokens are sorted at most; beyond, finding those that are kept by bisection is faster."""
 
@@ -42,6 +45,12 @@ class SamplingForm:
     """Whether the likeliest ones are found by bisection, by their number."""
     shared: bool = False
     """Whether they are found by bisection, by their share."""
+    subtracted: bool = False
+    """Whether tokens that were generated before have a penalty."""
+    floored: bool = False
+    """Whether tokens have to have a share of the likeliest one's probability."""
+    biased: bool = False
+    """Whether some tokens' logits have something added to them."""
     constants: Sampling | None = None
     """The numbers, if they are constants of the program and no inputs."""
 
@@ -51,12 +60,18 @@ class Sampling:
     """The choice of a token. temperature: 0 takes the likeliest one, the first of several; above 0, one is drawn from
     softmax(logits / temperature). top_k: of the k likeliest ones; 0: of all. top_p: of the fewest that have that share
     together. repetition_penalty: divides logits of tokens that were there before, or multiplies negative ones (Keskar
-    et al. 2019, CTRL)."""
+    et al. 2019, CTRL). min_p: of those whose probability is at least so much of the likeliest one's. presence_penalty,
+    frequency_penalty: are subtracted from logits of tokens that were generated before, once, and once for each time
+    (OpenAI). logit_bias: pairs of a token and what is added to its logit, before all else, ascending by token."""
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     repetition_penalty: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         """Raises CaptureError for numbers that choose no token."""
@@ -66,18 +81,37 @@ class Sampling:
             ("top_k", 0 <= self.top_k <= _MOST, f"0 to {_MOST}"),
             ("top_p", 2**-100 <= self.top_p <= 1, "at least 2^-100, up to 1"),
             ("repetition_penalty", 2**-100 <= self.repetition_penalty < math.inf, "at least 2^-100"),
+            ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
+            ("presence_penalty", abs(self.presence_penalty) <= 2, "-2 to 2"),
+            ("frequency_penalty", abs(self.frequency_penalty) <= 2, "-2 to 2"),
         ):
             if not fits:
                 raise CaptureError(f"{name} is {getattr(self, name)!r}: give a number, {allowed}")
-        if self.temperature == 0 and (self.top_k or self.top_p < 1):
-            raise CaptureError("top_k and top_p are for tokens that are drawn: give a temperature above 0 with them")
+        if self.temperature == 0 and (self.top_k or self.top_p < 1 or self.min_p):
+            raise CaptureError(
+                "top_k, top_p and min_p are for tokens that are drawn: give a temperature above 0 with them"
+            )
+        biased = [token for token, _ in self.logit_bias]
+        if biased != sorted(set(biased)) or len(biased) > _MOST_BIASED or not all(0 <= one < _MOST for one in biased):
+            raise CaptureError(
+                f"logit_bias names tokens twice, unsorted or in vain: give at most {_MOST_BIASED} tokens"
+            )
+        if not all(0 < abs(value) <= 100 for _, value in self.logit_bias):
+            raise CaptureError("logit_bias has a number that is 0 or beyond 100: give numbers from -100 to 100")
 
     def form(self, vocabulary: int) -> SamplingForm:
         """Its form for a vocabulary of so many tokens."""
         # States of a program are finite, and FP32 may make no zero of a number that is none.
         plain = all(2**-126 <= number < 2**127 for number in (self.temperature or 1.0, self.repetition_penalty))
         drawn, penalised = self.temperature > 0, self.repetition_penalty != 1
-        form = SamplingForm(drawn=drawn, penalised=penalised, constants=None if plain else self)
+        form = SamplingForm(
+            drawn=drawn,
+            penalised=penalised,
+            subtracted=bool(self.presence_penalty or self.frequency_penalty),
+            floored=self.min_p > 0,
+            biased=bool(self.logit_bias),
+            constants=None if plain else self,
+        )
         if not self.top_k and self.top_p == 1:
             return form
         count = min(self.top_k or vocabulary, vocabulary)
@@ -88,11 +122,21 @@ class Sampling:
 
 
 def chosen_tokens(
-    form: SamplingForm, numbers: Any, logits: torch.Tensor, tokens: torch.Tensor, position: torch.Tensor
+    form: SamplingForm,
+    numbers: Any,
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+    position: torch.Tensor,
+    *,
+    first: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The next tokens, i64[B], by logits f32[B, V] behind the tokens i64[B, L] up to a position, i64[]. numbers: has
-    temperature, top_k, top_p and repetition_penalty, constants of the program or its inputs, f32[] each; top_k is at
-    most the vocabulary."""
+    the numbers of a sampling, constants of the program or its inputs, f32[] each; top_k is at most the vocabulary.
+    first: position of the first generated token, i64[] or i64[B, 1], and bias: f32[1, V], where the form needs them."""
+    if form.biased:
+        assert bias is not None
+        logits = logits + bias
     if form.penalised:
         # Places behind this one hold no token that could have been repeated.
         written = torch.arange(tokens.shape[1]) <= position
@@ -100,6 +144,13 @@ def chosen_tokens(
         count = torch.zeros_like(logits).scatter_add(1, before, torch.ones(before.shape))
         less = torch.where(logits < 0, logits * numbers.repetition_penalty, logits / numbers.repetition_penalty)
         logits = torch.where(count > 0, less, logits)
+    if form.subtracted:
+        assert first is not None
+        places = torch.arange(tokens.shape[1])
+        generated = ((places >= first) & (places <= position)).float().expand(tokens.shape)
+        times = torch.zeros_like(logits).scatter_add(1, tokens, generated)
+        logits = logits - times * numbers.frequency_penalty
+        logits = torch.where(times > 0, logits - numbers.presence_penalty, logits)
     if not form.drawn:
         return logits.argmax(-1)
     logits = logits / numbers.temperature
@@ -108,10 +159,15 @@ def chosen_tokens(
         shares = likeliest.softmax(-1)
         # The first tokens that have top_p together: one is kept if those before it have less.
         kept = torch.where(shares.cumsum(-1) - shares < numbers.top_p, shares, 0.0)
+        if form.floored:
+            kept = torch.where((likeliest - likeliest[:, :1]).exp() >= numbers.min_p, kept, 0.0)
         return order.gather(1, torch.multinomial(kept, 1))[:, 0]
-    if form.counted or form.shared:
+    if form.counted or form.shared or form.floored:
         most, share = numbers.top_k if form.counted else None, numbers.top_p if form.shared else None
-        return torch.multinomial(likeliest_weights(logits, most, share), 1)[:, 0]
+        weights = likeliest_weights(logits, most, share)
+        if form.floored:
+            weights = torch.where(weights >= numbers.min_p, weights, 0.0)
+        return torch.multinomial(weights, 1)[:, 0]
     return torch.multinomial(logits.softmax(-1), 1)[:, 0]
 
 
@@ -279,7 +335,11 @@ class TextGenerator(CachedModel):
             logits = self.read(token)[:, 0]
             given = self.position + 1 < self.lengths
             form = self._how.form(logits.shape[-1])
-            chosen = chosen_tokens(form, self._how, logits, self.tokens, self.position)
+            bias = torch.zeros(1, logits.shape[-1])
+            for one, value in self._how.logit_bias:
+                bias[0, one] = value
+            first = self.lengths[:, None]
+            chosen = chosen_tokens(form, self._how, logits, self.tokens, self.position, first=first, bias=bias)
             counts = ~(given | self.ended)
             if self._stop:
                 chosen = torch.where(self.ended, self._stop[0], chosen)

@@ -1,0 +1,264 @@
+"""`tiebreak evaluate`, and what `tiebreak verify` does with the receipt of an evaluation."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tiebreak.cli import network, output
+from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.generation import ARITHMETIC, DTYPE, WeightFormat
+from tiebreak.cli.option_groups import JSON, MODEL, command, option
+from tiebreak.cli.receipt_files import signed_receipt, signer_text
+from tiebreak.cli.text_checks import READS_MODEL, read_model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roundlog.generation import LoadedModel
+
+    from tiebreak.evaluation.engine_model import Answers
+    from tiebreak.evaluation.evaluation_receipt import EvaluationReceipt
+    from tiebreak.evaluation.task_files import TaskFile
+
+TASKS = option("YAML file of a task of lm-eval, with its data beside it. Repeatable.", None, "FILE", name="--tasks")
+
+
+@command(
+    "evaluate",
+    "tiebreak evaluate --model SmolLM2-135M-Instruct --tasks arc.yaml --receipt eval.json",
+    "tiebreak evaluate --model SmolLM2-135M-Instruct --tasks arc.yaml --tasks poems.yaml --receipt eval.json --limit 9",
+)
+def evaluate(
+    model: Path = option(MODEL, ..., "MODEL"),
+    tasks: list[Path] | None = TASKS,
+    receipt: Path = option("File for the receipt, which `verify` takes.", ..., "FILE"),
+    limit: int | None = option("Documents of each task, the first ones; without it all.", metavar="N", min=1),
+    dtype: WeightFormat | None = DTYPE,
+    arithmetic: Any = ARITHMETIC,
+    sign: bool = network.SIGN,
+    keystore: Path | None = network.KEYSTORE,
+    json: bool = JSON,
+) -> None:
+    """Evaluate a model in tasks of `lm-eval`, and write a receipt from which anybody derives the same scores.
+
+    Scores depend on no machine, no batch and no order. A task is the YAML file that lm-eval takes, without code and
+    with data in files beside it. The receipt has every answer: `tiebreak verify` derives all of it again, or a share.
+    """
+    from tiebreak.evaluation.evaluation_receipt import EvaluatedTask, EvaluationReceipt, requests_root
+
+    _require_harness()
+    from tiebreak.evaluation.engine_model import LM_EVAL_VERSION, Answers
+
+    if not tasks:
+        raise WrongUsage("there is no task: name the YAML file of one with --tasks.")
+    if not receipt.parent.is_dir():
+        raise CommandError(f"there is no directory {receipt.parent} for the receipt: make it.")
+    account = network.account(keystore) if sign else None
+    started = time.monotonic()
+    answers = Answers()
+    with _Tasks(tasks) as found:
+        loaded = read_model(model, dtype)
+        scores = _scores(loaded, arithmetic, answers, found, limit)
+    import torch
+    import transformers
+    from roundlog.generation.receipt_check import dtype_name
+
+    versions = {"tiebreak": version("tiebreak"), "torch": torch.__version__, "transformers": transformers.__version__}
+    made = EvaluationReceipt(
+        model=loaded.identity,
+        dtype=dtype_name(loaded.model),
+        arithmetic=arithmetic,
+        versions={name: one.partition("+")[0] for name, one in (versions | {"lm_eval": LM_EVAL_VERSION}).items()},
+        limit=limit,
+        tasks=tuple(
+            EvaluatedTask(name=task.name, config_sha256=task.config_sha256, data=task.data, scores=score)
+            for task, score in zip(found, scores, strict=True)
+        ),
+        answers=tuple(answers.given),
+        requests_root=requests_root(answers.requests, answers.given),
+    )
+    if account is not None:
+        made = signed_receipt(made, account)  # type: ignore[assignment]
+    from roundlog.storage import replace_file
+
+    with replace_file(receipt) as file:
+        file.write(made.to_json().encode())
+    if json:
+        facts: dict[str, object] = {"scores": {task.name: dict(task.scores) for task in made.tasks}}
+        facts |= {"requests": len(made.answers), "receipt": receipt, "digest": made.digest, "signer": made.signer}
+        output.show_json(facts | {"seconds": round(time.monotonic() - started, 3)})
+        return
+    for task in made.tasks:
+        output.show_facts(task.name, dict(task.scores))
+    output.warn(
+        f"{len(made.answers)} requests. Receipt in {receipt}, digest 0x{made.digest.hex()}; {signer_text(made)}."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """Options of the check of an evaluation's receipt; its model and its share are other receipts', too."""
+
+    panel: ClassVar = "The receipt of an evaluation"
+    tasks: list[Path] | None = TASKS
+    seed: str | None = option(
+        "Seed that draws the share: a number of your own that its author could not know, or a block's hash. Without it "
+        "one is drawn.",
+        metavar="SEED",
+    )
+
+    def check(
+        self, file: Path, read: EvaluationReceipt, fault: str | None, model: Path, share: float | None, json: bool
+    ) -> bool:
+        """Return whether the receipt of an evaluation is right, as far as it is repeated, which is printed. fault: of
+        its signature, in one clause; nothing is repeated then. Raises CommandError, TaskError, FolderError."""
+        from roundlog.generation.receipt_check import other_model
+
+        from tiebreak.evaluation.evaluation_receipt import largest_unnoticed, requests_root
+
+        _require_harness()
+        from tiebreak.evaluation.engine_model import LM_EVAL_VERSION, Answers, WrongCountError
+
+        started, total = time.monotonic(), len(read.answers)
+        seed = self.seed if self.seed is not None else str(random.SystemRandom().getrandbits(64))
+        count = total if share is None else max(1, round(share * total))
+        drawn = frozenset(random.Random(f"{seed} 0x{read.digest.hex()}").sample(range(total), count))
+        wrong: list[str] = [fault] if fault is not None else []
+        if read.versions["lm_eval"] != LM_EVAL_VERSION:
+            raise CommandError(
+                f"{file} was written with lm-eval {read.versions['lm_eval']}, and this is {LM_EVAL_VERSION}, which may "
+                f"ask for other things: pip install lm-eval=={read.versions['lm_eval']}"
+            )
+        if not wrong:
+            with _Tasks(self.tasks or ()) as found:
+                wrong = _other_tasks(read, found)
+                loaded = read_model(model, read.dtype)
+                if (other := other_model(read, loaded)) is not None:  # type: ignore[arg-type]
+                    raise CommandError(f"{file} is of another model than that in {model}: its {other} is another.")
+                answers = Answers(read.answers, drawn)
+                if not wrong:
+                    try:
+                        scores = _scores(loaded, read.arithmetic, answers, found, read.limit)
+                        wrong = _other_scores(read, scores)
+                        if requests_root(answers.requests, answers.given) != read.requests_root:
+                            wrong.append("its requests and answers have another root than requests_root")
+                    except WrongCountError:
+                        wrong.append(f"it has {total} answers, and its tasks have another number of requests")
+                    if answers.first_wrong is not None:
+                        said, right = read.answers[answers.first_wrong].plain(), answers.right
+                        assert right is not None
+                        where = f"request {answers.first_wrong + 1} has the answer {said}"
+                        wrong.insert(0, f"{where}, and the model's is {right.plain()}")
+        bound = largest_unnoticed(total, count)
+        if json:
+            facts: dict[str, object] = {"right": not wrong, "wrong": wrong, "requests": total, "repeated": count}
+            facts |= {"seed": seed if share is not None else None, "most_wrong_at_95_percent": bound}
+            facts |= {"receipt": file, "digest": read.digest, "signer": read.signer}
+            output.show_json(facts | {"seconds": round(time.monotonic() - started, 3)})
+        else:
+            for clause in wrong:
+                output.show_line(f"WRONG: {file}: {clause}.")
+            if not wrong:
+                _show_right(file, read, count, bound, seed)
+        return not wrong
+
+
+def _show_right(file: Path, read: EvaluationReceipt, count: int, bound: int, seed: str) -> None:
+    total = len(read.answers)
+    which = f"all {total}" if count == total else f"{count} of {total}"
+    output.show_line(
+        f"Right: the model gives {which} answers of {file}, and its scores and its root follow from all of them; "
+        f"{signer_text(read)}."
+    )
+    if count < total:
+        output.show_line(
+            f"The {total - count} others were not repeated. If more than {bound} of all were wrong "
+            f"({100 * bound / total:.2g} %), one would have been met with 95 %. The seed {seed} has drawn the share; "
+            "an author who knew it before could choose what is met."
+        )
+    if read.limit is not None:
+        output.show_line(f"Of each task the first {read.limit} documents alone were evaluated.")
+    output.show_line(
+        f"Its model's name, {read.model.name!r}, is the author's word; its hashes are those of your model."
+    )
+
+
+def about_evaluation(read: EvaluationReceipt) -> dict[str, object]:
+    """Return facts of a receipt, for people."""
+    name = f"{read.model.name} (its author's word), in {read.dtype}, products {read.arithmetic}"
+    found: dict[str, object] = {"receipt of": f"an evaluation by {len(read.answers)} requests", "model": name}
+    return found | {f"{task.name}: {name}": score for task in read.tasks for name, score in task.scores.items()}
+
+
+def _scores(
+    loaded: LoadedModel, arithmetic: str, answers: Answers, tasks: Sequence[TaskFile], limit: int | None
+) -> list[dict[str, float]]:
+    from tiebreak.evaluation.engine_model import EngineModel, evaluate_tasks
+
+    with output.progress("Evaluating", 0) as bar:
+        bar.tell(READS_MODEL)
+        return evaluate_tasks(
+            EngineModel(loaded, arithmetic, answers, lambda done, total: bar.tell(f"answer {done} of {total}")),
+            tasks,
+            limit,
+        )
+
+
+def _other_tasks(read: EvaluationReceipt, found: Sequence[TaskFile]) -> list[str]:
+    """Return clauses on tasks that are not the receipt's."""
+    if [task.name for task in found] != [task.name for task in read.tasks]:
+        named = ", ".join(task.name for task in read.tasks)
+        raise WrongUsage(f"the receipt is of the tasks {named}: give the file of each with --tasks, in this order.")
+    wrong = []
+    for task, claimed in zip(found, read.tasks, strict=True):
+        if task.config_sha256 != claimed.config_sha256:
+            wrong.append(f"the configuration of task {task.name} has another SHA-256 than the receipt's")
+        wrong += [
+            f"the data {name} of task {task.name} have another SHA-256 than the receipt's"
+            for name in sorted(task.data.keys() | claimed.data.keys())
+            if task.data.get(name) != claimed.data.get(name)
+        ]
+    return wrong
+
+
+def _other_scores(read: EvaluationReceipt, scores: Sequence[dict[str, float]]) -> list[str]:
+    """Return clauses on scores that do not follow from the answers."""
+    return [
+        f"{name} of task {task.name} is {task.scores.get(name)}, and by its answers {found.get(name)}"
+        for task, found in zip(read.tasks, scores, strict=True)
+        for name in sorted(found.keys() | task.scores.keys())
+        if found.get(name) != task.scores.get(name)
+    ]
+
+
+def _require_harness() -> None:
+    """Raise CommandError where lm-eval is not installed."""
+    try:
+        import tiebreak.evaluation.engine_model  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise CommandError(f"evaluations need {error.name}: pip install 'tiebreak[eval]'.") from error
+
+
+class _Tasks(ExitStack):
+    """Tasks in files, with copies of their data while it is entered. Raises CommandError."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        super().__init__()
+        self._paths = paths
+
+    def __enter__(self) -> list[TaskFile]:  # type: ignore[override]
+        from tiebreak.evaluation.task_files import TaskFile, read_task
+
+        room = Path(self.enter_context(TemporaryDirectory(prefix="tiebreak-tasks-")))
+        found = list[TaskFile]()
+        for number, path in enumerate(self._paths):
+            (room / str(number)).mkdir()
+            found.append(read_task(path, room / str(number)))
+        return found
