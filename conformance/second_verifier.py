@@ -1063,8 +1063,6 @@ def fault_of_text(receipt: dict[str, Any], job: Job) -> str:
     """A sentence about a receipt's text, by the steps of a job up to its end; empty where it is right."""
     prompt, tokens, state = receipt["prompt_tokens"], receipt["tokens"], job.state
     written, ended = job.names.index("buffer/tokens"), job.names.index("buffer/ended")
-    # Texts that end it are no matter of the job.
-    by_token = tokens[-1] in receipt["sampling"]["stop_tokens"]
     logprobs = np.zeros(len(tokens), np.float32)
     for number in range(len(prompt) + len(tokens) - 1):
         try:
@@ -1076,7 +1074,7 @@ def fault_of_text(receipt: dict[str, Any], job: Job) -> str:
             token, is_end = int(state[written][0, number + 1]), bool(state[ended][0])
             if token != tokens[at]:
                 return f"token {at} is {token}, not {tokens[at]}"
-            if is_end != (at == len(tokens) - 1 and by_token):
+            if is_end != (at == len(tokens) - 1 and tokens[-1] in receipt["sampling"]["stop_tokens"]):
                 return f"the job's text {'ends' if is_end else 'goes on'} behind token {at}"
             logprobs[at] = np.float32(0) - loss
     root = "0x" + tensor_root(to_words(logprobs, "f32").tobytes()).hex()
@@ -1095,12 +1093,7 @@ def verify_text(job: Job, path: Path, directory: Path | None) -> int:
     if not fault:
         check_text_job(receipt, job, files)
         fault = fault_of_text(receipt, job)
-    if not directory:
-        print("config_hash and tokenizer_hash are not checked: give the model's folder as --model.", file=sys.stderr)
-    unchecked = [name for name in ("prompt_logprobs_root", "top_logprobs") if name in receipt]
-    unchecked += ["stop_texts"] * ("stop_texts" in receipt["sampling"])
-    if unchecked:
-        print(f"not checked: {', '.join(unchecked)}, which no job has.", file=sys.stderr)
+    rules["tell_unchecked"](receipt, directory)
     print(f"wrong: {fault}" if fault else f"right: all {len(receipt['tokens'])} tokens and their log-probabilities")
     return WRONG if fault else RIGHT
 

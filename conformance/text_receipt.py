@@ -155,6 +155,17 @@ def read_text_receipt(data: bytes) -> dict[str, Any]:
     return dict(receipt)
 
 
+def tell_unchecked(receipt: dict[str, Any], directory: Path | None) -> None:
+    """Say which fields of a receipt are not checked by repeating a job: those of its folder, and those that no job
+    has."""
+    if not directory:
+        print("config_hash and tokenizer_hash are not checked: give the model's folder as --model.", file=sys.stderr)
+    fields = {**receipt, **receipt["sampling"]}
+    found = [name for name in ("prompt_logprobs_root", "top_logprobs", "stop_texts") if name in fields]
+    if found:
+        print(f"not checked: {', '.join(found)}, which no job has.", file=sys.stderr)
+
+
 TOKENIZER = (
     *("added_tokens.json", "chat_template.jinja", "merges.txt", "special_tokens_map.json", "spiece.model"),
     *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt"),

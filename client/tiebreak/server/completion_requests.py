@@ -275,8 +275,9 @@ def _logit_bias(fields: dict[str, Any]) -> tuple[tuple[int, float], ...]:
     value, way_out = fields.get("logit_bias", {}), "give an object of token numbers and what is added to their logits"
     if not isinstance(value, dict) or not all(re.fullmatch("0|[1-9][0-9]{0,9}", token) for token in value):
         raise _unfit("logit_bias", value, way_out)
-    biases = sorted((int(token), _number(value, token, -100, 100, 0.0)) for token in value)
-    return tuple((token, bias) for token, bias in biases if bias)
+    if not all(type(bias) in (int, float) and -100 <= bias <= 100 for bias in value.values()):
+        raise _unfit("logit_bias", value, "give numbers from -100 to 100")
+    return tuple((token, bias) for token, bias in sorted((int(token), float(value[token])) for token in value) if bias)
 
 
 def _stop_texts(fields: dict[str, Any]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from tests.client.troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, connect
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 
 ANYWHERE: list[tuple[str, Any]] = [
-    *[("n", 2), ("stop", ["x"]), ("logit_bias", {"5": 1}), ("presence_penalty", 0.5), ("store", True), ("user", 5)],
+    *[("n", 0), ("stop", [""]), ("logit_bias", {"5": 101}), ("presence_penalty", 2.5), ("store", True), ("user", 5)],
     *[("temperature", 2.5), ("temperature", "1"), ("temperature", 1e-40), ("temperature", 10**400), ("top_p", 1.1)],
     *[("top_k", -1), ("top_k", 1 << 40), ("repetition_penalty", 0), ("seed", 1 << 64), ("max_tokens", 0)],
     *[("max_tokens", 97), ("stream", 1), ("stream_options", {"include_usage": True}), ("parallel_tool_calls", 1)],
@@ -27,8 +27,8 @@ ANYWHERE: list[tuple[str, Any]] = [
     *[("\ud800", 1), ("model", "another")],
 ]
 TEXTS: list[tuple[str, Any]] = [
-    *[("prompt", prompt) for prompt in ("", 5, [], [[]], ["a", "b"], [1, "a"], [262], [True], "\udc00", "x" * 96)],
-    *[("echo", True), ("logprobs", 1), ("messages", [])],
+    *[("prompt", prompt) for prompt in ("", 5, [], [[]], ["a", ""], [1, "a"], [262], [True], "\udc00", "x" * 96)],
+    *[("echo", 1), ("logprobs", 21), ("best_of", 0), ("messages", [])],
 ]
 CHATS: list[tuple[str, Any]] = [
     *[("messages", messages) for messages in ([], [5], [{"role": "tool", "content": "x"}], [{"role": "user"}])],
@@ -39,7 +39,7 @@ CHATS: list[tuple[str, Any]] = [
     ("messages", [{"role": "user", "content": "x"}] * 1001),
     ("tools", [{"type": "function", "function": {"name": "x"}}]),
     ("response_format", {"type": "json_object"}),
-    *[("logprobs", 1), ("top_logprobs", 3), ("reasoning_effort", "low"), ("n", 2), ("temperature", 2.5)],
+    *[("logprobs", 1), ("top_logprobs", 3), ("reasoning_effort", "low"), ("echo", True), ("temperature", 2.5)],
 ]
 CASES = [*((TEXT, *case) for case in [*ANYWHERE, *TEXTS]), *((CHAT, *case) for case in CHATS)]
 
@@ -82,7 +82,7 @@ def test_more_tokens_than_there_is_room_for_are_refused_with_the_room(served: Se
 def test_a_text_without_room_is_refused_before_it_is_encoded(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_service, "prompt_tokens", None)
+    monkeypatch.setattr(text_service, "tokens_of_prompt", None)
     long = "é" * 30_000
     content = {"prompt": long} if path == TEXT else {"messages": [{"role": "user", "content": long[:10_000]}] * 3}
     error = check_error(exchange(served.url, path, good(served, path) | content), 400)

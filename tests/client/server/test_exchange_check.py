@@ -52,7 +52,7 @@ def choices_of(served: Served, receipt: GenerationReceipt) -> list[Choice]:
 def compared(served: Served, receipt: GenerationReceipt, request: bytes, response: bytes) -> list[str]:
     choices = choices_of(served, receipt)
     found = wrong_request(receipt, served.loaded, request)
-    return found + wrong_response(receipt, served.loaded, response, request=request, choices=choices)
+    return found + wrong_response(receipt, served.loaded, response, request=request, told=((), choices))
 
 
 @pytest.mark.slow_but("text stream")
@@ -81,7 +81,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
     "seed": ({"seed": 8}, "asks for seed 8, and the receipt has 7"),
     "max_tokens": ({"max_tokens": 13}, "asks for max_new_tokens 13, and the receipt has 12"),
     "model": ({"model": "another"}, 'the server takes no such request (The model "another" is not served here'),
-    "field": ({"stop": "x"}, 'the server takes no such request (The field stop is "x"'),
+    "field": ({"stop": "x"}, "asks for stop_texts ('x',), and the receipt has ()"),
 }
 
 
@@ -126,7 +126,7 @@ BODIES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "model": ("text", in_whole(lambda one: one.update(model="x")), "says model 'x'"),
     "id": ("text", in_whole(lambda one: one.update(id="x\x1b[2J")), r"says id 'x\x1b[2J'"),
     "more": ("text", in_whole(lambda one: one.update(note="x")), "has 'note', which the server does not write"),
-    "two": ("text", in_whole(lambda one: one["choices"].append(one["choices"][0])), "does not have one choice"),
+    "two": ("text", in_whole(lambda one: one["choices"].append(one["choices"][0])), "the response has 2 texts"),
     "less": ("text", in_whole(lambda one: one.pop("usage")), "lacks usage"),
     "logprob": (
         "chat",
@@ -159,7 +159,7 @@ def test_another_response_is_told(served: Served, name: str) -> None:
     assert len(clauses) == 2 and said in clauses[1] and clauses[1].isprintable(), clauses
     lied = replace(receipt, response_sha256=sha256(other).digest())
     choices = choices_of(served, receipt)
-    assert wrong_response(lied, served.loaded, other, request=found.request, choices=choices) == clauses[1:]
+    assert wrong_response(lied, served.loaded, other, request=found.request, told=((), choices)) == clauses[1:]
 
 
 @pytest.mark.slow

@@ -84,7 +84,7 @@ def test_a_prompt_of_a_client_that_is_gone_is_not_encoded(served: Served, monkey
         goes_on.wait(60)
         return prompt_tokens(tokenizer, prompt)
 
-    monkeypatch.setattr(text_service, "prompt_tokens", slow)
+    monkeypatch.setattr(text_service, "tokens_of_prompt", slow)
     clients = [connected(served.url) for _ in range(8)]
     for client in clients:
         client.sendall(request_of(served))

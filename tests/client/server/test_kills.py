@@ -134,5 +134,5 @@ def test_the_folder_of_receipts_says_what_is_in_it(tmp_path: Path) -> None:
     assert kept.receipt(name) is None and kept.signature(name) is None
     (tmp_path / "receipts" / f"{'0' * 64}.json").write_text("{}")
     assert kept.receipt("0" * 64) == kept.receipt("0x" + "0" * 64) == b"{}"
-    (tmp_path / "answers" / f"{name}.json").write_text(json.dumps({"receipt": "0" * 64, "signature": None}))
+    (tmp_path / "answers" / f"{name}.json").write_text(json.dumps({"receipts": ["0" * 64], "signature": None}))
     assert kept.receipt(name) == b"{}" and kept.signature(name) is None

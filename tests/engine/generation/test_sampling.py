@@ -39,7 +39,7 @@ TEXT = torch.tensor([[3, 1, 4, 1, 0, 0]])
 def drawn(program: StepProgram, form: SamplingForm, how: Sampling, logits: torch.Tensor) -> list[int]:
     """Tokens that are chosen by each of logits f32[n, V], each with four seeds."""
     given = {"buffer/tokens": TEXT, "buffer/position": torch.tensor(3)}
-    given |= sampler_numbers(how, form)
+    given |= sampler_numbers(how, form, 0, logits.shape[-1])
     return [
         int(program.run(given | {"buffer/logits": row[None]}, {}, seed=seed, step=3)["buffer/chosen"])
         for row in logits
@@ -75,8 +75,8 @@ def test_a_generator_captures_a_kind_once_and_jobs_have_constants() -> None:
     generator = Generator(loaded.model, positions=12, chunk=1)
     logits = torch.randn(1, 257, generator=torch.Generator().manual_seed(1))
     for temperature in (0.5, 0.8, 1.1):
-        generator.choose(logits, [5], Sampling(temperature=temperature), 0)
-    generator.choose(logits, [5], Sampling(temperature=0.8, repetition_penalty=1.1), 0)
+        generator.choose(logits, [5], Sampling(temperature=temperature), 0, 1)
+    generator.choose(logits, [5], Sampling(temperature=0.8, repetition_penalty=1.1), 0, 1)
     assert len(generator._samplers) == 2
     kept = Job.read(CONFORMANCE / "jobs" / "llama")
     prompt = kept.initial["buffer/tokens"][0, :9].tolist()
@@ -97,7 +97,7 @@ def choices(how: Sampling, vocabulary: int, logits: torch.Tensor, draws: int) ->
     found = []
     for row in logits:
         given = {"buffer/logits": row[None], "buffer/tokens": tokens, "buffer/position": torch.tensor(1)}
-        given |= sampler_numbers(how, form)
+        given |= sampler_numbers(how, form, 0, logits.shape[-1])
         found += [int(program.run(given, {}, seed=seed, step=1)["buffer/chosen"]) for seed in range(draws)]
     return found
 
