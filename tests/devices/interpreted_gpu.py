@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,27 +31,23 @@ class Launch:
     parameters: tuple[bytes, ...]
     tensors: tuple[torch.Tensor, ...]
     shared: int
-    fused: bool
+    cores: dict[str, TensorCores]
 
-    def run(self, capability: int, order: int = 0) -> None:
-        name = ARITHMETICS[capability]
-        cores = {format: TensorCores.of(name, format) for format in ("bf16", "f16")}
-        execute(self.program, self.grid, self.parameters, self.tensors, self.shared, cores, order)
+    def run(self, order: int = 0, first: int = 0) -> None:
+        """Execute it. first: of its blocks."""
+        execute(self.program, range(first, self.grid), self.parameters, self.tensors, self.shared, self.cores, order)
 
 
-@dataclass
 class InterpretedGpu:
-    """The driver of Triton that stands for it. It can be Triton's only one in a process."""
+    """The driver of Triton that stands for it. It is a process's only one."""
 
-    capability: int
-    order: int = 0
-    launched: Callable[[Launch], None] | None = None
-    """Called before each launch."""
-    utils: Any = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
         self.utils = self
-        self._programs: dict[str, PtxProgram] = {}
+        self.play: Callable[[Launch], None] = Launch.run
+        """What is done with a launch."""
+        self.open: dict[str, Any] = {}
+        """What docs/arithmetic.md leaves open of tensor cores, as `TensorCores` has it."""
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         return {"max_shared_mem": SHARED[self.capability]}
@@ -74,19 +71,17 @@ class InterpretedGpu:
         from triton.runtime.cache import get_cache_manager
 
         path = get_cache_manager(metadata.hash).get_file(f"{metadata.name}.ptx")
-        with open(str(path)) as file:
-            program = parse(file.read())
+        program = parse(Path(str(path)).read_text())
 
         def launch(across: int, down: int, deep: int, *rest: Any) -> None:
             assert down == deep == 1
             arguments = list(_flat(source.signature.values(), rest[6:]))
             tensors = tuple(one for _, one in arguments if isinstance(one, torch.Tensor))
             # Two pointers follow, to memory of which no kernel here has any.
-            values = [_bytes(kind, one) for kind, one in (*arguments, ("i64", 0), ("i64", 0))]
-            one = Launch(program, across, tuple(values), tensors, metadata.shared, metadata.enable_fp_fusion)
-            if self.launched is not None:
-                self.launched(one)
-            one.run(self.capability, self.order)
+            values = tuple(_bytes(kind, one) for kind, one in (*arguments, ("i64", 0), ("i64", 0)))
+            name = ARITHMETICS[self.capability]
+            cores = {format: TensorCores.of(name, format, **self.open) for format in ("bf16", "f16")}
+            self.play(Launch(program, across, values, tensors, metadata.shared, cores))
 
         return launch
 

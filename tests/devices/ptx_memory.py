@@ -1,21 +1,22 @@
 """Memory of an interpreted device: tensors as global memory, and shared memory in which every access has to be ordered
-with the others by barriers. Sections are those of the PTX ISA, version 9.0."""
+with the others by barriers. Sections are those of the PTX ISA."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from tests.devices.ptx_program import UNSIGNED
+
 I64 = npt.NDArray[np.int64]
 Words = npt.NDArray[np.unsignedinteger]
-UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.uint8}
-SEVERAL = -1
+
 WARP = 32
+SEVERAL = -1
 
 
 class MemoryFaultError(RuntimeError):
@@ -26,93 +27,79 @@ class RaceError(RuntimeError):
     """Two accesses of shared memory, one of them a write, that nothing orders."""
 
 
-def _aligned(addresses: I64, width: int) -> I64:
-    """Return addresses that are multiples of the access's width (6.4.1). Raises MemoryFaultError for others."""
+def aligned(addresses: I64, width: int) -> I64:
+    """Return addresses (Addresses as Operands). Raises MemoryFaultError if one is no multiple of the width."""
     if (addresses % width).any():
         raise MemoryFaultError(f"{int(addresses[addresses % width != 0][0]):#x} is no multiple of {width}")
     return addresses
 
 
 class GlobalMemory:
-    """The storages of a kernel's tensors (5.1.4), where they are."""
+    """The storages of a kernel's tensors, where they are (Global State Space)."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+        storages = {one.data_ptr(): one.nbytes() for one in (tensor.untyped_storage() for tensor in tensors)}
         self._bases = np.array(sorted(storages), dtype=np.int64)
         self._sizes = np.array([storages[base] for base in self._bases.tolist()], dtype=np.int64)
         self._bytes = [
-            np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(base))
-            for base, size in zip(self._bases.tolist(), self._sizes.tolist(), strict=True)
+            np.ctypeslib.as_array((ctypes.c_uint8 * storages[base]).from_address(base)) for base in self._bases.tolist()
         ]
 
-    def _places(self, addresses: I64, width: int) -> list[tuple[npt.NDArray[np.bool_], Words, I64]]:
-        """Return (which addresses, the words of a storage, their places there) of all storages that are met."""
-        storage = np.searchsorted(self._bases, _aligned(addresses, width), side="right") - 1
+    def _parts(self, addresses: I64, width: int) -> Iterator[tuple[npt.NDArray[np.bool_], Words, I64]]:
+        """(Which addresses, the words of a storage, their places there), of all storages that are met."""
+        storage = np.searchsorted(self._bases, aligned(addresses, width), side="right") - 1
         offsets = addresses - self._bases[storage]
         wrong = (storage < 0) | (offsets + width > self._sizes[storage])
         if wrong.any():
             raise MemoryFaultError(f"{int(addresses[wrong][0]):#x} is in no tensor of the kernel")
-        found = []
         for one in np.unique(storage):
-            words = self._bytes[one]
-            words = words[: len(words) // width * width].view(UNSIGNED[width])
-            found.append((storage == one, words, offsets // width))
-        return found
+            whole = self._bytes[one][: self._sizes[one] // width * width]
+            yield storage == one, whole.view(UNSIGNED[width]), offsets[storage == one] // width
 
-    def load(self, addresses: I64, width: int) -> Words:
-        """Return uint[n], of 1, 2, 4 or 8 bytes."""
+    def load(self, threads: I64, addresses: I64, width: int) -> Words:
+        """Return the words that n threads read, uint[n] of 1, 2, 4 or 8 bytes."""
         out = np.empty(len(addresses), UNSIGNED[width])
-        for which, words, places in self._places(addresses, width):
-            out[which] = words[places[which]]
+        for which, words, places in self._parts(addresses, width):
+            out[which] = words[places]
         return out
 
-    def store(self, addresses: I64, width: int, values: Words) -> None:
-        """values: uint[n]. Of several threads' words for one place the last one's stays."""
-        for which, words, places in self._places(addresses, width):
-            words[places[which]] = values[which]
+    def store(self, threads: I64, addresses: I64, width: int, values: Words) -> None:
+        """Write n threads' words, uint[n]. Of several for one place the last one stays."""
+        for which, words, places in self._parts(addresses, width):
+            words[places] = values[which]
 
 
-@dataclass(eq=False)
 class _Accesses:
     """The last accesses of cells, of one sort: by which thread, of which warp (SEVERAL if there were several), after
     how many barriers of its block, and how many of its warp."""
 
-    thread: I64
-    warp: I64
-    barriers: I64
-    synced: I64
-
-    @classmethod
-    def none(cls, cells: int) -> _Accesses:
-        return cls(*(np.full(cells, -2, dtype=np.int64) for _ in range(4)))
+    def __init__(self, cells: int) -> None:
+        self.thread, self.warp, self.barriers, self.synced = np.full((4, cells), -2, dtype=np.int64)
 
 
 class SharedMemory:
-    """Shared memory of some blocks (5.1.6), and the order of its accesses (8).
+    """Shared memory of some blocks (Shared State Space), and the order of its accesses (Memory Consistency Model).
 
-    An access is ordered before another one of another thread if a barrier of the block lies between them, or, within a
-    warp, one of the warp. Copies and products that are not waited for yet are ordered with nothing; what a product
-    reads has to be fenced for its proxy besides (8.1, 9.7.13.4)."""
+    An access is ordered before one of another thread if a barrier of the block lies between them or, within a warp, one
+    of the warp. Copies and products that are not waited for yet are ordered with nothing. Before a product reads, a
+    fence has to make the words visible to the async proxy (Async Proxy)."""
 
     def __init__(self, blocks: int, size: int, threads: int, granule: int) -> None:
-        """granule: bytes of a cell, the least of an access."""
+        """threads: of a block. granule: bytes of a cell, the least of an access."""
         self._size, self._threads, self._granule = -(-size // 16) * 16, threads, granule
-        # Nobody has written it: a pattern that no result is.
+        # A pattern that no result is: nobody has written it.
         self._bytes = np.full(blocks * self._size, 0xA5, dtype=np.uint8)
-        cells = len(self._bytes) // granule
-        self._written, self._read = _Accesses.none(cells), _Accesses.none(cells)
-        self._written_at = np.zeros(cells, dtype=np.int64)
-        self._copied, self._multiplied = np.zeros(cells, dtype=np.int64), np.zeros(cells, dtype=np.int64)
-        self.barriers = np.zeros(blocks, dtype=np.int64)
-        self.synced = np.zeros(blocks * threads // WARP, dtype=np.int64)
-        self.fenced = np.zeros(blocks * threads // WARP, dtype=np.int64)
+        cells, warps = len(self._bytes) // granule, blocks * threads // WARP
+        self._written, self._read = _Accesses(cells), _Accesses(cells)
+        self._written_at, self._copied, self._multiplied = np.zeros((3, cells), dtype=np.int64)
+        self.barriers, self.synced, self.fenced = (np.zeros(many, dtype=np.int64) for many in (blocks, warps, warps))
         self.clock = 0
 
     def _places(self, threads: I64, addresses: I64, width: int) -> I64:
-        """Return the addresses in the memory of all blocks. threads: int64[n], of the whole grid."""
+        """Return addresses in the memory of all blocks."""
         if ((addresses < 0) | (addresses + width > self._size)).any():
             raise MemoryFaultError(f"shared memory has {self._size} bytes, and no {int(addresses.max())}")
-        return _aligned(addresses, width) + threads // self._threads * self._size
+        return aligned(addresses, width) + threads // self._threads * self._size
 
     def _cells(self, places: I64, width: int) -> I64:
         return places[:, None] // self._granule + np.arange(max(width // self._granule, 1))
@@ -132,20 +119,20 @@ class SharedMemory:
             raise RaceError(f"byte {int(cells[counts[cells] > 0][0]) * self._granule % self._size} is {what}")
 
     def _note(self, accesses: _Accesses, threads: I64, cells: I64) -> None:
-        who, warp = np.broadcast_to(threads[:, None], cells.shape), np.broadcast_to(threads[:, None] // WARP, cells.shape)
-        now, synced = self.barriers[threads // self._threads][:, None], self.synced[warp]
+        who, warp = (np.broadcast_to(one[:, None], cells.shape) for one in (threads, threads // WARP))
+        now, synced = np.broadcast_to(self.barriers[threads // self._threads][:, None], cells.shape), self.synced[warp]
         close = accesses.barriers[cells] == now
         of_warp = accesses.warp[cells] == warp
         alone = ~close | (of_warp & ((accesses.thread[cells] == who) | (accesses.synced[cells] != synced)))
         one, its = np.where(alone, who, SEVERAL), np.where(~close | of_warp, warp, SEVERAL)
         accesses.thread[cells], accesses.warp[cells] = one, its
-        accesses.barriers[cells], accesses.synced[cells] = np.broadcast_to(now, cells.shape), synced
+        accesses.barriers[cells], accesses.synced[cells] = now, synced
         # Threads of one instruction that meet in a cell.
         accesses.thread[cells[accesses.thread[cells] != one]] = SEVERAL
         accesses.warp[cells[accesses.warp[cells] != its]] = SEVERAL
 
     def load(self, threads: I64, addresses: I64, width: int) -> Words:
-        """Return uint[n], of 1, 2, 4 or 8 bytes, of the blocks of n threads. Raises RaceError."""
+        """Return the words that n threads read, uint[n] of 1, 2, 4 or 8 bytes. Raises RaceError."""
         places = self._places(threads, addresses, width)
         cells = self._cells(places, width)
         self._idle(self._copied, cells, "read before its copy is waited for")

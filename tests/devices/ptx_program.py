@@ -1,4 +1,4 @@
-"""Kernels in PTX, as Triton writes them: text, instructions, operands. Sections are those of the PTX ISA, version 9.0."""
+"""Kernels in PTX, as Triton writes them: text, instructions, operands. Sections are those of the PTX ISA."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+SIGNED = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 KINDS: dict[str, type[np.generic]] = {
-    **{f"{letter}{8 * size}": kind for letter, size, kind in (
-        ("u", 1, np.uint8), ("u", 2, np.uint16), ("u", 4, np.uint32), ("u", 8, np.uint64),
-        ("s", 1, np.int8), ("s", 2, np.int16), ("s", 4, np.int32), ("s", 8, np.int64),
-        ("b", 1, np.uint8), ("b", 2, np.uint16), ("b", 4, np.uint32), ("b", 8, np.uint64),
-    )},
-    "f32": np.float32, "f64": np.float64, "pred": np.bool_,
-}  # fmt: skip
-"""Fundamental types (5.2.1)."""
+    **{f"{letter}{8 * size}": kind for letter in "ub" for size, kind in UNSIGNED.items()},
+    **{f"s{8 * size}": kind for size, kind in SIGNED.items()},
+    **{"f32": np.float32, "f64": np.float64, "pred": np.bool_},
+}
+"""Fundamental Types."""
+
+
+def size_of(kind: str) -> int:
+    """Return the bytes of a type."""
+    return KINDS[kind](0).itemsize
 
 
 class UnknownPtxError(NotImplementedError):
@@ -24,26 +28,25 @@ class UnknownPtxError(NotImplementedError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address operand (6.4.1): [base + offset]. base: a register, a parameter, or a variable."""
+    """[base + offset], of a register, a parameter or a variable (Addresses as Operands)."""
 
     base: str
     offset: int
 
 
 Operand = str | Address | tuple[str, ...]
-"""A register, a label, a constant or a variable; an address; or a vector of the first."""
+"""A register, a label, a constant or a variable; an address; or a vector of registers (Operands)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction (4.3.2)."""
+    """One instruction, and the predicate register that it is executed by (Predicated Execution)."""
 
     opcode: str
     operands: tuple[Operand, ...]
-    guard: str | None
-    """The predicate register that it is executed by, if any (9.3)."""
-    negated: bool
-    text: str
+    guard: str | None = None
+    negated: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,22 +54,18 @@ class PtxProgram:
     """The entry function of a module."""
 
     name: str
-    parameters: tuple[tuple[str, str], ...]
-    """Names and types, in their order."""
+    parameters: tuple[str, ...]
     threads: int
-    """Threads of a block (11.4.3, .reqntid)."""
+    """Threads of a block (Performance-Tuning Directives: .reqntid)."""
     registers: dict[str, str]
     """Types of registers, by the prefix of their names."""
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]
-    """Places of instructions."""
 
     def without(self, place: int) -> PtxProgram:
         """Return the program with one instruction taken out."""
-        nothing = Instruction("nothing", (), None, False, "")
-        return replace(
-            self, instructions=(*self.instructions[:place], nothing, *self.instructions[place + 1 :])
-        )
+        before, after = self.instructions[:place], self.instructions[place + 1 :]
+        return replace(self, instructions=(*before, Instruction("nothing", ()), *after))
 
     def places(self, *opcodes: str) -> list[int]:
         """Return where instructions of these opcodes are."""
@@ -76,54 +75,34 @@ class PtxProgram:
 def parse(text: str) -> PtxProgram:
     """Parse a module with one entry function. Raises UnknownPtxError for what Triton does not write."""
     text = re.sub(r"//[^\n]*|^\s*\.(?:loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)
-    entry = re.search(r"\.entry\s+(\w+)\s*\(([^)]*)\)\s*((?:\.\w+\s+\d+\s*)*)\{", text)
-    if entry is None or text.count(".entry") != 1 or re.search(r"^\s*(?:\.visible )?\.(?:const|local|global)\b", text, re.MULTILINE):
-        raise UnknownPtxError("a module has one entry function, and no variables but dynamic shared memory")
-    name, parameters, directives = entry.groups()
-    threads = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)", directives)
-    if threads is None:
-        raise UnknownPtxError(f"{name} does not say how many threads a block has")
-    body = text[entry.end() : _end_of_block(text, entry.end())]
+    entry = re.search(r"\.entry (\w+)\(([^)]*)\)\s*\.reqntid (\d+)\s*\{", text)
+    if entry is None or len(re.findall(r"\.(?:entry|func)\b", text)) > 1 or re.search(r"(?m)^\.(const|global)\b", text):
+        raise UnknownPtxError("not one entry function that says how many threads a block has, or variables beside it")
+    # Braces are nested in no other way than around vectors.
+    body = re.match(r"(?:[^{}]|\{[^{}]*\})*", text[entry.end() :])
+    assert body is not None
     registers: dict[str, str] = {}
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
-    for statement in re.split(r";|(?<=:)\s(?=\s*[^:])", body):
+    for statement in re.split(r";|(?<=:)\s", body[0]):
         words = " ".join(statement.split())
-        while label := re.match(r"([$\w]+):\s*", words):
+        if label := re.fullmatch(r"([$\w]+):", words):
             labels[label[1]] = len(instructions)
-            words = words[label.end() :]
-        declared = re.fullmatch(r"\.reg \.(\w+) (%[a-z]+)<\d+>", words)
-        if declared:
+        elif declared := re.fullmatch(r"\.reg \.(\w+) (%[a-z]+)<\d+>", words):
             registers[declared[2]] = declared[1]
         elif words:
-            instructions.append(_instruction(words))
-    typed = (re.match(r"\.param\s+\.(\w+)\s.*?(\w+)\s*$", one.strip()) for one in parameters.split(",") if one.strip())
-    return PtxProgram(
-        name,
-        tuple((one[2], one[1]) for one in typed if one),
-        int(threads[1]),
-        registers,
-        tuple(instructions),
-        labels,
-    )
+            instructions.append(instruction_of(words))
+    parameters = tuple(one.split()[-1] for one in entry[2].split(",") if one.strip())
+    return PtxProgram(entry[1], parameters, int(entry[3]), registers, tuple(instructions), labels)
 
 
-def _end_of_block(text: str, start: int) -> int:
-    depth = 1
-    for brace in re.finditer(r"[{}]", text[start:]):
-        depth += 1 if brace[0] == "{" else -1
-        if not depth:
-            return start + brace.start()
-    raise UnknownPtxError("a block that does not end")
-
-
-def _instruction(words: str) -> Instruction:
+def instruction_of(words: str) -> Instruction:
+    """Parse one instruction, without its semicolon. Raises UnknownPtxError."""
     found = re.fullmatch(r"(?:@(!?)(%p\d+) )?([a-z][\w.:]*)(?: (.*))?", words)
     if found is None:
         raise UnknownPtxError(words)
-    negated, guard, opcode, operands = found.groups()
-    parts = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", operands or "")
-    return Instruction(opcode, tuple(map(_operand, parts)), guard, negated == "!", words)
+    parts = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", found[4] or "")
+    return Instruction(found[3], tuple(map(_operand, parts)), found[2], found[1] == "!", words)
 
 
 def _operand(text: str) -> Operand:
@@ -131,7 +110,7 @@ def _operand(text: str) -> Operand:
         return tuple(one.strip() for one in text[1:-1].split(","))
     if text[0] != "[":
         return text
-    found = re.fullmatch(r"\[\s*([%\w.]+)\s*(?:\+\s*(-?\d+)\s*)?\]", text)
+    found = re.fullmatch(r"\[\s*([%\w]+)\s*(?:\+\s*(-?\d+)\s*)?\]", text)
     if found is None:
         raise UnknownPtxError(text)
     return Address(found[1], int(found[2] or 0))
