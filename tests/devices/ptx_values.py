@@ -148,6 +148,8 @@ VALUES: dict[str, tuple[frozenset[str], tuple[str, ...], str, Callable[..., Any]
     "setp.neu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.not_equal)),
     "setp.ltu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.less)),
     "setp.leu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.less_equal)),
+    "setp.gtu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.greater)),
+    "setp.geu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.greater_equal)),
     "setp.nan": (_FLOATS, (SAME, SAME), "pred", _unordered),
     # Logic and Shift Instructions
     "and": (_LOGICAL, (SAME, SAME), SAME, np.bitwise_and),

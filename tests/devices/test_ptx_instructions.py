@@ -105,7 +105,9 @@ TABLE: list[tuple[str, str, str, list[Case]]] = [
         (0, 2.0, 2.0)]),
     (COMPARISON, "setp.ltu.f64", "p rd rd", [(1, NAN, 1.0), (0, 1.0, 1.0), (1, 0.0, 1.0), (0, 1.0, 0.0)]),
     (COMPARISON, "setp.leu.f64", "p rd rd", [(1, NAN, 1.0), (1, 1.0, 1.0), (1, 0.0, 1.0), (0, 1.0, 0.0)]),
-    (COMPARISON, "setp.nan.f32", "p r r", [(1, NAN, 1.0), (1, 1.0, NAN), (0, 1.0, INF), (0, 1.0, 1.0)]),
+    (COMPARISON, "setp.gtu.f32", "p r r", [(1, NAN, 1.0), (0, 1.0, 1.0), (0, 0.0, 1.0), (1, 1.0, 0.0)]),
+    (COMPARISON, "setp.geu.f32", "p r r", [(1, NAN, 1.0), (1, 1.0, 1.0), (0, 0.0, 1.0), (1, 1.0, 0.0)]),
+    (COMPARISON, "setp.nan.f32", "p r r", [(0, 2.0, 1.0), (1, NAN, 1.0), (1, 1.0, NAN), (0, 1.0, INF), (0, 1.0, 1.0)]),
     (LOGIC, "and.b32", "r r r", [(0b1000, 0b1100, 0b1010)]),
     (LOGIC, "and.b64", "rd rd rd", [(1 << 40, 3 << 40, 1 << 40)]),
     (LOGIC, "and.pred", "p p p", [(1, 1, 1), (0, 1, 0), (0, 0, 0)]),
@@ -232,29 +234,50 @@ def by_hand() -> dict[str, tuple[str, Callable[..., Any]]]:
         "a shift by the low bits of its amount": ("shl.b32", lambda a, n: a << (n & bits)),
         "the same to the right": ("shr.u32", lambda a, n: a >> (n & bits)),
         "the same of a signed number": ("shr.s32", lambda a, n: a >> (n & bits).astype(np.int32)),
-        "a signed shift that is filled with zeros": ("shr.s32", lambda a, n: np.where(n > bits, 0, a >> (n.astype(np.int32) & sign))),
-        "a field without its sign": ("bfe.s32", lambda a, p, n: a.view(np.uint32) >> p & (np.uint32(1) << n) - np.uint32(1)),
-        "a position that is not cut to eight bits": ("bfe.u32", lambda a, p, n: np.where(p > 31, 0, VALUES["bfe"][3](a, p, n))),
+        "a signed shift that is filled with zeros": (
+            "shr.s32",
+            lambda a, n: np.where(n > bits, 0, a >> (n.astype(np.int32) & sign)),
+        ),
+        "a field without its sign": (
+            "bfe.s32",
+            lambda a, p, n: a.view(np.uint32) >> p & (np.uint32(1) << n) - np.uint32(1),
+        ),
+        "a position that is not cut to eight bits": (
+            "bfe.u32",
+            lambda a, p, n: np.where(p > 31, 0, VALUES["bfe"][3](a, p, n)),
+        ),
         "a quotient toward minus infinity": ("div.s32", np.floor_divide),
         "a remainder of the divisor's sign": ("rem.s32", np.mod),
-        "the signed high half": ("mul.hi.u32", lambda a, b: (a.view(np.int32).astype(np.int64) * b.view(np.int32) >> 32)),
+        "the signed high half": ("mul.hi.u32", lambda a, b: a.view(np.int32).astype(np.int64) * b.view(np.int32) >> 32),
         "a sum that flushes subnormal numbers": ("add.rn.f32", lambda a, b: np.where(abs(a + b) < 2.0**-126, 0, a + b)),
         "a sum with the NaN of a processor": ("add.rn.f32", np.add),
         "a sum toward zero": ("add.rn.f64", lambda a, b: np.where(a + b - a == b, a + b, np.nextafter(a + b, 0))),
-        "a product that flushes subnormal numbers": ("mul.rn.f32", lambda a, b: np.where(abs(a * b) < 2.0**-126, 0, a * b)),
+        "a product that flushes subnormal numbers": (
+            "mul.rn.f32",
+            lambda a, b: np.where(abs(a * b) < 2.0**-126, 0, a * b),
+        ),
         "a comparison of bits": ("setp.eq.f32", lambda a, b: a.view(np.uint32) == b.view(np.uint32)),
         "an unordered comparison that is not": ("setp.ltu.f64", np.less),
-        "a conversion toward zero": ("cvt.rn.f32.f64", lambda x: np.where(abs(x) > abs(x.astype(np.float32)), x, np.nextafter(x, 0)).astype(np.float32)),
-        "a conversion that wraps": ("cvt.rzi.u32.f32", lambda x: np.where(x != x, 0, x).astype(np.int64).astype(np.uint32)),
+        "a conversion toward zero": (
+            "cvt.rn.f32.f64",
+            lambda x: np.where(abs(x) > abs(x.astype(np.float32)), x, np.nextafter(x, 0)).astype(np.float32),
+        ),
+        "a conversion that wraps": (
+            "cvt.rzi.u32.f32",
+            lambda x: np.where(x != x, 0, x).astype(np.int64).astype(np.uint32),
+        ),
         "a conversion through FP64": ("cvt.rn.f32.s64", lambda x: x.astype(np.float64).astype(np.float32)),
         "a conversion to nearest": ("cvt.rmi.s32.f64", lambda x: np.clip(np.rint(x), -(2**31), 2**31 - 1)),
         "a floor toward zero": ("cvt.rmi.f64.f64", np.trunc),
-        "an integral number away from zero": ("cvt.rni.f32.f32", lambda x: np.trunc(x + np.copysign(np.float32(0.5), x))),
+        "an integral number away from zero": (
+            "cvt.rni.f32.f32",
+            lambda x: np.trunc(x + np.copysign(np.float32(0.5), x)),
+        ),
         "an extension without the sign": ("cvt.s64.s32", lambda x: x.view(np.uint32).astype(np.int64)),
         "bytes without their signs": ("prmt.b32", lambda a, b, s: VALUES["prmt"][3](a, b, s & 0x7777)),
         "a maximum of words": ("max.u16x2", np.maximum),
         "a magnitude that keeps the zero's sign": ("abs.f32", lambda x: np.where(x < 0, -x, x)),
-    }  # fmt: skip
+    }
 
 
 def test_wrong_interpretations_are_noticed() -> None:
@@ -282,11 +305,33 @@ def _is_noticed(opcode: str, kinds: str, cases: list[Case], action: Action) -> b
 
 @pytest.mark.parametrize(
     "opcode",
-    ["add.f32", "add.rn.ftz.f32", "fma.rn.f32", "div.full.f32", "sqrt.approx.f32", "mul.rz.f64", "setp.ltu.s32", "shl.u32",
-     "cvt.f32.f64", "cvt.rz.f32.f64", "cvt.rn.f64.f32", "cvt.s32.f32", "cvt.rn.bf16.f32", "mul.hi.s64", "ld.local.b32",
-     "ld.global.nc.b32", "atom.global.add.u32", "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "bar.sync.x", "min.f32",
-     "shfl.bfly.b32", "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "cp.async.bulk.commit_group", "lop3.b32"],
-)  # fmt: skip
+    [
+        "add.f32",
+        "add.rn.ftz.f32",
+        "fma.rn.f32",
+        "div.full.f32",
+        "sqrt.approx.f32",
+        "mul.rz.f64",
+        "setp.ltu.s32",
+        "shl.u32",
+        "cvt.f32.f64",
+        "cvt.rz.f32.f64",
+        "cvt.rn.f64.f32",
+        "cvt.s32.f32",
+        "cvt.rn.bf16.f32",
+        "mul.hi.s64",
+        "ld.local.b32",
+        "ld.global.nc.b32",
+        "atom.global.add.u32",
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+        "bar.sync.x",
+        "min.f32",
+        "shfl.bfly.b32",
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+        "cp.async.bulk.commit_group",
+        "lop3.b32",
+    ],
+)
 def test_what_is_not_known_is_an_error_that_names_it(opcode: str) -> None:
     with pytest.raises(UnknownPtxError, match=opcode.split(".")[0]):
         machine_of([instruction_of(f"{opcode} %r1, %r2"), instruction_of("ret")], 32)
@@ -308,12 +353,29 @@ def test_operands_that_do_not_fit_are_errors() -> None:
 
 def test_constants_and_larger_registers() -> None:
     """Constants; Operand Size Exceeding Instruction-Type Size."""
-    texts = ["mov.b32 %r1, -2", "mov.b32 %r2, 0x3340U", "mov.b64 %rd1, 0dBFF0000000000000", "mov.b32 %r3, 0f3F800000",
-             "cvt.s32.s16 %rd2, -3", "cvt.u32.u16 %rd3, -3", "mov.pred %p1, -1", "cvt.u16.u32 %rs1, %rd1", "ret"]  # fmt: skip
+    texts = [
+        "mov.b32 %r1, -2",
+        "mov.b32 %r2, 0x3340U",
+        "mov.b64 %rd1, 0dBFF0000000000000",
+        "mov.b32 %r3, 0f3F800000",
+        "cvt.s32.s16 %rd2, -3",
+        "cvt.u32.u16 %rd3, -3",
+        "mov.pred %p1, -1",
+        "cvt.u16.u32 %rs1, %rd1",
+        "ret",
+    ]
     machine = machine_of([instruction_of(text) for text in texts], 32)
     machine.run(0)
-    expected = {"%r1": 2**32 - 2, "%r2": 0x3340, "%rd1": 0xBFF0 << 48, "%r3": 0x3F800000, "%rd2": 2**64 - 3, "%rd3": 65533,
-                "%p1": 1, "%rs1": 0}  # fmt: skip
+    expected = {
+        "%r1": 2**32 - 2,
+        "%r2": 0x3340,
+        "%rd1": 0xBFF0 << 48,
+        "%r3": 0x3F800000,
+        "%rd2": 2**64 - 3,
+        "%rd3": 65533,
+        "%p1": 1,
+        "%rs1": 0,
+    }
     for name, value in expected.items():
         kind = machine.kind_of(name)
         assert {int(x) for x in machine.register(name, kind)} == {value}, name
