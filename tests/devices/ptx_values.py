@@ -125,7 +125,7 @@ VALUES: dict[str, tuple[frozenset[str], tuple[str, ...], str, Callable[..., Any]
     "div": (_INTEGERS, (SAME, SAME), SAME, lambda a, b: _divide(a, b)[0]),
     "rem": (_INTEGERS, (SAME, SAME), SAME, lambda a, b: _divide(a, b)[1]),
     "abs": (_SIGNED | _FLOATS, (SAME,), SAME, _magnitude),
-    "neg": (_SIGNED, (SAME,), SAME, np.negative),
+    "neg": (_SIGNED | _FLOATS, (SAME,), SAME, np.negative),
     "min": (_INTEGERS, (SAME, SAME), SAME, np.minimum),
     "max": (_INTEGERS, (SAME, SAME), SAME, np.maximum),
     "max.u16x2": (frozenset({"b32"}), (SAME, SAME), SAME, _maximum_of_halves),
