@@ -83,7 +83,7 @@ TABLE: list[tuple[str, str, str, list[Case]]] = [
     (FLOATING, "div.rn.f64", "rd rd rd", [(1 / 3, 1.0, 3.0), (INF, 1.0, 0.0), (-INF, 1.0, -0.0), (NAN64, 0.0, 0.0)]),
     (FLOATING, "sqrt.rn.f64", "rd rd", [(math.sqrt(2.0), 2.0), (-0.0, -0.0), (NAN64, -1.0), (INF, INF)]),
     (FLOATING, "abs.f32", "r r", [(1.5, 1.5), (1.5, -1.5), (0.0, -0.0), (0x7FC01234, 0xFFC01234), (INF, -INF)]),
-    (FLOATING, "abs.f64", "rd rd", [(1.5, 1.5), (1.5, -1.5), (LEAST, -LEAST), (0x7FF8000000000001, 0xFFF8000000000001)]),
+    (FLOATING, "abs.f64", "rd rd", [(1.5, 1.5), (1.5, -1.5), (LEAST, -LEAST), (NAN64, 2**64 - 1)]),
     (FLOATING, "neg.f32", "r r", [(-0.0, 0.0), (TINY, -TINY), (0xFFC01234, 0x7FC01234), (-INF, INF)]),
     (FLOATING, "neg.f64", "rd rd", [(-0.0, 0.0), (LEAST, -LEAST), (-1.5, 1.5)]),
     (COMPARISON, "selp.b32", "r r r p", [(7, 7, 9, 1), (9, 7, 9, 0)]),
