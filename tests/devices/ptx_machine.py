@@ -19,16 +19,7 @@ import numpy.typing as npt
 import torch
 
 from tests.devices.ptx_memory import I64, WARP, GlobalMemory, SharedMemory, Words, aligned
-from tests.devices.ptx_program import (
-    KINDS,
-    UNSIGNED,
-    Address,
-    Instruction,
-    Operand,
-    PtxProgram,
-    UnknownPtxError,
-    size_of,
-)
+from tests.devices.ptx_program import KINDS, UNSIGNED, Address, Operand, PtxProgram, UnknownPtxError, size_of
 from tests.devices.ptx_values import DOUBLE, SAME, VALUES, Values, conversion
 from tests.engine.kernels.tensor_core_devices import TensorCores
 
@@ -63,11 +54,11 @@ class Threads:
         self.machine, self.ids = machine, ids
         self._at: Any = slice(None) if len(ids) == machine.threads else ids
 
-    def guarded(self, instruction: Instruction) -> Threads:
+    def guarded(self, guard: str | None, negated: bool) -> Threads:
         """Return those whose predicate is as it has to be (Predicated Execution)."""
-        if instruction.guard is None:
+        if guard is None:
             return self
-        chosen = self.read(instruction.guard, "pred") != instruction.negated
+        chosen = self.read(guard, "pred") != negated
         return self if chosen.all() else Threads(self.machine, self.ids[chosen])
 
     def read(self, operand: Operand, kind: str) -> Values:
@@ -210,19 +201,19 @@ def _copy(
         words = machine.spaces["global"].load(threads.ids, addresses + place, 4)
         data[count > 0, place : place + 4] = words.view(np.uint8).reshape(-1, 4)
     places = machine.shared.begin_copy(threads.ids, threads.addresses(to), width)
-    machine.copies.append(_Copy(threads.ids, machine.copy_groups[threads.ids], places, data))
+    machine.copies.append(_Copy(threads.ids, machine.groups["copies"][threads.ids], places, data))
 
 
-def _commit_copies(threads: Threads) -> None:
-    """cp.async.commit_group."""
-    threads.machine.copy_groups[threads.ids] += 1
+def _commit(what: str, threads: Threads) -> None:
+    """cp.async.commit_group, wgmma.commit_group."""
+    threads.machine.groups[what][threads.ids] += 1
 
 
 def _wait_for_copies(threads: Threads, pending: str) -> None:
     """cp.async.wait_group."""
     machine = threads.machine
     done = np.full(machine.threads, -1)
-    done[threads.ids] = machine.copy_groups[threads.ids] - int(pending)
+    done[threads.ids] = machine.groups["copies"][threads.ids] - int(pending)
     copies, machine.copies = machine.copies, []
     for one in copies:
         ended = one.of(one.group < done[one.threads])
@@ -344,13 +335,7 @@ def _multiply_in_group(
             same = (x.sums for x in machine.products if x.registers == registers and x.threads[0] == ids[0])
             before = next(reversed([before, *same]))
         sums = machine.cores[format].dot(before, matrices[0], matrices[1].T)
-        machine.products.append(_Product(ids, int(machine.product_groups[ids[0]]), cells, registers, sums))
-
-
-def _commit_products(threads: Threads) -> None:
-    """wgmma.commit_group."""
-    threads.sets(WARPGROUP)
-    threads.machine.product_groups[threads.ids] += 1
+        machine.products.append(_Product(ids, int(machine.groups["products"][ids[0]]), cells, registers, sums))
 
 
 def _wait_for_products(threads: Threads, pending: str) -> None:
@@ -359,7 +344,7 @@ def _wait_for_products(threads: Threads, pending: str) -> None:
     threads.sets(WARPGROUP)
     products, machine.products = machine.products, []
     for one in products:
-        if one.threads[0] not in threads.ids or one.group >= machine.product_groups[one.threads[0]] - int(pending):
+        if one.threads[0] not in threads.ids or one.group >= machine.groups["products"][one.threads[0]] - int(pending):
             machine.products.append(one)
             continue
         for cells in one.cells:
@@ -401,12 +386,12 @@ ACTIONS: dict[str, Action] = {
     "bar.warp.sync": _order_warp,
     "cp.async.ca.shared.global": partial(_copy, ("0x4", "0x8", "0x10")),
     "cp.async.cg.shared.global": partial(_copy, ("0x10",)),
-    "cp.async.commit_group": _commit_copies,
+    "cp.async.commit_group": partial(_commit, "copies"),
     "cp.async.wait_group": _wait_for_copies,
     "fence.proxy.async.shared::cta": _fence_proxy,
     "redux.sync.add.s32": _reduce,
     "wgmma.fence.sync.aligned": _nothing,
-    "wgmma.commit_group.sync.aligned": _commit_products,
+    "wgmma.commit_group.sync.aligned": partial(_commit, "products"),
     "wgmma.wait_group.sync.aligned": _wait_for_products,
     **{f"mma.sync.aligned.m16n8k16.row.col.f32.{x}.{x}.f32": partial(_multiply, x) for x in ("bf16", "f16")},
     **{f"shfl.sync.{mode}.b32": partial(_shuffle, mode) for mode in ("up", "down", "bfly", "idx")},
@@ -478,7 +463,7 @@ class Machine:
         self.spaces = {"global": memory, "shared": self.shared}
         self.copies: list[_Copy] = []
         self.products: list[_Product] = []
-        self.copy_groups, self.product_groups = np.zeros((2, self.threads), dtype=np.int64)
+        self.groups = {what: np.zeros(self.threads, dtype=np.int64) for what in ("copies", "products")}
         self._registers: dict[str, Values] = {}
         self._actions = [_nothing if one.opcode in CONTROL else action_of(one.opcode) for one in program.instructions]
         self._unit_of = WARPGROUP if any("wgmma" in one for one in opcodes) else WARP
@@ -522,7 +507,7 @@ class Machine:
                 unit.add(place, ids)
                 ids = unit.ready.pop(place)
             instruction, threads = self.program.instructions[place], Threads(self, ids)
-            acting = threads.guarded(instruction)
+            acting = threads.guarded(instruction.guard, instruction.negated)
             self.shared.clock += 1
             if instruction.opcode in CONTROL:
                 ids = self._part(unit, place, ids, acting.ids)

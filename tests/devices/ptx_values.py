@@ -90,10 +90,6 @@ def _unordered(a: Values, b: Values) -> Values:
     return np.asarray((a != a) | (b != b))
 
 
-def _or_unordered(compare: Callable[[Values, Values], Values]) -> Callable[..., Values]:
-    return lambda a, b: compare(a, b) | _unordered(a, b)
-
-
 def _rounded(operation: Callable[..., Values]) -> Callable[..., Values]:
     def with_nan(*values: Values) -> Values:
         x = operation(*values)
@@ -109,6 +105,13 @@ _SIGNED = frozenset({"s16", "s32", "s64"})
 _FLOATS = frozenset({"f32", "f64"})
 _BITS = frozenset({"b16", "b32", "b64"})
 _LOGICAL = _BITS | {"pred"}
+
+_COMPARED: dict[str, tuple[frozenset[str], Callable[..., Any]]] = {
+    "eq": (_INTEGERS | _BITS | _FLOATS, np.equal),
+    "ne": (_INTEGERS | _BITS | _FLOATS, lambda a, b: (a != b) & ~_unordered(a, b)),
+    **{"lt": (_INTEGERS | _FLOATS, np.less), "le": (_INTEGERS | _FLOATS, np.less_equal)},
+    **{"gt": (_INTEGERS | _FLOATS, np.greater), "ge": (_INTEGERS | _FLOATS, np.greater_equal)},
+}
 
 SAME, DOUBLE = "same", "double"
 """The instruction's own type, and the one of twice its size."""
@@ -139,17 +142,16 @@ VALUES: dict[str, tuple[frozenset[str], tuple[str, ...], str, Callable[..., Any]
     "sqrt.rn": (_FLOATS, (SAME,), SAME, _rounded(np.sqrt)),
     # Comparison and Selection Instructions
     "selp": (_INTEGERS | _BITS | _FLOATS, (SAME, SAME, "pred"), SAME, lambda a, b, c: np.where(c, a, b)),
-    "setp.eq": (_INTEGERS | _BITS | _FLOATS, (SAME, SAME), "pred", np.equal),
-    "setp.ne": (_INTEGERS | _BITS, (SAME, SAME), "pred", np.not_equal),
-    "setp.lt": (_INTEGERS | _FLOATS, (SAME, SAME), "pred", np.less),
-    "setp.le": (_INTEGERS | _FLOATS, (SAME, SAME), "pred", np.less_equal),
-    "setp.gt": (_INTEGERS | _FLOATS, (SAME, SAME), "pred", np.greater),
-    "setp.ge": (_INTEGERS | _FLOATS, (SAME, SAME), "pred", np.greater_equal),
-    "setp.neu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.not_equal)),
-    "setp.ltu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.less)),
-    "setp.leu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.less_equal)),
-    "setp.gtu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.greater)),
-    "setp.geu": (_FLOATS, (SAME, SAME), "pred", _or_unordered(np.greater_equal)),
+    **{f"setp.{name}": (kinds, (SAME, SAME), "pred", function) for name, (kinds, function) in _COMPARED.items()},
+    **{
+        f"setp.{name}u": (
+            _FLOATS,
+            (SAME, SAME),
+            "pred",
+            lambda a, b, function=function: function(a, b) | _unordered(a, b),
+        )
+        for name, (_, function) in _COMPARED.items()
+    },
     "setp.nan": (_FLOATS, (SAME, SAME), "pred", _unordered),
     # Logic and Shift Instructions
     "and": (_LOGICAL, (SAME, SAME), SAME, np.bitwise_and),

@@ -103,6 +103,8 @@ TABLE: list[tuple[str, str, str, list[Case]]] = [
     (COMPARISON, "setp.le.f32", "p r r", [(1, -0.0, 0.0), (0, 1.0, NAN), (1, 0.0, 1.0), (0, 1.0, 0.0)]),
     (COMPARISON, "setp.gt.f32", "p r r", [(1, INF, 1.0), (0, 1.0, NAN), (0, 1.0, 1.0), (0, 0.0, 1.0)]),
     (COMPARISON, "setp.ge.f32", "p r r", [(1, 1.0, 1.0), (0, 1.0, NAN), (1, 2.0, 1.0), (0, 0.0, 1.0)]),
+    (COMPARISON, "setp.ne.f32", "p r r", [(0, NAN, NAN), (0, 1.0, NAN), (0, 1.0, 1.0), (1, 1.0, 2.0), (1, 2.0, 1.0)]),
+    (COMPARISON, "setp.equ.f32", "p r r", [(1, NAN, NAN), (1, 1.0, NAN), (1, 0.0, -0.0), (0, 1.0, 2.0), (0, 2.0, 1.0)]),
     (COMPARISON, "setp.neu.f64", "p rd rd", [(1, NAN, NAN), (0, -0.0, 0.0), (1, 1.0, 2.0), (1, 2.0, 1.0),
         (0, 2.0, 2.0)]),
     (COMPARISON, "setp.ltu.f64", "p rd rd", [(1, NAN, 1.0), (0, 1.0, 1.0), (1, 0.0, 1.0), (0, 1.0, 0.0)]),

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from compare_tensor_cores import read_sets
 from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, group
 from roundlog.definitions.tensor_core import ARITHMETICS
 
-from scripts.compare_tensor_cores import read_sets
 from tests.devices.ptx_machine import DivergenceError, Machine, execute
 from tests.devices.ptx_memory import GlobalMemory, MemoryFaultError, RaceError
 from tests.devices.ptx_program import UnknownPtxError, parse
