@@ -117,7 +117,7 @@ def depending(work: str) -> tuple[list[str], int]:
             for one, held in zip(launch.tensors, before, strict=True):
                 one.copy_(held)
             launch.run(order)
-            memories.append([one.clone().view(torch.uint8) for one in launch.tensors])
+            memories.append([one.clone().contiguous().view(torch.uint8) for one in launch.tensors])
         tried += 1
         if not all(torch.equal(a, b) for other in memories[1:] for a, b in zip(memories[0], other, strict=True)):
             found.append(launch.program.name)

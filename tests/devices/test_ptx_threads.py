@@ -3,6 +3,7 @@ and products by tensor cores against the reference, and against results of real 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,9 @@ from compare_tensor_cores import read_sets
 from roundlog.adjudication.tensor_core_groups import NoTensorCoreValueError, group
 from roundlog.definitions.tensor_core import ARITHMETICS
 
-from tests.devices.ptx_machine import DivergenceError, Machine, execute
-from tests.devices.ptx_memory import GlobalMemory, MemoryFaultError, RaceError
+from tests.devices import ptx_machine
+from tests.devices.ptx_machine import DivergenceError, Machine, Threads, execute
+from tests.devices.ptx_memory import GlobalMemory, MemoryFaultError, RaceError, SharedMemory
 from tests.devices.ptx_program import UnknownPtxError, parse
 from tests.engine.arithmetic.test_compare_tensor_cores import measured
 from tests.engine.kernels.tensor_core_cases import CASES
@@ -81,7 +83,7 @@ def test_threads_part_and_meet_again(order: int) -> None:
     body = """mov.b32 %r1, 0; and.b32 %r2, %r0, 7;
         $LOOP: setp.ge.s32 %p1, %r1, %r2; @%p1 bra $DONE; add.s32 %r1, %r1, 1; bra.uni $LOOP;
         $DONE: setp.eq.b32 %p2, %r2, 3; @!%p2 add.s32 %r1, %r1, 100;
-        shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1; bar.sync 0;"""
+        bar.sync 0; shfl.sync.bfly.b32 %r3, %r1, 1, 31, -1;"""
     ids = np.arange(128)
     own = ids % 8 + np.where(ids % 8 == 3, 0, 100)
     assert held(machine(body, 64, blocks=2), "r1", "r3", order=order)[1].tolist() == own[ids ^ 1].tolist()
@@ -312,7 +314,7 @@ def test_memory_that_is_not_there_or_not_aligned_is_an_error() -> None:
     run("ld.global.v2.b32 {%r1, %r2}, [%rd2]; add.s32 %r1, %r1, %r2; st.global.b32 [%rd2], %r1", 8)
     assert tensor[:4].tolist() == [1, 1, 5, 3]
     wrong = {"ld.global.b32 %r1, [%rd2]": 2, "st.shared.b32 [%r0+64], %r0": 1, "st.shared.b32 [%r0], %r0": 1,
-             "ld.global.v2.b32 {%r1, %r2}, [%rd2+4]": 8, "ld.global.b32 %r1, [%rd2+256]": 4}  # fmt: skip
+             "ld.global.v2.b32 {%r1, %r2}, [%rd2]": 4, "ld.global.b32 %r1, [%rd2+256]": 4}  # fmt: skip
     for body, step in wrong.items():
         with pytest.raises(MemoryFaultError):
             run(body, step)
@@ -326,3 +328,97 @@ def test_programs_with_parts_that_are_not_known_are_errors() -> None:
         with pytest.raises(UnknownPtxError):
             parse(wrong)
     assert replace(parse(right), name="g").without(0).places("ret") == []
+
+
+PRODUCT = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r20,%r21,%r22,%r23}, %rd0, %rd1, 0, 1, 1, 0, 0;"
+STEPS = (
+    "st.shared.b32 [%r1], %r0;",
+    "bar.sync 0;",
+    "fence.proxy.async.shared::cta;",
+    f"wgmma.fence.sync.aligned; {PRODUCT} wgmma.commit_group.sync.aligned;",
+    "wgmma.wait_group.sync.aligned 0;",
+    "bar.sync 0;",
+    "st.shared.b32 [%r1], %r0; wgmma.wait_group.sync.aligned 0;",
+)
+
+
+@pytest.mark.parametrize("missing", [None, 1, 2, 4, 5])
+def test_a_product_reads_what_is_fenced_and_is_waited_for(missing: int | None) -> None:
+    body = "".join(step for place, step in enumerate(STEPS) if place != missing)
+    ids = np.arange(128)
+    descriptors = {"rd0": ids * 0 + (1 << 62), "rd1": ids * 0 + (1 << 62)}
+    for order in (0, 1, -1):
+        made = machine(body, 128, shared=8192, r1=ids * 4, **descriptors)
+        if missing is None:
+            made.run(order)
+        else:
+            with pytest.raises(RaceError):
+                made.run(order)
+
+
+def _plain(descriptor: int, lines: int, transposed: bool) -> np.ndarray:
+    return (descriptor & 0x3FFF) * 16 + np.arange(lines)[:, None] * 128 + np.arange(16) * 2
+
+
+def _turned(registers: tuple[str, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    row, column = np.arange(128) // 32 * 16 + np.tile(LANES // 4, 4), np.tile(LANES % 4 * 2, 4)
+    return [(row + 8 * (at % 2), column + 8 * (at // 4) + at // 2 % 2) for at in range(len(registers))]
+
+
+def _first_lane(threads: Threads, operand: str, kind: str) -> np.ndarray:
+    return np.resize(Threads.read(threads, operand, kind)[:1], threads.ids.shape)
+
+
+def _forgotten(memory: SharedMemory, threads: np.ndarray, cells: np.ndarray) -> None:
+    memory._multiplied[cells] -= 1
+
+
+MATRICES, RACES = (
+    test_products_have_their_elements_where_the_isa_has_them,
+    test_accesses_that_nothing_orders_are_reported,
+)
+FENCES, PARTS = test_a_product_reads_what_is_fenced_and_is_waited_for, test_threads_part_and_meet_again
+MISTAKES = {
+    "rows of fragments": (ptx_machine, "_ROW", LANES % 8, MATRICES),
+    "columns of fragments": (ptx_machine, "_PAIR", LANES % 4, MATRICES),
+    "no swizzle": (ptx_machine, "_swizzled", _plain, MATRICES),
+    "registers of sums": (ptx_machine, "_of_sums", _turned, MATRICES),
+    "formats": (ptx_machine, "_numbers", lambda words, format: words.view(np.float16).astype(float), MATRICES),
+    "one thread's value for all": (Threads, "read_all", _first_lane, lambda: test_shuffles_follow_their_section("up")),
+    "sums of warps": (Threads, "sets", lambda self, of=32: 1, test_sums_of_a_warp_wrap_and_stay_in_it),
+    "guards": (Threads, "guarded", lambda self, guard, negated: self, lambda: PARTS(0)),
+    "negated guards": (Threads, "guarded", lambda self, guard, negated: GUARDED(self, guard, False), lambda: PARTS(1)),
+    "barriers": (Machine, "_release", lambda self, units: [unit.waiting.clear() for unit in units], lambda: PARTS(0)),
+    "races": (SharedMemory, "_check", lambda *of: None, lambda: RACES("a word of another warp")),
+    "races in a warp": (SharedMemory, "_check", lambda *of: None, lambda: RACES("a word of another thread")),
+    "reads": (SharedMemory, "_note", lambda *of: None, lambda: RACES("a word that another warp has read")),
+    "bytes": (SharedMemory, "_cells", lambda self, places, width: places[:, None], lambda: RACES("a byte of a word")),
+    "copies on their way": (SharedMemory, "_idle", lambda *of: None, lambda: RACES("a copy")),
+    "products on their way": (SharedMemory, "_idle", lambda *of: None, lambda: FENCES(4)),
+    "fences": (SharedMemory, "begin_product", lambda self, ids, at: (at.astype(np.uint16), at[0]), lambda: FENCES(2)),
+    "reads of products": (SharedMemory, "end_product", _forgotten, lambda: FENCES(5)),
+    "alignment": (
+        ptx_machine,
+        "aligned",
+        lambda at, width: at,
+        test_memory_that_is_not_there_or_not_aligned_is_an_error,
+    ),
+    "sizes": (GlobalMemory, "_parts", lambda *of: iter(()), test_memory_that_is_not_there_or_not_aligned_is_an_error),
+}
+GUARDED = Threads.guarded
+
+
+def _fails(check: Callable[..., None]) -> bool:
+    try:
+        check()
+    except (Exception, pytest.fail.Exception):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_mistakes_of_an_interpreter_are_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, mistake, check = MISTAKES[what]
+    check()
+    monkeypatch.setattr(owner, name, mistake)
+    assert _fails(check)
