@@ -40,12 +40,12 @@ def _multiply(layout: int, native: bool) -> Callable[[], None]:
     def multiply() -> None:
         from roundlog.kernels.cuda import bf16_product_kernels, tensor_core_kernels
 
-        a, b = gaussian("bf16", np.random.default_rng(layout), 20, 300 if native else 40, 35)
+        a, b = gaussian("bf16", np.random.default_rng(layout), 19, 205 if native else 45, 35)
         a, b = a.mT.contiguous().mT if layout == 2 else a, b.mT.contiguous().mT if layout == 1 else b
         arithmetic = arithmetic_of(ARITHMETICS[gpu().capability], "bf16")
         tensor_core_kernels.segment_sums(a, b, arithmetic, native)
         if native:
-            norms = (torch.ones(1, side, dtype=torch.float64) for side in (20, 35))
+            norms = (torch.ones(1, side, dtype=torch.float64) for side in (19, 35))
             bf16_product_kernels.decide(a[None], b[None], *norms, 2.0**-30, arithmetic, DEPTHS[layout])
             bf16_product_kernels.sum_elements(a[None], b[None], torch.arange(40), 256)
 
