@@ -3,7 +3,7 @@ warps and blocks are executed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
@@ -60,8 +60,8 @@ WORK: dict[str, Callable[[], object]] = {
 }
 
 
-def launches(work: str) -> Iterator[Launch]:
-    """The launches of some work, with the memory that they found, which stays."""
+def launches(work: str) -> list[tuple[Launch, list[torch.Tensor]]]:
+    """The launches of some work, and the memory that they found."""
     found: list[tuple[Launch, list[torch.Tensor]]] = []
 
     def play(launch: Launch) -> None:
@@ -73,21 +73,23 @@ def launches(work: str) -> Iterator[Launch]:
     gpu().play = Launch.run
     # A square that is left to tensor cores has nothing to do in integers.
     skipped = "_emulate" if work.startswith("products, ") else ""
-    for launch, before in found:
-        if launch.program.name != skipped:
-            yield launch
-            for one, held in zip(launch.tensors, before, strict=True):
-                one.copy_(held)
+    return [(launch, memory) for launch, memory in found if launch.program.name != skipped]
+
+
+def run(launch: Launch, memory: list[torch.Tensor], order: int = 0) -> None:
+    for one, held in zip(launch.tensors, memory, strict=True):
+        one.copy_(held)
+    launch.run(order)
 
 
 def unnoticed(work: str) -> tuple[list[str], int]:
     """Instructions that order accesses and that nobody misses, of those that were tried, whose number is returned."""
     found, tried = [], 0
-    for launch in launches(work):
+    for launch, memory in launches(work):
         for place in launch.program.places(*ORDERING):
             tried += 1
             try:
-                replace(launch, program=launch.program.without(place)).run()
+                run(replace(launch, program=launch.program.without(place)), memory)
             except RaceError:
                 continue
             except DivergenceError:
@@ -110,13 +112,10 @@ def test_without_any_one_of_its_barriers_a_kernel_has_a_race(gpu_process: Proces
 def depending(work: str) -> tuple[list[str], int]:
     """Kernels whose memory depends on the order of warps and blocks, of as many as are returned."""
     found, tried = [], 0
-    for launch in launches(work):
-        before = [one.clone() for one in launch.tensors]
+    for launch, memory in launches(work):
         memories = []
         for order in (0, 1, -1):
-            for one, held in zip(launch.tensors, before, strict=True):
-                one.copy_(held)
-            launch.run(order)
+            run(launch, memory, order)
             memories.append([one.clone().contiguous().view(torch.uint8) for one in launch.tensors])
         tried += 1
         if not all(torch.equal(a, b) for other in memories[1:] for a, b in zip(memories[0], other, strict=True)):
