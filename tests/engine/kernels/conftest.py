@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 from roundlog.kernels import machine_code
 
-from tests.engine.kernels.triton_processes import compile_only, interpret
+from tests.engine.kernels.triton_processes import interpret
 
 
 @pytest.fixture(scope="module")
@@ -15,15 +15,6 @@ def interpreter() -> Iterator[ProcessPoolExecutor]:
     """A process in which Triton interprets its kernels."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=interpret) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessPoolExecutor]:
-    """A process in which Triton compiles."""
-    context = multiprocessing.get_context("spawn")
-    cache = str(tmp_path_factory.mktemp("triton"))
-    with ProcessPoolExecutor(1, mp_context=context, initializer=compile_only, initargs=(cache,)) as pool:
         yield pool
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ class TensorCores:
     """Whether the groups of a dot are taken in reverse order, as a compiler could take them."""
     smallest: float = 2.0**-126
     """Results below it are dropped."""
-    dots: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, name: str, format: str, **other: Any) -> TensorCores:
@@ -46,28 +45,27 @@ class TensorCores:
         return np.where((x == 0) & (self.exponents == "none"), -1000, np.maximum(normalised, least))
 
     def _group(self, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """c: [M, N], a: [M, T], b: [T, N], FP64 numbers."""
+        """c: [..., M, N], a: [..., M, T], b: [..., T, N], FP64 numbers."""
         # Infinities and NaN have no value by the standard; here they are some number.
         a, b, c = (np.nan_to_num(x, nan=0.0, posinf=1.0, neginf=-1.0) for x in (a, b, c))
-        exponents = self._exponent(a, self.least)[:, :, None] + self._exponent(b, self.least)[None]
+        exponents = self._exponent(a, self.least)[..., None] + self._exponent(b, self.least)[..., None, :, :]
         if self.flushes:
             a, b = (np.where(np.abs(x) < 2.0**self.least, 0.0, x) for x in (a, b))
-        largest = np.maximum(exponents.max(axis=1), self._exponent(c, -126))
+        largest = np.maximum(exponents.max(axis=-2), self._exponent(c, -126))
         place = np.maximum(largest, -133) - self.fraction_bits
-        n = np.trunc(np.ldexp(a[:, :, None] * b[None], -place[:, None]))
-        total = n.sum(axis=1) + np.trunc(np.ldexp(c, -place))
+        n = np.trunc(np.ldexp(a[..., None] * b[..., None, :, :], -place[..., None, :]))
+        total = n.sum(axis=-2) + np.trunc(np.ldexp(c, -place))
         excess = np.maximum(np.frexp(total)[1] - 24, 0)
         rounded = np.rint if self.nearest else np.trunc
         result = np.ldexp(rounded(np.ldexp(total, -excess)), excess + place)
         return np.where(np.abs(result) < self.smallest, 0.0, np.clip(result, -(2.0**127), 2.0**127))
 
     def dot(self, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """c: f32[M, N]; a: f64[M, K], b: f64[K, N], K whole groups."""
-        self.dots.append(a.shape[1])
+        """c: f32[..., M, N]; a: f64[..., M, K], b: f64[..., K, N], K whole groups."""
         total = c.astype(np.float64)
-        begins = range(0, a.shape[1], self.terms)
+        begins = range(0, a.shape[-1], self.terms)
         for begin in reversed(begins) if self.backwards else begins:
-            total = self._group(total, a[:, begin : begin + self.terms], b[begin : begin + self.terms])
+            total = self._group(total, a[..., begin : begin + self.terms], b[..., begin : begin + self.terms, :])
         return total.astype(np.float32)
 
 

@@ -1,5 +1,5 @@
 """Exact products of BF16 matrices in two stages, by Triton's kernels: in its interpreter, whose dots are replaced by
-those of tensor cores; and compiled for devices, as far as that can be seen without one."""
+those of tensor cores."""
 
 from __future__ import annotations
 

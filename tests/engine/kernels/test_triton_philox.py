@@ -47,20 +47,3 @@ def _agrees_with_another_generator() -> bool:
         return cuda.philox_agrees(CPU)
     finally:
         philox.uniform = right
-
-
-def _compiled() -> str:
-    import triton
-    from roundlog.kernels.cuda import triton_kernels as philox
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    source = ASTSource(philox._uniform, {"out": "*fp32", "size": "i64", "seed": "u64", "stream": "u64"}, {})
-    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": False})
-    assert len(made.asm["cubin"]) > 1000
-    return str(made.asm["ptx"])
-
-
-@needs_triton
-def test_it_compiles_for_a_device(compiler: ProcessPoolExecutor) -> None:
-    assert "mul.hi.u64" in compiler.submit(_compiled).result()

@@ -16,8 +16,8 @@ import pytest
 import torch
 from roundlog.arithmetic import MachineError, as_dtype, check_machine, device_check, machine
 from roundlog.definitions.tensor_core import OPERAND_FORMATS
-from roundlog.kernels import tensor_core_products
-from roundlog.kernels.cuda import tensor_cores
+from roundlog.kernels import cuda, tensor_core_products
+from roundlog.kernels.cuda import bf16_products, tensor_cores
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Difference, ProductKernels, vectors
 
 from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
@@ -247,6 +247,17 @@ def test_families_are_those_whose_results_are_known(monkeypatch: pytest.MonkeyPa
         tensor_cores.verdict.__wrapped__(CPU, "hopper", "bf16")
         tensor_cores.verdict.__wrapped__(CPU, "ampere", "f16")
         assert asked == [expected == "hopper", expected == "ampere"]
+
+
+def test_amds_devices_are_none_of_hoppers_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert tensor_cores.family(CPU) is None and not cuda.has_kernels.__wrapped__(CPU)
+    assert bf16_products.proven.__wrapped__(CPU) is None
+    found = tensor_cores.verdict.__wrapped__(CPU, "hopper", "bf16")
+    with pytest.warns(UserWarning, match=r"no kernel for products of bf16 as hopper has .* the CPU computes .* AMD's"):
+        assert fault(monkeypatch, found) is None
 
 
 @pytest.mark.parametrize("format", ["bf16", "f16"])

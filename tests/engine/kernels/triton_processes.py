@@ -1,4 +1,4 @@
-"""Processes in which Triton interprets its kernels, or compiles them: it decides which when it is imported."""
+"""Processes in which Triton interprets its kernels: it decides whether when it is imported."""
 
 from __future__ import annotations
 
@@ -19,8 +19,3 @@ def interpret() -> None:
     # Warnings of numpy, which it computes with: infinities and NaN are among the cases.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     torch.set_num_threads(1)
-
-
-def compile_only(cache: str) -> None:
-    os.environ.pop("TRITON_INTERPRET", None)
-    os.environ["TRITON_CACHE_DIR"] = cache

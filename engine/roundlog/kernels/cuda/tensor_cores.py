@@ -136,8 +136,9 @@ def first_difference(device: torch.device, name: str, format: str, native: bool)
 
 
 def family(device: torch.device) -> str | None:
-    """The arithmetic of a CUDA device's tensor cores; None if it is not known."""
-    return FAMILIES.get(torch.cuda.get_device_capability(device))
+    """The arithmetic of a CUDA device's tensor cores; None if it is not known. AMD's devices call themselves cuda, too,
+    and one of them (gfx90a) says that its capability is Hopper's."""
+    return None if torch.version.hip else FAMILIES.get(torch.cuda.get_device_capability(device))
 
 
 def _tried(device: torch.device, name: str, format: str, native: bool) -> Difference | str | None:
@@ -162,7 +163,10 @@ def judge(device: torch.device, name: str, format: str, native: bool) -> DeviceV
 
 @cache
 def verdict(device: torch.device, name: str, format: str) -> DeviceVerdict:
-    """`judge` of a CUDA device, once in a process."""
+    """`judge` of a CUDA device, once in a process. None of AMD's is tried: matrix cores add otherwise there, and no
+    kernel of this room is compiled for them."""
+    if torch.version.hip:
+        return DeviceVerdict(ProductKernels.NONE, None, "it is AMD's, whose matrix cores have no arithmetic here")
     return judge(device, name, format, family(device) == name)
 
 
