@@ -1,7 +1,7 @@
 """Data sets: fields that are held in memory or read from files, a few rows at a time."""
 
 from roundlog.data.arrow import ArrowField, arrow_fields
-from roundlog.data.field import DataError, Field, FieldSummary, HeldField, data_tree, held, is_unchanged, summarised
+from roundlog.data.field import DataError, Field, FieldSummary, HeldField, as_field, data_tree, is_unchanged, summarised
 from roundlog.data.files import (
     HELD_BYTES,
     FileField,

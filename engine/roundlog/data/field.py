@@ -166,7 +166,7 @@ class HeldField(Field):
         return torch.index_select(self._whole, 0, rows, out=out)
 
 
-def held(tensor: torch.Tensor) -> HeldField:
+def as_field(tensor: torch.Tensor) -> HeldField:
     """A field of a tensor [rows, ...] of a dtype that programs have. A contiguous one on the CPU is not copied. Raises
     ProgramError for another dtype."""
     plain = tensor.detach().cpu().resolve_neg().contiguous()

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from roundlog.data.arrow import was_replaced
-from roundlog.data.field import DataError, Field, HeldField, held, type_of
+from roundlog.data.field import DataError, Field, HeldField, as_field, type_of
 from roundlog.data.files import FileField, layout_named
 from roundlog.json_text import parse_json
 from roundlog.program import FieldType, ProgramError, TensorType
@@ -88,7 +88,7 @@ def field_of(name: str, source: object) -> Field:
             if why := absence(source):
                 raise DataError(f"dataset field {name} {why}: give a tensor that has its values")
         try:
-            return held(widened(source))
+            return as_field(widened(source))
         except ProgramError as error:
             raise DataError(f"dataset field {name} is {source.dtype}: {_DTYPES}") from error
     if isinstance(source, np.ndarray):

@@ -56,7 +56,7 @@ class LazyStates(LazyTensors):
         """Its state root."""
 
 
-def held(states: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+def in_memory(states: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     """A state whose tensors are all in memory."""
     return list(states) if isinstance(states, LazyTensors) else states
 

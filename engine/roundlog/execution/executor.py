@@ -13,7 +13,7 @@ import torch
 
 from roundlog.arithmetic import check_machine, right_float_mode
 from roundlog.commitments import canonical
-from roundlog.execution.batches import held
+from roundlog.execution.batches import in_memory
 from roundlog.execution.fusion import Group, SameNumbers, compute, compute_on_device, deaths, plan
 from roundlog.execution.slicing import slices_of
 from roundlog.execution.stops import (
@@ -359,7 +359,7 @@ class Executor:
 
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
         """Executes one step, as `StepExecutor.run`."""
-        inputs = replace(inputs, states=held(inputs.states))
+        inputs = replace(inputs, states=in_memory(inputs.states))
         mode = self._mode(inputs.device) if observe is None else InOrder(self._checked, observe)
         try:
             result = self._run(mode, inputs, rounding).result

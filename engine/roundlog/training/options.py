@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from roundlog.arithmetic import retry_disturbed
-from roundlog.data import held
+from roundlog.data import as_field
 from roundlog.execution import (
     Batches,
     BatchSource,
@@ -78,7 +78,7 @@ class Validation:
         if self.rows == 0:
             raise ValidationError(f"the validation set has less than one batch of {job.spec.batch_size} rows: add some")
         self._job = job
-        self._fields = [held(rows[name]) for name in job.program.data_names]
+        self._fields = [as_field(rows[name]) for name in job.program.data_names]
         self._every = every
         self._on_loss = on_loss
         self._executor = Executor(program_up_to_loss(job.program), job.spec.f32_format)

@@ -16,7 +16,7 @@ import torch
 from roundlog.adjudication import binary32 as ieee
 from roundlog.adjudication.partial import ExactSum
 from roundlog.commitments import state_root, tensor_root
-from roundlog.data import data_tree, held
+from roundlog.data import as_field, data_tree
 from roundlog.descriptors import Descriptor, Family, describe, program_root
 from roundlog.dispute import RunningResults, StepTrace
 from roundlog.execution import RunningStep, StepExecutor
@@ -44,7 +44,7 @@ STEP = (0, 0)
 
 def job_of(program: Program, inputs: StepInputs) -> Job:
     """A job of one step of a program without state."""
-    dataset = {name: held(field) for name, field in zip(program.data_names, inputs.data, strict=True)}
+    dataset = {name: as_field(field) for name, field in zip(program.data_names, inputs.data, strict=True)}
     stores = [node.type for node in program.nodes if node.op == "store"]
     initial = {
         name: torch.zeros(kind.shape, dtype=kind.dtype.torch_dtype)

@@ -26,7 +26,7 @@ from roundlog.adjudication.openings import (
     prove,
 )
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, state_root, tensor_bytes, tensor_root
-from roundlog.data import data_tree, held
+from roundlog.data import as_field, data_tree
 from roundlog.descriptors import Descriptor, Family, describe
 from roundlog.descriptors.describe import leaves
 from roundlog.execution import Batches, Executor
@@ -166,5 +166,7 @@ def test_rows_of_any_size_are_opened_by_the_chunk() -> None:
     load = replace(plain, family=Family.DATA, code=0, dtype=DType.F32, inputs=(), root=bytes(32))
     load = replace(load, iteration=(40_000,), parameters=(0, 1, 20_000, 20_000))
     step = DisputedStep(step=0, seed=1, batch_size=2, data_rows=2)
-    answer, chunks = openings(load, 7, step, Material(values={}, states=[], dataset=[held(x)], schedule=torch.zeros(0)))
+    answer, chunks = openings(
+        load, 7, step, Material(values={}, states=[], dataset=[as_field(x)], schedule=torch.zeros(0))
+    )
     assert answer in (np.float32(7).view(np.uint32), np.float32(20_007).view(np.uint32)) and len(chunks) == 1

@@ -19,10 +19,10 @@ from roundlog.data import (
     Field,
     FileField,
     HeldField,
+    as_field,
     data_tree,
     field_of,
     files,
-    held,
     read_fields,
     safetensors_fields,
     summarised,
@@ -97,7 +97,11 @@ def test_windows_are_those_of_the_stream_and_nothing_is_copied(tmp_path: Path) -
             rows = (len(flat) - window) // stride + 1
             wanted = expected_rows(flat, (window,), stride, rows)
             path = tmp_path / "stream"
-            for source in (flat, mapped(path, flat, 10), held(torch.from_numpy(flat)) if dtype != "<u2" else flat):
+            for source in (
+                flat,
+                mapped(path, flat, 10),
+                as_field(torch.from_numpy(flat)) if dtype != "<u2" else flat,
+            ):
                 field = windows(source, window=window, stride=stride)
                 assert field.rows == rows and torch.equal(field[:], wanted)
                 assert isinstance(field, FileField) == isinstance(source, np.memmap)
@@ -221,7 +225,7 @@ def test_numbers_of_16_bits_are_fields_wherever_they_lie(dtype: torch.dtype, tmp
     wrong = numbers.clone()
     wrong[4711, 3] = -torch.nan
     assert summarised(field_of("a", wrong)).has_nan
-    assert not summarised(held(torch.tensor([torch.inf, -torch.inf, -0.0], dtype=dtype))).has_nan
+    assert not summarised(as_field(torch.tensor([torch.inf, -torch.inf, -0.0], dtype=dtype))).has_nan
 
 
 @pytest.mark.parametrize(
@@ -262,13 +266,13 @@ def test_a_header_that_two_readers_could_take_for_two_is_refused(header: str, wo
 def test_a_large_data_set_stays_in_its_file(advised: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not advised:
         monkeypatch.delattr("os.posix_fadvise", raising=False)
-    fields = {"x": held(torch.randn(50, 7)), "t": windows(np.arange(400, dtype=np.uint16), window=9, stride=8)}
+    fields = {"x": as_field(torch.randn(50, 7)), "t": windows(np.arange(400, dtype=np.uint16), window=9, stride=8)}
     write_fields(tmp_path / "d", fields)
     kinds = {name: field.kind for name, field in fields.items()}
     assert fields["t"].rows == 49
     with pytest.raises(StorageError, match="tensor 't' has shape"):
         read_fields(tmp_path / "d", kinds, 50)
-    write_fields(tmp_path / "d", fields | {"x": held(torch.randn(49, 7))})
+    write_fields(tmp_path / "d", fields | {"x": as_field(torch.randn(49, 7))})
     again = read_fields(tmp_path / "d", kinds, 49)
     assert all(isinstance(field, HeldField) for field in again.values())
     monkeypatch.setattr(files, "HELD_BYTES", 100)
@@ -310,5 +314,5 @@ def test_a_bool_of_another_byte_has_no_root_and_a_nan_is_seen(tmp_path: Path) ->
     (tmp_path / "x").write_bytes(bytes([0, 1, 2]))
     with pytest.raises(CommitmentError, match="0 and 1"):
         summarised(field_of("x", np.memmap(tmp_path / "x", "?", "r")))
-    assert summarised(held(torch.tensor([1.0, torch.nan]))).has_nan
-    assert not summarised(held(torch.tensor([1.0, torch.inf]))).has_nan
+    assert summarised(as_field(torch.tensor([1.0, torch.nan]))).has_nan
+    assert not summarised(as_field(torch.tensor([1.0, torch.inf]))).has_nan

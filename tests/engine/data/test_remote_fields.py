@@ -17,9 +17,9 @@ from roundlog.data import (
     Field,
     RemoteDataError,
     RemoteFile,
+    as_field,
     data_tree,
     fetched_bytes,
-    held,
     read_block_roots,
     read_fields,
     remote_fields,
@@ -42,8 +42,8 @@ def data_set(rows: int = ROWS) -> dict[str, Field]:
     """Fields of several blocks, of less than one, of bools, and of windows that overlap; all of as many rows."""
     rng = np.random.default_rng(7)
     return {
-        "x": held(torch.from_numpy(rng.standard_normal((rows, 40), np.float32))),
-        "y": held(torch.from_numpy(rng.integers(0, 2, rows).astype(bool))),
+        "x": as_field(torch.from_numpy(rng.standard_normal((rows, 40), np.float32))),
+        "y": as_field(torch.from_numpy(rng.integers(0, 2, rows).astype(bool))),
         "t": windows(rng.integers(0, 99, 64 * (rows - 1) + 65, np.uint16), window=65, stride=64),
     }
 
@@ -218,7 +218,7 @@ def test_a_nan_in_a_block_that_is_fetched_is_refused(dtype: torch.dtype, tmp_pat
     each = dtype.itemsize
     numbers = torch.zeros(40_000 // each, dtype=dtype)
     numbers[36_000 // each] = torch.nan
-    world = World(tmp_path, {"x": held(numbers)})
+    world = World(tmp_path, {"x": as_field(numbers)})
     cache = BlockCache(tmp_path / "cache")
     there = world.open(Place([copy_of(world.path)]), cache)
     assert there["x"].take(torch.tensor([0, 100])).tolist() == [0, 0]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.commitments import state_root
-from roundlog.data import data_tree, held
+from roundlog.data import as_field, data_tree
 from roundlog.execution import IndexRangeError, NonFiniteError
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError
@@ -138,7 +138,7 @@ def test_an_index_that_leaves_its_axis_is_named(tmp_path: Path) -> None:
         seed=0,
     )
     sentence = r"^step 0: operator \d+ \(take, .*\) has no value at element 6: an index from 0 to 4 is not in \[0, 4\)$"
-    job, wrong = Job.from_task(lambda: task, compare=False), {"x": held(torch.tensor([[0, 3, 4]]))}
+    job, wrong = Job.from_task(lambda: task, compare=False), {"x": as_field(torch.tensor([[0, 3, 4]]))}
     job = replace(job, dataset=wrong, spec=replace(job.spec, data_root=data_tree(wrong.values()).root))
     with pytest.raises(IndexRangeError, match=sentence):
         Trainer(job, tmp_path / "train").run()
@@ -197,7 +197,7 @@ def test_data_with_nan_are_refused_by_the_fields_name(tmp_path: Path) -> None:
     ):
         job_of([1, 2, torch.nan, 4], lambda x: x)
     job = job_of([1, 2, 3, 4], lambda x: x)
-    replace(job, dataset={"x": held(torch.full((1, 4), torch.nan))}).write(tmp_path)
+    replace(job, dataset={"x": as_field(torch.full((1, 4), torch.nan))}).write(tmp_path)
     with pytest.raises(JobError, match=r"^the data field x has a NaN: "):
         Job.read(tmp_path)
 

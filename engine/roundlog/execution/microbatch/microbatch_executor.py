@@ -21,7 +21,7 @@ import torch
 
 from roundlog.commitments import canonical
 from roundlog.execution import fusion
-from roundlog.execution.batches import held
+from roundlog.execution.batches import in_memory
 from roundlog.execution.executor import Executor, Observe, StepResult
 from roundlog.execution.microbatch.analysis import Analysis, analyse, samples_of
 from roundlog.execution.microbatch.stages import Part, PartRounding, Parts, Reads, Values, cut, part_of
@@ -72,7 +72,7 @@ class MicrobatchExecutor:
             raise TypeError(
                 f"micro-batches cannot be rounded by a {type(rounding).__name__}: give a Recorder or a Follower"
             )
-        inputs = replace(inputs, states=held(inputs.states))
+        inputs = replace(inputs, states=in_memory(inputs.states))
         try:
             result = self._all(inputs, rounding, None)
         except NonFiniteError as error:
@@ -95,7 +95,7 @@ class MicrobatchExecutor:
         except IndexRangeError:
             # It ends a pass, after which there may be operators that stand before it.
             return self._observed_whole(inputs, rounding, observe)
-        inputs = replace(inputs, states=held(inputs.states))
+        inputs = replace(inputs, states=in_memory(inputs.states))
         assert isinstance(rounding, Recorder | Follower), "`run` has refused others"
         for group in self._groups(end + (stopped is not None)):
             rounding.start_again()
