@@ -112,7 +112,7 @@ def test_a_sequence_ends_at_a_stop_token_and_others_go_on(tmp_path: Path) -> Non
         ([[1]], {"temperature": -1.0}, "temperature is -1.0: give a number, 0, or at least 2"),
         ([[1]], {"temperature": float("nan")}, "temperature is nan: give a number, 0, or at least 2"),
         ([[1]], {"temperature": 1.0, "top_p": 0.0}, "top_p is 0.0: give a number, at least 2\\^-100, up to 1"),
-        ([[1]], {"top_k": 3}, "top_k and top_p are for tokens that are drawn"),
+        ([[1]], {"top_k": 3}, "top_k, top_p and min_p are for tokens that are drawn"),
         ([[1]], {"repetition_penalty": 0.0}, "repetition_penalty is 0.0: give a number, at least 2\\^-100"),
     ],
 )
