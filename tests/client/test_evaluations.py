@@ -68,10 +68,10 @@ def test_another_way_through_transformers_comes_to_the_same_choices(room: Path) 
     harness = HFLM(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(room / "model"), batch_size=1)
     (room / "copy").mkdir()
     task = read_task(room / "words.yaml", room / "copy")
-    loaded = list(TaskManager().load([task.config])["tasks"].values())
-    found = lm_eval.simple_evaluate(
-        model=harness, tasks=loaded, bootstrap_iters=0, log_samples=False, verbosity="ERROR"
-    )
+    manager = TaskManager(include_defaults=False)
+    loaded = list(manager.load([task.config])["tasks"].values())
+    how = {"task_manager": manager, "bootstrap_iters": 0, "log_samples": False, "verbosity": "ERROR"}
+    found = lm_eval.simple_evaluate(model=harness, tasks=loaded, **how)
     receipt = parse_evaluation_receipt((room / "eval.json").read_bytes())
     assert float(f"{found['results']['words']['acc,none']:.12g}") == receipt.tasks[0].scores["acc"]
 

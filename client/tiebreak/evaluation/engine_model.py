@@ -31,11 +31,8 @@ _MOST_NEW_TOKENS = 256
 """Tokens behind a prompt where a task names no number, as lm-eval has it."""
 
 
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Templates of a stranger's tasks, which reach nothing but their document."""
-
-
-_sandbox = _Sandbox(loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True)
+# Templates of a stranger's tasks reach nothing but their document.
+_sandbox = ImmutableSandboxedEnvironment(loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True)
 _sandbox.filters["regex_replace"] = lm_eval.utils.regex_replace
 lm_eval.utils.env = _sandbox
 
@@ -217,10 +214,12 @@ def evaluate_tasks(model: EngineModel, tasks: Sequence[TaskFile], limit: int | N
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     try:
-        loaded = TaskManager().load([task.config for task in tasks])["tasks"]
+        manager = TaskManager(include_defaults=False)  # of thousands of files, none of which is asked for
+        loaded = manager.load([task.config for task in tasks])["tasks"]
         found = lm_eval.simple_evaluate(
             model=model,
             tasks=list(loaded.values()),
+            task_manager=manager,
             limit=limit,
             bootstrap_iters=0,
             log_samples=False,

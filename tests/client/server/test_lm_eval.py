@@ -21,8 +21,10 @@ def evaluated(model: Any, room: Path, name: str, **more: Any) -> tuple[dict[str,
 
     place = room / f"copy {len(list(room.iterdir()))}"
     place.mkdir()
-    tasks = list(TaskManager().load([read_task(room / f"{name}.yaml", place).config])["tasks"].values())
-    found = lm_eval.simple_evaluate(model=model, tasks=tasks, bootstrap_iters=0, verbosity="ERROR", **more)
+    manager = TaskManager(include_defaults=False)
+    tasks = list(manager.load([read_task(room / f"{name}.yaml", place).config])["tasks"].values())
+    how = {"task_manager": manager, "bootstrap_iters": 0, "verbosity": "ERROR"}
+    found = lm_eval.simple_evaluate(model=model, tasks=tasks, **how, **more)
     answers = [(one["doc_id"], one["resps"]) for one in found["samples"][name]]
     return found["results"][name], sorted(answers, key=lambda pair: pair[0])
 
