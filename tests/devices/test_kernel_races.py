@@ -47,7 +47,7 @@ def _multiply(layout: int, native: bool) -> Callable[[], None]:
         if native:
             norms = (torch.ones(1, side, dtype=torch.float64) for side in (19, 35))
             bf16_product_kernels.decide(a[None], b[None], *norms, 2.0**-30, arithmetic, DEPTHS[layout])
-            bf16_product_kernels.sum_elements(a[None], b[None], torch.arange(40), 256)
+            bf16_product_kernels.sum_elements(a[None], b[None], torch.arange(40), 100)
 
     return multiply
 
