@@ -139,7 +139,7 @@ HOSTILE = {
     "no data": (CHOICES.replace("words.jsonl", "none.jsonl"), "cannot be read"),
     "a way out of its template": (
         CHOICES.replace("{{question}}", "{{ ''.__class__.__mro__[1].__subclasses__() }}"),
-        "SecurityError",
+        "does not take a task (SecurityError",
     ),
     "no task": ("- 1", "names no task"),
 }

@@ -131,7 +131,7 @@ class PendingText:
     """Most tokens behind it."""
     seed: int
     choices: list[Choice] = field(default_factory=list)
-    made: Generation | None = None
+    made: Generation = field(init=False)
     """The whole of it, once it has ended."""
 
     @property
@@ -289,7 +289,7 @@ class TextService:
             await asyncio.gather(*tasks, return_exceptions=True)
         tokenizer = self._loaded.tokenizer
         texts = [
-            answer_text(tokenizer, answer.request, text.prompt, text.tokens, _made(text), index)
+            answer_text(tokenizer, answer.request, text.prompt, text.tokens, text.made, index)
             for index, text in enumerate(answer.given)
         ]
         body = answer.writer.body(texts, answer.usage)
@@ -315,7 +315,7 @@ class TextService:
                     yield counted(writer.event(text, [choice], len(given)))
                 given += text
         decoder.end()
-        made = _made(one)
+        made = one.made
         if rest := ended_text(decoder.text, made.finish_reason, stops)[len(given) :]:
             yield counted(writer.event(rest, [], len(given)))
         if decoder.text != decoder.whole:
@@ -386,7 +386,7 @@ class TextService:
         request, given = answer.request, answer.given
         found = [
             replace(
-                self._receipt(one.tokens, _made(one), request.sampling, one.seed, one.new_tokens, request.stop_texts),
+                self._receipt(one.tokens, one.made, request.sampling, one.seed, one.new_tokens, request.stop_texts),
                 request_sha256=answer.request_sha256,
                 response_sha256=response_sha256,
                 choice_index=index if len(given) > 1 else None,
@@ -417,11 +417,6 @@ class TextService:
             training_receipt=self._training,
             stop_texts=stop_texts,
         )
-
-
-def _made(text: PendingText) -> Generation:
-    assert text.made is not None
-    return text.made
 
 
 def too_many() -> RequestError:
