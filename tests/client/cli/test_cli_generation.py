@@ -380,7 +380,7 @@ def test_the_real_model_says_what_it_said(run: Run, tmp_path: Path) -> None:
 
 transformers = pytest.importorskip("transformers")
 
-PROMPTS, NEW = ("Hé?", "So"), 12
+PROMPTS, JOB_NEW = ("Hé?", "So"), 12
 
 
 @dataclass(frozen=True)
@@ -405,7 +405,7 @@ def done(*words: object) -> str:
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     room = tmp_path_factory.mktemp("texts")
     model = write_model(room / "tiny")
-    words = ["job", "create", "--model", model, "--out", room / "job", "--max-new-tokens", NEW, "--json"]
+    words = ["job", "create", "--model", model, "--out", room / "job", "--max-new-tokens", JOB_NEW, "--json"]
     words += ["--interval", 8, *DRAWN]
     made = done(*words, *(word for prompt in PROMPTS for word in ("--prompt", prompt)))
     done("train", room / "job", "--run", room / "run")

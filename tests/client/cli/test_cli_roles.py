@@ -112,9 +112,6 @@ def test_an_auditor_is_given_its_workers(
 # A role as an operator runs it.
 
 
-REFEREE = devnet_account(3).address
-
-
 def eventually(holds: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
