@@ -146,10 +146,10 @@ class StopTexts:
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], texts: Sequence[str]) -> None:
         """tokenizer, prompt: as TextDecoder takes them."""
-        self._decoder, self._texts = TextDecoder(tokenizer, prompt), texts
+        self._decoder, self._texts = TextDecoder(tokenizer, prompt) if texts else None, texts
 
     def __call__(self, token: int) -> bool:
-        if not self._texts:
+        if self._decoder is None:
             return False
         new = len(self._decoder.add(token)) + max(map(len, self._texts))
         return any(one in self._decoder.text[-new:] for one in self._texts)

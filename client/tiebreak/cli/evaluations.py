@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,11 +15,11 @@ from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.generation import ARITHMETIC, DTYPE, WeightFormat
 from tiebreak.cli.option_groups import JSON, MODEL, command, option
-from tiebreak.cli.receipt_files import signed_receipt, signer_text
+from tiebreak.cli.receipt_files import ReceiptForm, signed_receipt, signer_text, write_receipt_file
 from tiebreak.cli.text_checks import READS_MODEL, read_model
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from roundlog.generation import LoadedModel
 
@@ -63,19 +63,16 @@ def evaluate(
     account = network.account(keystore) if sign else None
     started = time.monotonic()
     answers = Answers()
-    with _Tasks(tasks) as found:
+    with _tasks(tasks) as found:
         loaded = read_model(model, dtype)
         scores = _scores(loaded, arithmetic, answers, found, limit)
-    import torch
-    import transformers
-    from roundlog.generation.receipt_check import dtype_name
+    from roundlog.generation.receipt_check import dtype_name, versions_with
 
-    versions = {"tiebreak": version("tiebreak"), "torch": torch.__version__, "transformers": transformers.__version__}
     made = EvaluationReceipt(
         model=loaded.identity,
         dtype=dtype_name(loaded.model),
         arithmetic=arithmetic,
-        versions={name: one.partition("+")[0] for name, one in (versions | {"lm_eval": LM_EVAL_VERSION}).items()},
+        versions=versions_with(version("tiebreak")) | {"lm_eval": LM_EVAL_VERSION},
         limit=limit,
         tasks=tuple(
             EvaluatedTask(name=task.name, config_sha256=task.config_sha256, data=task.data, scores=score)
@@ -86,10 +83,7 @@ def evaluate(
     )
     if account is not None:
         made = signed_receipt(made, account)  # type: ignore[assignment]
-    from roundlog.storage import replace_file
-
-    with replace_file(receipt) as file:
-        file.write(made.to_json().encode())
+    write_receipt_file(receipt, made, ReceiptForm.JSON)
     if json:
         facts: dict[str, object] = {"scores": {task.name: dict(task.scores) for task in made.tasks}}
         facts |= {"requests": len(made.answers), "receipt": receipt, "digest": made.digest, "signer": made.signer}
@@ -119,43 +113,24 @@ class EvaluationOptions:
     ) -> bool:
         """Return whether the receipt of an evaluation is right, as far as it is repeated, which is printed. fault: of
         its signature, in one clause; nothing is repeated then. Raises CommandError, TaskError, FolderError."""
-        from roundlog.generation.receipt_check import other_model
-
-        from tiebreak.evaluation.evaluation_receipt import largest_unnoticed, requests_root
+        from tiebreak.evaluation.evaluation_receipt import largest_unnoticed
 
         _require_harness()
-        from tiebreak.evaluation.engine_model import LM_EVAL_VERSION, Answers, WrongCountError
+        from tiebreak.evaluation.engine_model import LM_EVAL_VERSION
 
         started, total = time.monotonic(), len(read.answers)
         seed = self.seed if self.seed is not None else str(random.SystemRandom().getrandbits(64))
         count = total if share is None else max(1, round(share * total))
-        drawn = frozenset(random.Random(f"{seed} 0x{read.digest.hex()}").sample(range(total), count))
-        wrong: list[str] = [fault] if fault is not None else []
         if read.versions["lm_eval"] != LM_EVAL_VERSION:
             raise CommandError(
                 f"{file} was written with lm-eval {read.versions['lm_eval']}, and this is {LM_EVAL_VERSION}, which may "
                 f"ask for other things: pip install lm-eval=={read.versions['lm_eval']}"
             )
+        wrong = [fault] if fault is not None else []
         if not wrong:
-            with _Tasks(self.tasks or ()) as found:
-                wrong = _other_tasks(read, found)
-                loaded = read_model(model, read.dtype)
-                if (other := other_model(read, loaded)) is not None:  # type: ignore[arg-type]
-                    raise CommandError(f"{file} is of another model than that in {model}: its {other} is another.")
-                answers = Answers(read.answers, drawn)
-                if not wrong:
-                    try:
-                        scores = _scores(loaded, read.arithmetic, answers, found, read.limit)
-                        wrong = _other_scores(read, scores)
-                        if requests_root(answers.requests, answers.given) != read.requests_root:
-                            wrong.append("its requests and answers have another root than requests_root")
-                    except WrongCountError:
-                        wrong.append(f"it has {total} answers, and its tasks have another number of requests")
-                    if answers.first_wrong is not None:
-                        said, right = read.answers[answers.first_wrong].plain(), answers.right
-                        assert right is not None
-                        where = f"request {answers.first_wrong + 1} has the answer {said}"
-                        wrong.insert(0, f"{where}, and the model's is {right.plain()}")
+            drawn = random.Random(f"{seed} 0x{read.digest.hex()}").sample(range(total), count)
+            with _tasks(self.tasks or ()) as tasks:
+                wrong = _other_tasks(read, tasks) or _repeated(file, read, model, tasks, frozenset(drawn))
         bound = largest_unnoticed(total, count)
         if json:
             facts: dict[str, object] = {"right": not wrong, "wrong": wrong, "requests": total, "repeated": count}
@@ -170,6 +145,32 @@ class EvaluationOptions:
         return not wrong
 
 
+def _repeated(
+    file: Path, read: EvaluationReceipt, model: Path, tasks: Sequence[TaskFile], drawn: frozenset[int]
+) -> list[str]:
+    """Return clauses on what a model and lm-eval derive otherwise than the receipt in a file. drawn: places of the
+    answers that the model repeats. Raises CommandError for another model, TaskError, FolderError."""
+    from roundlog.generation import other_model
+
+    from tiebreak.evaluation.engine_model import Answers, WrongCountError
+    from tiebreak.evaluation.evaluation_receipt import requests_root
+
+    loaded = read_model(model, read.dtype)
+    if (other := other_model(read.model, loaded)) is not None:
+        raise CommandError(f"{file} is of another model than that in {model}: its {other} is another.")
+    answers = Answers(read.answers, drawn)
+    try:
+        wrong = _other_scores(read, _scores(loaded, read.arithmetic, answers, tasks, read.limit))
+        if requests_root(answers.requests, answers.given) != read.requests_root:
+            wrong.append("its requests and answers have another root than requests_root")
+    except WrongCountError:
+        wrong = [f"it has {len(read.answers)} answers, and its tasks have another number of requests"]
+    if answers.first_wrong is not None and answers.right is not None:
+        where = f"request {answers.first_wrong + 1} has the answer {read.answers[answers.first_wrong].plain()}"
+        wrong.insert(0, f"{where}, and the model's is {answers.right.plain()}")
+    return wrong
+
+
 def _show_right(file: Path, read: EvaluationReceipt, count: int, bound: int, seed: str) -> None:
     total = len(read.answers)
     which = f"all {total}" if count == total else f"{count} of {total}"
@@ -180,8 +181,8 @@ def _show_right(file: Path, read: EvaluationReceipt, count: int, bound: int, see
     if count < total:
         output.show_line(
             f"The {total - count} others were not repeated. If more than {bound} of all were wrong "
-            f"({100 * bound / total:.2g} %), one would have been met with 95 %. The seed {seed} has drawn the share; "
-            "an author who knew it before could choose what is met."
+            f"({100 * bound / total:.2g} %), one would have been met with 95 %. The seed {seed} has drawn the share. "
+            "If the author knew it before, the share shows nothing."
         )
     if read.limit is not None:
         output.show_line(f"Of each task the first {read.limit} documents alone were evaluated.")
@@ -246,19 +247,13 @@ def _require_harness() -> None:
         raise CommandError(f"evaluations need {error.name}: pip install 'tiebreak[eval]'.") from error
 
 
-class _Tasks(ExitStack):
-    """Tasks in files, with copies of their data while it is entered. Raises CommandError."""
+@contextmanager
+def _tasks(paths: Sequence[Path]) -> Iterator[list[TaskFile]]:
+    """Read tasks, with copies of their data as long as the block lasts. Raises TaskError."""
+    from tiebreak.evaluation.task_files import read_task
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        super().__init__()
-        self._paths = paths
-
-    def __enter__(self) -> list[TaskFile]:  # type: ignore[override]
-        from tiebreak.evaluation.task_files import TaskFile, read_task
-
-        room = Path(self.enter_context(TemporaryDirectory(prefix="tiebreak-tasks-")))
-        found = list[TaskFile]()
-        for number, path in enumerate(self._paths):
-            (room / str(number)).mkdir()
-            found.append(read_task(path, room / str(number)))
-        return found
+    with TemporaryDirectory(prefix="tiebreak-tasks-") as temporary:
+        rooms = [Path(temporary) / str(number) for number in range(len(paths))]
+        for room in rooms:
+            room.mkdir()
+        yield [read_task(path, room) for path, room in zip(paths, rooms, strict=True)]

@@ -165,11 +165,10 @@ def account_text(account: bytes) -> str:
 def _subject(receipt: AnyReceipt) -> list[dict[str, Any]]:
     from roundlog.training import Receipt
 
-    plain = receipt.plain()
-    if "requests_root" in plain:
-        return [{"name": "evaluation", "digest": {"sha256": receipt.digest.hex()}}]
     if not isinstance(receipt, Receipt):
-        return [{"name": "tokens", "digest": {"sha256": plain["tokens_hash"][2:]}}]
+        tokens = receipt.plain().get("tokens_hash")
+        name, digest = ("evaluation", receipt.digest.hex()) if tokens is None else ("tokens", tokens[2:])
+        return [{"name": name, "digest": {"sha256": digest}}]
     # A state root is no SHA-256 of a file, and has a name of its own so that nobody takes it for one.
     return [
         {"name": "spec.json", "digest": {"sha256": receipt.spec.run_id.hex()}},

@@ -176,7 +176,7 @@ def verify(
         if offline:
             is_right = _agrees(file, read, fault, json)
         elif isinstance(read, Receipt):
-            if of_text != TextOptions():
+            if (of_text, of_evaluation) != (TextOptions(), EvaluationOptions()):
                 raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
             if of_run.share is not None and of_run.share < 1 and of_run.run is None:
                 raise WrongUsage(
@@ -184,7 +184,7 @@ def verify(
                 )
             is_right = _verify_run(file, read, fault, of_run, computing, content, json)
         elif isinstance(read, GenerationReceipt):
-            if of_text.model is None or of_run != RunReceiptOptions():
+            if of_text.model is None or (of_run, of_evaluation) != (RunReceiptOptions(), EvaluationOptions()):
                 raise WrongUsage(
                     f"{file} is the receipt of a text: name its model's folder with --model, and no job or run; "
                     "--offline checks it against itself."

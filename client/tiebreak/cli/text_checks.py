@@ -91,7 +91,7 @@ class TextOptions:
         with output.progress("Verifying", 2 * positions + total) as bar:
             bar.tell(READS_MODEL)
             loaded = read_model(model, receipt.dtype)
-            if (other := other_model(receipt, loaded)) is not None:
+            if (other := other_model(receipt.model, loaded)) is not None:
                 name = f"{receipt.model.name or 'which has no name'} {receipt.model.revision}".rstrip()
                 raise CommandError(
                     f"{file} is of another model than that in {model}, whose {other} is not the receipt's: give the "

@@ -120,22 +120,18 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = False) -> list[float]:
         """Log-likelihoods of whole texts, window by window, as lm-eval cuts them."""
-        cut = [
-            list(
-                map(
-                    lm_eval.utils.make_disjoint_window,
-                    lm_eval.utils.get_rolling_token_windows(
-                        token_list=self.tok_encode(one.args[0]),
-                        prefix_token=self.prefix_token_id,
-                        max_seq_len=self._positions - 1,
-                        context_len=1,
-                    ),
-                )
-            )
-            for one in requests
-        ]
+        cut = [self._windows(one.args[0]) for one in requests]
         told = iter(self._loglikelihood_tokens([(("", ""), *window) for windows in cut for window in windows]))
         return [sum(next(told)[0] for _ in windows) for windows in cut]
+
+    def _windows(self, text: str) -> list[tuple[list[int], list[int]]]:
+        found = lm_eval.utils.get_rolling_token_windows(
+            token_list=self.tok_encode(text),
+            prefix_token=self.prefix_token_id,
+            max_seq_len=self._positions - 1,
+            context_len=1,
+        )
+        return list(map(lm_eval.utils.make_disjoint_window, found))
 
     def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[tuple[float, bool]]:
         asked = []
@@ -193,7 +189,7 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
     def _likelihood(self, generator: Generator, asked: EvaluationRequest) -> Likelihood:
         told = generator.likelihoods_behind(asked.prompt, asked.continuation)
         logprob = 0.0
-        for one in told:
+        for one in told:  # `sum` adds otherwise from Python 3.12 on
             logprob += one.logprob
         return Likelihood(logprob, all(one.likeliest[0][0] == one.token for one in told))
 
@@ -214,7 +210,7 @@ def evaluate_tasks(model: EngineModel, tasks: Sequence[TaskFile], limit: int | N
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     try:
-        manager = TaskManager(include_defaults=False)  # of thousands of files, none of which is asked for
+        manager = TaskManager(include_defaults=False)  # indexing lm-eval's own tasks takes longer than a small task
         loaded = manager.load([task.config for task in tasks])["tasks"]
         found = lm_eval.simple_evaluate(
             model=model,

@@ -7,20 +7,19 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass
 from typing import Any, cast
 
 import rfc8785
 from roundlog.commitments import MerkleTree
 from roundlog.generation import ModelIdentity
-from roundlog.generation.generation_receipt import DTYPES
+from roundlog.generation.generation_receipt import DTYPES, MODEL_HASHES, SignedJson, hex_of
 from roundlog.json_text import parse_json
 from roundlog.operators.job_arithmetic import check_arithmetic
 from roundlog.program import ProgramError
 
 FORMAT, VERSION = "tiebreak evaluation", 1
-MAX_EVALUATION_BYTES = 256 << 20
+MAX_EVALUATION_BYTES = 64 << 20
 """Most bytes of a file with such a receipt."""
 
 _VERSIONS = ("tiebreak", "torch", "transformers", "lm_eval")
@@ -86,7 +85,7 @@ class EvaluatedTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationReceipt:
+class EvaluationReceipt(SignedJson):
     """An evaluation. Hashes are 32 bytes."""
 
     model: ModelIdentity
@@ -100,59 +99,28 @@ class EvaluationReceipt:
     answers: tuple[Answer, ...]
     requests_root: bytes
     """Merkle root over all requests with their answers, in the order in which lm-eval asks."""
-    signer: bytes | None = None
-    signature: bytes | None = None
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the canonical JSON, without a signature: the name of the receipt."""
-        return sha256(self.signed_text().encode()).digest()
-
-    def signed_text(self) -> str:
-        """The text that is signed (EIP-191): canonical JSON (RFC 8785) of all but the signature."""
-        return rfc8785.dumps(self.plain(signed=False)).decode()
-
-    def to_json(self) -> str:
-        """The receipt in canonical JSON, as a file has it."""
-        return rfc8785.dumps(self.plain()).decode()
-
-    def by(self, signer: bytes) -> EvaluationReceipt:
-        """The receipt with the name of the account that will sign it."""
-        return replace(self, signer=signer, signature=None)
-
-    def signed(self, signer: bytes, signature: bytes) -> EvaluationReceipt:
-        """The receipt with a signature of an account over `by(signer).signed_text()`."""
-        return replace(self, signer=signer, signature=signature)
 
     def plain(self, *, signed: bool = True) -> dict[str, Any]:
-        """The receipt as JSON has it. signed: with its signature."""
-        hashes = ("model_weight_hash", "config_hash", "tokenizer_hash")
-        model: dict[str, Any] = {"name": self.model.name, "revision": self.model.revision, "dtype": self.dtype}
-        found: dict[str, Any] = {
+        return {
             "format": FORMAT,
             "version": VERSION,
-            "model": model | {name: _hex(getattr(self.model, name)) for name in hashes},
+            "model": self.model.plain() | {"dtype": self.dtype},
             "arithmetic": self.arithmetic,
             "versions": dict(self.versions),
             "limit": self.limit,
             "tasks": [
                 {
                     "name": task.name,
-                    "config_sha256": _hex(task.config_sha256),
-                    "data": {name: _hex(digest) for name, digest in task.data.items()},
+                    "config_sha256": hex_of(task.config_sha256),
+                    "data": {name: hex_of(digest) for name, digest in task.data.items()},
                     "scores": dict(task.scores),
                 }
                 for task in self.tasks
             ],
             "request_count": len(self.answers),
-            "requests_root": _hex(self.requests_root),
+            "requests_root": hex_of(self.requests_root),
             "answers": [answer.plain() for answer in self.answers],
-        }
-        if self.signer is not None:
-            found["signer"] = _hex(self.signer)
-        if signed and self.signature is not None:
-            found["signature"] = _hex(self.signature)
-        return found
+        } | self.signing(signed=signed)
 
 
 def requests_root(requests: Sequence[EvaluationRequest], answers: Sequence[Answer]) -> bytes:
@@ -161,8 +129,8 @@ def requests_root(requests: Sequence[EvaluationRequest], answers: Sequence[Answe
 
 
 def largest_unnoticed(total: int, drawn: int) -> int:
-    """The most wrong answers among `total` of which none is met, with a probability of at least 5 %, by `drawn` ones
-    that are drawn without replacement: more than these are not there, at 95 % (hypergeometric distribution)."""
+    """Upper bound at 95 % on the wrong answers among `total`, if `drawn` of them, drawn without replacement, are right:
+    the largest number of which a draw misses all with a probability of at least 5 % (hypergeometric)."""
     whole = math.comb(total, drawn)
     return bisect_left(range(total + 1), True, key=lambda wrong: 20 * math.comb(total - wrong, drawn) < whole) - 1
 
@@ -182,7 +150,7 @@ def parse_evaluation_receipt(data: bytes) -> EvaluationReceipt:
             model=ModelIdentity(
                 name=_text(model["name"], least=0),
                 revision=_text(model["revision"], least=0),
-                **{name: _bytes(model[name], 32) for name in ("model_weight_hash", "config_hash", "tokenizer_hash")},
+                **{name: _bytes(model[name], 32) for name in MODEL_HASHES},
             ),
             dtype=_text(model["dtype"]),
             arithmetic=plain["arithmetic"],
@@ -210,7 +178,7 @@ def parse_evaluation_receipt(data: bytes) -> EvaluationReceipt:
         raise ValueError("has no answers, no tasks, or weights that are neither fp32 nor bf16")
     if (receipt.signer is None) is not (receipt.signature is None):
         raise ValueError("has a signer without a signature, or a signature without a signer")
-    # What is not read, a count that was made smaller, and numbers in other forms stand in the way of one digest.
+    # The file has to be what this receipt writes: unknown fields, a smaller count and other forms of numbers are none.
     if receipt.to_json().encode() != rfc8785.dumps(plain):
         raise ValueError("has a field that is not known, or that does not follow from its answers")
     return receipt
@@ -250,7 +218,3 @@ def _whole(value: object, least: int) -> int:
     if type(value) is not int or not least <= value < 1 << 31:
         raise ValueError(f"has a count or a token that is no whole number from {least} on")
     return value
-
-
-def _hex(data: bytes) -> str:
-    return "0x" + data.hex()

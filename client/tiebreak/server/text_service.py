@@ -29,7 +29,6 @@ from roundlog.generation import (
     LoadedModel,
     TextRequest,
     make_receipt,
-    require_biases,
 )
 from roundlog.json_text import canonical_json, parse_json
 from roundlog.storage import replace_file
@@ -256,7 +255,7 @@ class TextService:
                     PendingText(prompt=number, tokens=tokens, new_tokens=wanted, seed=request.seed_of(one))
                     for one in range(request.tried)
                 ]
-            require_biases(request.sampling, self._generator.vocabulary)
+            request.sampling.bias(self._generator.vocabulary)  # of tokens that are in it
         except (CaptureError, FolderError) as error:
             # Prompts alone are to blame: the model was tried by `prepare`.
             raise RequestError(_sentence(error), param=_prompt_name(request)) from None

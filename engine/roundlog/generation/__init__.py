@@ -16,5 +16,5 @@ from roundlog.generation.model_folder import (
 )
 from roundlog.generation.prompt_process import encoded_again
 from roundlog.generation.receipt_check import TextCheck, check_text, expected_seconds, make_receipt, other_model
-from roundlog.generation.step_modules import TokenSampler, require_biases, sampler_numbers
+from roundlog.generation.step_modules import TokenSampler, sampler_numbers
 from roundlog.generation.trained_weights import set_weights, trained_weights

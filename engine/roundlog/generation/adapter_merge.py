@@ -94,10 +94,8 @@ def _configuration(path: Path) -> dict[str, Any]:
         raise FolderError(f"{path} {error}: get the adapter again") from error
     if not isinstance(how, dict) or how.get("peft_type") != "LORA":
         raise FolderError(f"{path} is of no LoRA adapter: merge those of PEFT with peft_type LORA alone")
-    if found := [name for name in _UNMERGED if how.get(name)] or [
-        name for name in ("bias",) if how.get(name) != "none"
-    ]:
-        raise FolderError(f"{path} has {found[0]} {how[found[0]]!r}, which is not merged: train LoRA without it")
+    if found := [name for name in _UNMERGED if how.get(name)] or ["bias"] * (how.get("bias") != "none"):
+        raise FolderError(f"{path} has {found[0]} {how.get(found[0])!r}, which is not merged: train LoRA without it")
     return how
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ MAX_STOP_TEXTS = 4
 MAX_LIKELIEST = 20
 """Most likeliest tokens that are told beside each."""
 
+MODEL_HASHES = ("model_weight_hash", "config_hash", "tokenizer_hash")
+
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 _TEXT = re.compile("[ -~]{0,200}")
 
@@ -48,9 +51,56 @@ class ModelIdentity:
     tokenizer_hash: bytes
     """Digest of the tokenizer's files, or SHA-256 of the GGUF file."""
 
+    def plain(self) -> dict[str, str]:
+        """The model as JSON has it."""
+        hashes = {name: hex_of(getattr(self, name)) for name in MODEL_HASHES}
+        return {"name": self.name, "revision": self.revision} | hashes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationReceipt:
+class SignedJson(ABC):
+    """A receipt in canonical JSON (RFC 8785), which an account can sign."""
+
+    signer: bytes | None = None
+    signature: bytes | None = None
+
+    @abstractmethod
+    def plain(self, *, signed: bool = True) -> dict[str, Any]:
+        """The receipt as JSON has it. signed: with its signature."""
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical JSON, without a signature: the name of the receipt."""
+        return sha256(self.signed_text().encode()).digest()
+
+    def signed_text(self) -> str:
+        """The text that is signed (EIP-191): canonical JSON of all but the signature."""
+        import rfc8785
+
+        return rfc8785.dumps(self.plain(signed=False)).decode()
+
+    def to_json(self) -> str:
+        """The receipt in canonical JSON, as a file has it."""
+        import rfc8785
+
+        return rfc8785.dumps(self.plain()).decode()
+
+    def signed(self, signer: bytes, signature: bytes) -> Self:
+        """The receipt with a signature of an account over `by(signer).signed_text()`."""
+        return replace(self, signer=signer, signature=signature)
+
+    def by(self, signer: bytes) -> Self:
+        """The receipt with the name of the account that will sign it."""
+        return replace(self, signer=signer, signature=None)
+
+    def signing(self, *, signed: bool) -> dict[str, str]:
+        """The fields `signer` and `signature` of the receipt, those that it has. signed: with its signature."""
+        found = {} if self.signer is None else {"signer": hex_of(self.signer)}
+        return found if self.signature is None or not signed else found | {"signature": hex_of(self.signature)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationReceipt(SignedJson):
     """A generated text. Hashes are 32 bytes."""
 
     model: ModelIdentity
@@ -85,53 +135,18 @@ class GenerationReceipt:
     request_sha256: bytes | None = None
     response_sha256: bytes | None = None
     """SHA-256 of the bytes of the request that asked for it, and of the response, where a server was asked."""
-    signer: bytes | None = None
-    signature: bytes | None = None
 
     @property
     def finish_reason(self) -> str:
         """`stop` if the last token, or a text with it, is one that ends the text, `length` otherwise."""
         return "stop" if self.at_stop_text or self.tokens[-1] in self.stop else "length"
 
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the canonical JSON, without a signature: the name of the receipt."""
-        return sha256(self.signed_text().encode()).digest()
-
-    def signed_text(self) -> str:
-        """The text that is signed (EIP-191): canonical JSON (RFC 8785) of all but the signature."""
-        import rfc8785
-
-        return rfc8785.dumps(self.plain(signed=False)).decode()
-
-    def to_json(self) -> str:
-        """The receipt in canonical JSON, as a file has it."""
-        import rfc8785
-
-        return rfc8785.dumps(self.plain()).decode()
-
-    def signed(self, signer: bytes, signature: bytes) -> GenerationReceipt:
-        """The receipt with a signature of an account over `by(signer).signed_text()`."""
-        return replace(self, signer=signer, signature=signature)
-
-    def by(self, signer: bytes) -> GenerationReceipt:
-        """The receipt with the name of the account that will sign it."""
-        return replace(self, signer=signer, signature=None)
-
     def plain(self, *, signed: bool = True) -> dict[str, Any]:
-        """The receipt as JSON has it. signed: with its signature."""
         model, how = self.model, self.sampling
         found: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
-            "model": {
-                "name": model.name,
-                "revision": model.revision,
-                "model_weight_hash": _hex(model.model_weight_hash),
-                "config_hash": _hex(model.config_hash),
-                "tokenizer_hash": _hex(model.tokenizer_hash),
-                "dtype": self.dtype,
-            },
+            "model": model.plain() | {"dtype": self.dtype},
             "arithmetic": self.arithmetic,
             "versions": dict(self.versions),
             "prompt_tokens": list(self.prompt),
@@ -145,10 +160,10 @@ class GenerationReceipt:
                 "stop_tokens": list(self.stop),
             },
             "tokens": list(self.tokens),
-            "tokens_hash": _hex(tokens_hash(self.tokens)),
+            "tokens_hash": hex_of(tokens_hash(self.tokens)),
             "token_count": len(self.tokens),
             "finish_reason": self.finish_reason,
-            "logprobs_root": _hex(self.logprobs_root),
+            "logprobs_root": hex_of(self.logprobs_root),
             "training_receipt": _optional(self.training_receipt),
             "request_sha256": _optional(self.request_sha256),
             "response_sha256": _optional(self.response_sha256),
@@ -162,16 +177,12 @@ class GenerationReceipt:
         if self.stop_texts:
             found["sampling"]["stop_texts"] = list(self.stop_texts)
         if self.prompt_logprobs_root is not None:
-            found["prompt_logprobs_root"] = _hex(self.prompt_logprobs_root)
+            found["prompt_logprobs_root"] = hex_of(self.prompt_logprobs_root)
         if self.top_logprobs_root is not None:
-            found["top_logprobs"] = {"count": self.top_logprobs, "root": _hex(self.top_logprobs_root)}
+            found["top_logprobs"] = {"count": self.top_logprobs, "root": hex_of(self.top_logprobs_root)}
         if self.choice_index is not None:
             found["choice_index"] = self.choice_index
-        if self.signer is not None:
-            found["signer"] = _hex(self.signer)
-        if signed and self.signature is not None:
-            found["signature"] = _hex(self.signature)
-        return found
+        return found | self.signing(signed=signed)
 
 
 def tokens_hash(tokens: Sequence[int]) -> bytes:
@@ -239,7 +250,7 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
         model=ModelIdentity(
             name=_text("name", model["name"]),
             revision=_text("revision", model["revision"]),
-            **{name: _hash(name, model[name]) for name in ("model_weight_hash", "config_hash", "tokenizer_hash")},
+            **{name: _hash(name, model[name]) for name in MODEL_HASHES},
         ),
         dtype=model["dtype"],
         arithmetic=plain["arithmetic"],
@@ -286,7 +297,7 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
 
 _SIGNED = frozenset(["signer", "signature"])
 _VERSIONS = frozenset(["tiebreak", "torch", "transformers"])
-_MODEL = frozenset(["name", "revision", "model_weight_hash", "config_hash", "tokenizer_hash", "dtype"])
+_MODEL = frozenset(["name", "revision", *MODEL_HASHES, "dtype"])
 _SAMPLING = frozenset(["temperature", "top_k", "top_p", "repetition_penalty", "seed", "max_new_tokens", "stop_tokens"])
 _NUMBERS = ("min_p", "presence_penalty", "frequency_penalty")
 _SAMPLING_PERHAPS = frozenset([*_NUMBERS, "logit_bias", "stop_texts"])
@@ -357,9 +368,10 @@ def _tokens(name: str, value: object) -> tuple[int, ...]:
     return tuple(cast(list[int], value))
 
 
-def _hex(data: bytes) -> str:
+def hex_of(data: bytes) -> str:
+    """Bytes as receipts have them: 0x and lower-case hex digits."""
     return "0x" + data.hex()
 
 
 def _optional(data: bytes | None) -> str | None:
-    return None if data is None else _hex(data)
+    return None if data is None else hex_of(data)

@@ -277,11 +277,11 @@ class Generator:
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Reads tokens from a position on, before which the cache has them. Gives (position, logits f32[n, V] behind n
         tokens from there on). stage: of `GENERATION_STAGES`, to be told; if any."""
-        few = begin and len(tokens) - begin <= _FEW
-        for start in range(begin, len(tokens), 1 if few else self.chunk):
+        size = 1 if begin and len(tokens) - begin <= _FEW else self.chunk
+        for start in range(begin, len(tokens), size):
             if stage:
                 self._tell(stage, start / len(tokens), f"token {start:,} of {len(tokens):,}")
-            part = list(tokens[start : start + (1 if few else self.chunk)])
+            part = list(tokens[start : start + size])
             width = len(part) if len(part) == 1 else self.chunk
             # The filling of the last chunk stands behind the text, and nothing attends to it before it is overwritten.
             # At the end of the cache, tokens before it are read again instead.
@@ -341,7 +341,7 @@ class Generator:
         `generate`."""
         self.require(prompt, len(tokens), ())
         if self._prompt is None or self._prompt[0] != list(prompt):
-            # Those who ask for likelihoods ask for several behind a prompt, one after the other.
+            # Multiple choice asks for several continuations of a prompt, one after the other.
             read: Cache = {}
             last = [logits for _, logits in self.read(prompt, read)][-1][-1:]
             self._prompt = list(prompt), read, last

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from roundlog.capture.huggingface import Sampling
-from roundlog.generation.generation_receipt import DTYPES, GenerationReceipt, likeliest_root, logprobs_root
+from roundlog.generation.generation_receipt import (
+    DTYPES,
+    MODEL_HASHES,
+    GenerationReceipt,
+    ModelIdentity,
+    likeliest_root,
+    logprobs_root,
+)
 from roundlog.generation.generator import Choice, FinishReason, Generation, Generator
 
 if TYPE_CHECKING:
@@ -56,15 +63,11 @@ def make_receipt(
     stop_texts: Sequence[str] = (),
 ) -> GenerationReceipt:
     """The receipt of a generated text, unsigned."""
-    import transformers
-
-    versions = {"tiebreak": tiebreak_version, "torch": torch.__version__, "transformers": transformers.__version__}
     return GenerationReceipt(
         model=loaded.identity,
         dtype=dtype_name(loaded.model),
         arithmetic=generator.arithmetic,
-        # What stands behind + names a build of the same version.
-        versions={name: version.partition("+")[0] for name, version in versions.items()},
+        versions=versions_with(tiebreak_version),
         prompt=tuple(prompt),
         sampling=sampling,
         seed=seed,
@@ -76,6 +79,15 @@ def make_receipt(
         training_receipt=training_receipt,
         **_roots(generation.prompt_choices, generation.choices),
     )
+
+
+def versions_with(tiebreak_version: str) -> dict[str, str]:
+    """Versions of what computes in this process, as receipts have them."""
+    import transformers
+
+    found = {"tiebreak": tiebreak_version, "torch": torch.__version__, "transformers": transformers.__version__}
+    # What stands behind + names a build of the same version.
+    return {name: version.partition("+")[0] for name, version in found.items()}
 
 
 def _roots(prompt: Sequence[Choice], choices: Sequence[Choice]) -> dict[str, Any]:
@@ -95,12 +107,9 @@ def dtype_name(model: PreTrainedModel) -> str:
     return next(name for name, dtype in DTYPES.items() if dtype == model.dtype)
 
 
-def other_model(receipt: GenerationReceipt, loaded: LoadedModel) -> str | None:
-    """Name of the first thing in which a model is not the receipt's; None if it is that one."""
-    for name in ("model_weight_hash", "config_hash", "tokenizer_hash"):
-        if getattr(receipt.model, name) != getattr(loaded.identity, name):
-            return name
-    return None
+def other_model(named: ModelIdentity, loaded: LoadedModel) -> str | None:
+    """Name of the first thing in which a model is not the one that a receipt names; None if it is that one."""
+    return next((name for name in MODEL_HASHES if getattr(named, name) != getattr(loaded.identity, name)), None)
 
 
 def expected_seconds(receipt: GenerationReceipt, generator: Generator, *, by_token: bool = False) -> float:
@@ -129,13 +138,14 @@ def check_text(
 ) -> TextCheck:
     """Repeats a receipt's text by its model. stop: tokens that end the model's texts (`LoadedModel.stop`). ends: called
     with every token of it; whether the receipt's `stop_texts` end it there. by_token: as it was written, instead of in
-    one pass. tell: called with every right token. Raises as `Generator.generate`, and
-    ValueError for a generator of another arithmetic or format."""
+    one pass. tell: called with every right token. Raises as `Generator.generate`, and ValueError for a generator of
+    another arithmetic or format."""
     if (generator.arithmetic, dtype_name(generator.model)) != (receipt.arithmetic, receipt.dtype):
         raise ValueError(f"the receipt is of {receipt.dtype} and {receipt.arithmetic} products: repeat it by those")
-    *goes_on, last = [not ends(token) for token in receipt.tokens]
-    ended = receipt.at_stop_text or (not last and receipt.tokens[-1] in receipt.stop)
-    if receipt.stop != tuple(sorted(set(stop))) or not all(goes_on) or last is ended:
+    *before_end, at_end = [ends(token) for token in receipt.tokens]
+    at_stop_text = at_end and receipt.tokens[-1] not in receipt.stop
+    is_other_end = any(before_end) or at_stop_text is not receipt.at_stop_text
+    if is_other_end or receipt.stop != tuple(sorted(set(stop))):
         return TextCheck(wrong_stop=True)
     found = list[Choice]()
     before = len(receipt.prompt) - 1 if receipt.prompt_logprobs_root is not None else 0

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import CachedModel, Sampling, SamplingForm, chosen_tokens
 
 if TYPE_CHECKING:
@@ -147,23 +146,15 @@ def _numbers(form: SamplingForm) -> tuple[str, ...]:
     return ("temperature", "top_k", "top_p", "repetition_penalty", *subtracted, *(["min_p"] * form.floored))
 
 
-def require_biases(how: Sampling, vocabulary: int) -> None:
-    """Raises CaptureError if a sampling biases a token that is not in the vocabulary."""
-    if how.logit_bias and how.logit_bias[-1][0] >= vocabulary:
-        raise CaptureError(f"logit_bias names token {how.logit_bias[-1][0]}: give tokens below {vocabulary}")
-
-
 def sampler_numbers(how: Sampling, form: SamplingForm, first: int, vocabulary: int) -> dict[str, torch.Tensor]:
     """The numbers of a sampling as states of a `TokenSampler`, but for those that are constants of its program. first:
-    position of the first generated token. Raises as `require_biases`."""
-    require_biases(how, vocabulary)
+    position of the first generated token. Raises CaptureError for a bias of a token that is not
+    in the vocabulary."""
     found: dict[str, torch.Tensor] = {}
     if form.constants is None:
         found = {f"buffer/{name}": torch.tensor(float(getattr(how, name))) for name in _numbers(form)}
     if form.subtracted:
         found["buffer/first"] = torch.tensor(first)
     if form.biased:
-        found["buffer/bias"] = torch.zeros(1, vocabulary)
-        for token, value in how.logit_bias:
-            found["buffer/bias"][0, token] = value
+        found["buffer/bias"] = how.bias(vocabulary)
     return found

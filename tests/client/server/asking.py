@@ -62,6 +62,6 @@ def receipt_of(served: Served, asked: Exchange, name: str) -> GenerationReceipt:
     assert receipt.to_json().encode() == found.response
     assert receipt.request_sha256 == sha256(asked.request).digest()
     assert receipt.response_sha256 == sha256(asked.response).digest()
-    assert other_model(receipt, served.loaded) is None
+    assert other_model(receipt.model, served.loaded) is None
     assert check_text(receipt, served.checker, stop=receipt.stop).is_right
     return receipt

@@ -82,13 +82,13 @@ def test_a_changed_buffer_is_another_model(saved: Path, tmp_path: Path) -> None:
     receipt = make_receipt(
         *(loaded, generator, prompt, text), sampling=how, seed=1, max_new_tokens=len(text.tokens), tiebreak_version="0"
     )
-    assert other_model(receipt, load_model(saved)) is None
+    assert other_model(receipt.model, load_model(saved)) is None
     for name, bias in (("last bit", torch.tensor([0.0, 2.0**-149])), ("other expert", torch.tensor([-9.0, 9.0]))):
         other = load_model(
             with_weights(saved, tmp_path / name, lambda states, bias=bias: states.update({BUFFER: bias}))
         )
         assert torch.equal(other.model.state_dict()[BUFFER], bias)
-        assert other_model(receipt, other) == "model_weight_hash"
+        assert other_model(receipt.model, other) == "model_weight_hash"
     assert not check_text(receipt, Generator(other.model, positions=10, chunk=1), stop=other.stop).is_right
 
 

@@ -99,6 +99,16 @@ class Sampling:
         if not all(0 < abs(value) <= 100 for _, value in self.logit_bias):
             raise CaptureError("logit_bias has a number that is 0 or beyond 100: give numbers from -100 to 100")
 
+    def bias(self, vocabulary: int) -> torch.Tensor:
+        """What is added to the logits of a vocabulary of V tokens, f32[1, V]. Raises CaptureError for a token that is
+        not in it."""
+        if self.logit_bias and self.logit_bias[-1][0] >= vocabulary:
+            raise CaptureError(f"logit_bias names token {self.logit_bias[-1][0]}: give tokens below {vocabulary}")
+        found = torch.zeros(1, vocabulary)
+        for token, value in self.logit_bias:
+            found[0, token] = value
+        return found
+
     def form(self, vocabulary: int) -> SamplingForm:
         """Its form for a vocabulary of so many tokens."""
         # States of a program are finite, and FP32 may make no zero of a number that is none.
@@ -335,9 +345,7 @@ class TextGenerator(CachedModel):
             logits = self.read(token)[:, 0]
             given = self.position + 1 < self.lengths
             form = self._how.form(logits.shape[-1])
-            bias = torch.zeros(1, logits.shape[-1])
-            for one, value in self._how.logit_bias:
-                bias[0, one] = value
+            bias = self._how.bias(logits.shape[-1]) if form.biased else None
             first = self.lengths[:, None]
             chosen = chosen_tokens(form, self._how, logits, self.tokens, self.position, first=first, bias=bias)
             counts = ~(given | self.ended)
