@@ -3,7 +3,7 @@
     .venv/bin/python scripts/bench_sizes.py [--small] [--only WORD] [--steps 4] [--directory FOLDER]
 
 Models are made by their shapes, with random weights, and trained on random tokens: LoRA adapters (r = 8, on queries
-and values, FP32) on weights in BF16 under an autocast, or all of a model in FP32. Each part is a process of its own
+and values, FP32) on weights in BF16 under an autocast, all weights in FP32 under an autocast, or all of a model in FP32. Each part is a process of its own
 with one thread, and plain PyTorch takes the same steps in one. Printed are a part's processor seconds and largest
 memory; below, a step in plain PyTorch's, bytes of log and checkpoints, the plan, a stranger's bytes, the lie's place.
 """
@@ -51,9 +51,11 @@ class Size:
     vocabulary: int
     rows: int
     tokens: int
-    is_lora: bool = True
     keys: int = 0
     """Heads of keys and values; 0: as many as of queries."""
+    is_gpt2: bool = False
+    """A GPT-2 in FP32; others are Llamas under an autocast to BF16."""
+    is_lora: bool = True
 
     def small(self) -> Size:
         """About a tenth of it."""
@@ -64,8 +66,9 @@ class Size:
 SIZES = {
     "135M, LoRA, 2 x 64": Size(30, 9, 1536, 49152, 2, 64, keys=3),
     "135M, LoRA, 8 x 512": Size(30, 9, 1536, 49152, 8, 512, keys=3),
-    "GPT-2 124M, FP32, 2 x 64": Size(12, 12, 3072, 50257, 2, 64, is_lora=False),
+    "GPT-2 124M, FP32, 2 x 64": Size(12, 12, 3072, 50257, 2, 64, is_gpt2=True, is_lora=False),
     "360M, LoRA, 2 x 1024": Size(32, 15, 2560, 49152, 2, 1024, keys=5),
+    "0.5 billion, all weights, 1 x 512": Size(24, 14, 4864, 151936, 1, 512, keys=2, is_lora=False),
     "1.2 billion, LoRA, 1 x 1024": Size(16, 32, 8192, 128256, 1, 1024, keys=8),
 }
 
@@ -95,7 +98,7 @@ def write_weights(size: Size, folder: Path) -> None:
 
     torch.manual_seed(0)
     width = 64 * size.heads
-    if not size.is_lora:
+    if size.is_gpt2:
         gpt2 = GPT2Config(
             n_layer=size.layers, n_head=size.heads, n_embd=width, n_inner=size.inner, vocab_size=size.vocabulary
         )
@@ -110,7 +113,8 @@ def write_weights(size: Size, folder: Path) -> None:
         vocab_size=size.vocabulary,
         tie_word_embeddings=True,
     )
-    LlamaForCausalLM._from_config(llama, dtype=torch.bfloat16).save_pretrained(folder)
+    dtype = torch.bfloat16 if size.is_lora else torch.float32
+    LlamaForCausalLM._from_config(llama, dtype=dtype).save_pretrained(folder)
 
 
 def model_of(size: Size, weights: Path) -> nn.Module:
@@ -135,7 +139,7 @@ def task(size: str, steps: int, weights: Path, small: bool = False) -> Task:
     draws = torch.Generator().manual_seed(1)
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=shape.is_lora):
+        with torch.autocast("cpu", torch.bfloat16, enabled=not shape.is_gpt2):
             found: torch.Tensor = model(input_ids=batch["tokens"], labels=batch["tokens"]).loss
         return found
 

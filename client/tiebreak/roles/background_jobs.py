@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from roundlog.kernels.scratch import give_back
+
 K = TypeVar("K", bound=Hashable)
 
 T = TypeVar("T")
@@ -233,6 +235,8 @@ class BackgroundJobs:
 
     def _run(self, job: BackgroundJob[Any]) -> None:
         job.run()
+        if job.lane is not Lane.FILES:
+            give_back()  # which malloc would keep for this thread alone
         with self._change:
             lane = job.lane
             self._running[lane].remove(job)

@@ -114,7 +114,9 @@ def _aligned(block: Block, size: int) -> Block:
 
 
 def give_back() -> None:
-    """Give the system all memory back that nobody has any more: after work that took more than what follows."""
+    """Give the system all memory back that nobody has any more, with this thread's buffers: after work that took more
+    than what follows."""
+    _LOCAL.__dict__.clear()
     POOL.release()
     # Only of glibc, which keeps what lies below anything that is still in use.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from warnings import warn
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -68,13 +69,15 @@ CAPTURES, HASHES, COMPARES = JOB_STAGES = ("captures a step", "hashes state and 
 
 
 class StoredState(Mapping[str, torch.Tensor]):
-    """A state in a file, by name, in program order. Each tensor is read whenever it is asked for, and has the root that
-    it had when the state was made: a write to the file in the meantime is found."""
+    """A state in a file, by name, in program order. Each tensor is read when it is asked for and nobody has it any more;
+    so it is in memory once, however many states of a run have it. What is read has the root that it had when the state
+    was made: a write to the file in the meantime is found."""
 
     def __init__(self, stored: StoredTensors) -> None:
         """Reads every tensor once. Raises StorageError, and CommitmentError for a tensor that has no root."""
         self._stored = stored
         self._roots = {name: tensor_root(tensor) for name, tensor in stored.items()}
+        self._in_use: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
 
     @property
     def root(self) -> bytes:
@@ -83,9 +86,12 @@ class StoredState(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """Raises StorageError if it cannot be read, or has changed."""
+        if (in_use := self._in_use.get(name)) is not None:
+            return in_use
         tensor = self._stored[name]
         if tensor_root(tensor) != self._roots[name]:
             raise StorageError(self._stored.path, f"tensor {name!r} has changed since its root was taken: restore it")
+        self._in_use[name] = tensor
         return tensor
 
     def __iter__(self) -> Iterator[str]:
