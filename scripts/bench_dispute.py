@@ -125,7 +125,7 @@ def lies(job: Job, honest: DisputeTrees) -> dict[str, Lie]:
     right = honest.trace(step).states
     found = {}
     for what, operators in kinds(job).items():
-        outputs = honest.trace(step).outputs
+        outputs = honest.outputs(step, operators)
         for operator in operators:
             largest_first = outputs[operator].reshape(-1).abs().argsort(descending=True)[:4].tolist()
             tries = [Lie(step=step, operator=operator, element=element, bit=19) for element in largest_first]

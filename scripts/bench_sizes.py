@@ -3,9 +3,10 @@
     .venv/bin/python scripts/bench_sizes.py [--small] [--only WORD] [--steps 4] [--directory FOLDER]
 
 Models are made by their shapes, with random weights, and trained on random tokens: LoRA adapters (r = 8, on queries
-and values, FP32) on weights in BF16 under an autocast, all weights in FP32 under an autocast, or all of a model in FP32. Each part is a process of its own
-with one thread, and plain PyTorch takes the same steps in one. Printed are a part's processor seconds and largest
-memory; below, a step in plain PyTorch's, bytes of log and checkpoints, the plan, a stranger's bytes, the lie's place.
+and values, FP32) on weights in BF16 under an autocast, all weights in FP32 under an autocast, or all of a model in
+FP32. Each part is a process of its own with one thread, and plain PyTorch takes the same steps in one. Printed are a
+part's processor seconds and largest memory; below, a step in plain PyTorch's, bytes of log and checkpoints, the plan, a
+stranger's bytes, the lie's place.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ import torch
 from roundlog.capture import Task
 from roundlog.capture.huggingface import Sampling
 from roundlog.commitments import state_root
-from roundlog.dispute import FabricatedValues, StepTrace, trace_step
+from roundlog.dispute import FabricatedValues, StepTrace, outputs_of, trace_step
 from roundlog.execution import RunningStep, StepExecutor
+from roundlog.operators import StepInputs
 from roundlog.program import Node, Program, first_store
 from roundlog.rounding.policies import without_log
 from roundlog.training import Job, Run, RunOptions, Trainer, TrainingResult, repeat_all, replay_state
@@ -234,16 +235,19 @@ def place_of(told: Told, corruption: Corruption) -> Place:
     honest = Run(told.job, told.room / "honest")
     other = Run(told.job, told.room / "honest", RunOptions(execution=corruption.execution))
 
-    def trace(run: Run, step: int) -> StepTrace:
-        inputs = run.inputs(step, replay_state(honest, step))
-        return trace_step(run.executor, inputs, without_log(told.job.spec), FabricatedValues(told.room), {})
+    def trace(run: Run, inputs: StepInputs) -> StepTrace:
+        return trace_step(run.executor, inputs, without_log(told.job.spec), FabricatedValues(told.room))
+
+    def output(run: Run, inputs: StepInputs, operator: int) -> torch.Tensor:
+        return outputs_of(run.executor, inputs, without_log(told.job.spec), [operator])[operator].reshape(-1)
 
     for step in range(told.job.spec.steps):
-        right, wrong = trace(honest, step), trace(other, step)
+        inputs = [run.inputs(step, replay_state(honest, step)) for run in (honest, other)]
+        right, wrong = trace(honest, inputs[0]), trace(other, inputs[1])
         if right.states == wrong.states:
             continue
         operator = next(q for q, root in enumerate(wrong.operators) if root != right.operators[q])
-        bits = [one.outputs[operator].reshape(-1) for one in (right, wrong)]
+        bits = [output(run, given, operator) for run, given in zip((honest, other), inputs, strict=True)]
         element = int((bits[0] != bits[1]).nonzero()[0])
         return Place(step, operator, element, *(_bits(one[element]) for one in bits))
     raise AssertionError("what changes nothing cannot be disputed")

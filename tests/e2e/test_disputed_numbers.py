@@ -16,16 +16,13 @@ from roundlog.examples.gpt import gpt
 from roundlog.execution import Executor
 from roundlog.program import DType, Program, first_store
 from roundlog.rounding.policies import without_log
-from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.repetition import replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import ElementProven, SegmentProven
-from tiebreak.roles import engine as module
 from tiebreak.roles.auditor_role import AuditorRole
-from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.dishonest_queues import silenced
@@ -232,44 +229,6 @@ def test_a_trainer_that_lies_by_one_ulp_of_a_product_loses_at_that_element(
         assert (shown.finding, shown.segment) == (Finding.VALUE, segments // 2), "where the liar's begin to differ"
     assert (game.outcome, game.reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.status is JobStatus.REJECTED
-
-
-class FullDisk:
-    """A disk that has room for so many outputs; then none."""
-
-    def __init__(self, room: int) -> None:
-        self.left = room
-        self.executions = 0
-
-    def __call__(self, program: object, directory: Path) -> FullDisk:
-        self.executions += 1
-        if self.left < 0:
-            raise OSError(28, "No space left on device")
-        return self
-
-    def __setitem__(self, operator: int, output: object) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise OSError(28, "No space left on device")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("room", [-1, 5])
-def test_a_full_disk_costs_executions_and_changes_nothing(
-    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    audited = (job := small_job(4, 2)), tmp_path, Auditor(job, tmp_path).run().state_roots
-    with_room = DisputeTrees(*audited)
-    right = with_room.tree((1, 0))
-    disk = FullDisk(room)
-    monkeypatch.setattr(module, "OutputsOnDisk", disk)
-    without = DisputeTrees(*audited)
-    assert without.tree((1, 0)).tree.root == right.tree.root
-    for q in range(len(job.program.nodes)):
-        one, other = with_room.tree((1, 0, q)), without.tree((1, 0, q))
-        assert one.tree.root == other.tree.root == right.step.operators[q]
-        assert one.chunk(0) == other.chunk(0)
-    assert disk.executions > 1
 
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from roundlog.adjudication import needed
-from roundlog.dispute import (
-    DisputedOperator,
-    FabricatedValues,
-    OutputsOnDisk,
-    SomeOutputs,
-    StepTrace,
-    trace_step,
-)
+from roundlog.dispute import DisputedOperator, FabricatedValues, StepTrace, outputs_of, trace_step
 from roundlog.execution.microbatch import samples_of
 from roundlog.rounding import without_log
 from roundlog.segment_audits import Listing, Reports, SegmentAudit, Sharing, StateSource, audit_by_segments
@@ -48,9 +41,6 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = 1 << 30
 
-_STEPS_ON_DISK = 4
-"""Most steps whose outputs are kept on disk; games at more places take turns."""
-
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -60,8 +50,8 @@ T = TypeVar("T")
 class DisputeTrees:
     """Trees of a run that a party has executed in `run_dir`. Parts are executed again where a dispute asks for more.
 
-    A disputed step is executed once; its outputs stay on disk for all later openings. One thread at a time may call
-    `tree`; any thread may call `at_hand`."""
+    A disputed step is executed for the roots of all its outputs, and once more for each operator that is opened. One
+    thread at a time may call `tree`; any thread may call `at_hand`."""
 
     def __init__(
         self,
@@ -81,10 +71,8 @@ class DisputeTrees:
         self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
         # Games at different places take turns, so more than the newest item of each kind is kept.
         self._before: LruCache[int, list[torch.Tensor]] = LruCache(cache_bytes // 4)
-        self._traces: LruCache[Place, Trace] = LruCache(cache_bytes // 4)
+        self._traces: LruCache[int, Trace] = LruCache(cache_bytes // 4)
         self._outputs: LruCache[Place, Output] = LruCache(cache_bytes // 2)
-        self._on_disk: LruCache[int, StepTrace] = LruCache(_STEPS_ON_DISK)
-        """Steps whose outputs are on disk."""
 
     @property
     def claim(self) -> Leaves:
@@ -95,7 +83,7 @@ class DisputeTrees:
         """Return the tree at a place if it is kept in memory; None otherwise."""
         if len(place) < 2:
             return self._roots.get(place)
-        return (self._traces if len(place) == 2 else self._outputs).get(place)
+        return self._traces.get(self.step_at(place)) if len(place) == 2 else self._outputs.get(place)
 
     def tree(self, place: Place) -> Tree:
         """Return the tree at a place of the dispute; executes again what it needs. Raises KeyError for a place without
@@ -106,9 +94,7 @@ class DisputeTrees:
             self._roots[place] = Leaves(replay_interval(self._run, *place))
             return self._roots[place]
         if len(place) == 2:
-            trace = Trace(self.trace(self.step_at(place)))
-            self._traces.put(place, trace, 200 * (trace.tree.count + 1))
-            return trace
+            return self._trace(self.step_at(place))
         if len(place) == 3:
             output = self.output(self.step_at(place), place[2])
             kept = needed(self.job.program, place[2])
@@ -121,29 +107,25 @@ class DisputeTrees:
         return place[0] * self.job.spec.interval + place[1]
 
     def trace(self, step: int) -> StepTrace:
-        """Return the trace of a step, with all outputs if the disk has room for them."""
-        if (kept := self._on_disk.get(step)) is not None:
-            return kept
-        try:
-            trace = self._executed(step, OutputsOnDisk(self.job.program, self.run_dir))
-        except OSError:
-            return self._executed(step, SomeOutputs())
-        self._on_disk.put(step, trace, 1)
-        return trace
+        """Return the trace of a step."""
+        return self._trace(step).step
+
+    def outputs(self, step: int, operators: Collection[int]) -> dict[int, torch.Tensor]:
+        """Return the outputs of some operators of a step, as `outputs_of` does."""
+        inputs = self._run.inputs(step, self._state_before(step))
+        return outputs_of(self._run.executor, inputs, without_log(self.job.spec), operators)
 
     def output(self, step: int, q: int) -> DisputedOperator:
         """Return the output of operator q of a step, with all that can be opened of it."""
-        wanted, trace = needed(self.job.program, q), self.trace(step)
-        if self._on_disk.get(step) is None:
-            trace = self._executed(step, SomeOutputs(wanted))
+        stop = self.trace(step).stop
         return DisputedOperator(
             self.job,
             step,
             q,
-            values={value: trace.outputs[value] for value in wanted if value in trace.outputs},
+            values=self.outputs(step, needed(self.job.program, q)),
             states=self._state_before(step),
             fabricated=self.fabricated,
-            stop=trace.stop,
+            stop=stop,
         )
 
     # The engine.
@@ -153,10 +135,13 @@ class DisputeTrees:
         # A disputed step that stops has a fabricated state.
         return Run(self.job, self.run_dir, replace(self._options, continue_after_stop=True, on_step=None))
 
-    def _executed(self, step: int, outputs: MutableMapping[int, torch.Tensor]) -> StepTrace:
-        run = self._run
-        inputs = run.inputs(step, self._state_before(step))
-        return trace_step(run.executor, inputs, without_log(self.job.spec), self.fabricated, outputs)
+    def _trace(self, step: int) -> Trace:
+        if (kept := self._traces.get(step)) is not None:
+            return kept
+        inputs = self._run.inputs(step, self._state_before(step))
+        trace = Trace(trace_step(self._run.executor, inputs, without_log(self.job.spec), self.fabricated))
+        self._traces.put(step, trace, 200 * (trace.tree.count + 1))
+        return trace
 
     def _state_before(self, step: int) -> list[torch.Tensor]:
         if (kept := self._before.get(step)) is None:

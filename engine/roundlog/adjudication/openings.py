@@ -3,7 +3,7 @@ bytes of a proof, since one that does not fit a transaction cannot be shown to a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -26,7 +26,6 @@ from roundlog.commitments import (
     depth_of,
     state_tree,
     tensor_bytes,
-    tensor_root,
     tensor_tree,
     verify,
 )
@@ -40,21 +39,6 @@ from roundlog.program import DType, Program, Stored
 from roundlog.spec import TrainingSpec
 
 _R = TypeVar("_R")
-
-
-class TraceRoots:
-    """Observer of one step (`StepExecutor.run(observe=...)`): the tensor root of every operator's output, in program
-    order, and the outputs."""
-
-    def __init__(self, outputs: MutableMapping[int, torch.Tensor]) -> None:
-        """outputs: where they are put."""
-        self.roots: list[bytes] = []
-        self.outputs = outputs
-
-    def __call__(self, index: int, output: torch.Tensor) -> None:
-        assert index == len(self.roots), "operators are observed in program order"
-        self.roots.append(tensor_root(output))
-        self.outputs[index] = output
 
 
 def needed(program: Program, q: int) -> set[int]:

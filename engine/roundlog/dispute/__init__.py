@@ -3,11 +3,10 @@ the running results of one sum, and proofs of single elements (docs/protocol.md)
 
 from roundlog.dispute.disputed_operator import DisputedOperator, ElementMaterial, RunningResults, running_results
 from roundlog.dispute.step_trace import (
-    OutputsOnDisk,
-    SomeOutputs,
     StepTrace,
     half_of,
     operators_half,
+    outputs_of,
     trace_step,
     trace_tree,
 )

@@ -9,18 +9,12 @@ the state's own tree, extended by PAD.
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-import tempfile
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 
-from roundlog.adjudication.openings import TraceRoots
 from roundlog.arithmetic import retry_disturbed
 from roundlog.commitments import (
     CHUNK_SIZE,
@@ -65,9 +59,6 @@ class StepTrace:
     states: list[bytes]
     """Tensor roots of the state after the step."""
     stop: Stop | None
-    outputs: Mapping[int, torch.Tensor] = field(default_factory=dict)
-    """Outputs that were kept; that of the operator at which the step stops is right before the first element without a
-    value."""
 
     @cached_property
     def tree(self) -> MerkleTree:
@@ -75,35 +66,47 @@ class StepTrace:
 
 
 def trace_step(
-    executor: StepExecutor,
-    inputs: StepInputs,
-    rounding: Rounding,
-    fabricated: FabricatedValues,
-    outputs: MutableMapping[int, torch.Tensor],
+    executor: StepExecutor, inputs: StepInputs, rounding: Rounding, fabricated: FabricatedValues
 ) -> StepTrace:
-    """Executes a step and notes every operator's output. outputs: where they are put. Where the step stops, the rest
-    is fabricated."""
-    roots = TraceRoots(outputs)
+    """Execute a step and note the tensor root of every operator's output. Where the step stops, the rest is
+    fabricated. Raises as `StepExecutor.run`, but for StoppedError."""
+    roots: list[bytes] = []
 
     def execute() -> StepResult:
-        nonlocal roots
-        roots = TraceRoots(outputs)
-        return executor.run(inputs, rounding, observe=roots)
+        roots.clear()
+        return executor.run(inputs, rounding, observe=lambda index, output: roots.append(tensor_root(output)))
 
     try:
         result = retry_disturbed(execute, rounding.start_again)
     except StoppedError as error:
         return _stopped(executor.program, executor.f32_format, inputs, roots, fabricated, error)
-    return StepTrace(
-        operators=roots.roots, states=[tensor_root(state) for state in result.states], stop=None, outputs=outputs
-    )
+    return StepTrace(operators=roots, states=[tensor_root(state) for state in result.states], stop=None)
+
+
+def outputs_of(
+    executor: StepExecutor, inputs: StepInputs, rounding: Rounding, operators: Collection[int]
+) -> dict[int, torch.Tensor]:
+    """Execute a step and return the outputs of some operators: of those before the one at which it stops, if it does,
+    and of that one, which is right before the first element without a value. Raises as `StepExecutor.run`, but for
+    StoppedError."""
+    outputs: dict[int, torch.Tensor] = {}
+
+    def observe(index: int, output: torch.Tensor) -> None:
+        if index in operators:
+            outputs[index] = output
+
+    try:
+        retry_disturbed(lambda: executor.run(inputs, rounding, observe=observe), rounding.start_again)
+    except StoppedError as error:
+        observe(error.operator, error.output)
+    return outputs
 
 
 def _stopped(
     program: Program,
     f32_format: Format,
     inputs: StepInputs,
-    roots: TraceRoots,
+    roots: Sequence[bytes],
     fabricated: FabricatedValues,
     error: StoppedError,
 ) -> StepTrace:
@@ -112,7 +115,7 @@ def _stopped(
 
     def root(index: int) -> bytes:
         if index < stop.operator:
-            return roots.roots[index]
+            return roots[index]
         if index == stop.operator:
             return claimed_tree(program, f32_format, step, stop, error.output, fabricated).root
         if index < first:
@@ -122,8 +125,7 @@ def _stopped(
     operators = [root(index) for index in range(len(program.nodes))]
     # The stores have to keep what the state holds: else an opponent with a copy of the operators' half would
     # prove this side wrong, and so it is the one that is.
-    roots.outputs[stop.operator] = error.output
-    return StepTrace(operators=operators, states=operators[first:], stop=stop, outputs=roots.outputs)
+    return StepTrace(operators=operators, states=operators[first:], stop=stop)
 
 
 def claimed_tree(
@@ -147,62 +149,3 @@ def claimed_tree(
 def right_bytes(stop: Stop, output: torch.Tensor) -> memoryview:
     """The output of the operator at which a step stops, up to the first element without a value."""
     return tensor_bytes(output.detach().reshape(-1)[: stop.element])
-
-
-class OutputsOnDisk(MutableMapping[int, torch.Tensor]):
-    """Outputs of operators in a nameless file, which is gone with this object or the process, whatever ends it."""
-
-    def __init__(self, program: Program, directory: Path) -> None:
-        """directory: on a disk, not in memory. Raises OSError, also where the disk has less than twice the room that
-        all outputs take."""
-        self._types = [node.type for node in program.nodes]
-        self._offsets: list[int] = []
-        size = 0
-        for kind in self._types:
-            self._offsets.append(size)
-            size += kind.nbytes
-        if shutil.disk_usage(directory).free < 2 * size:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
-        self._written: dict[int, None] = {}
-        self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115  (lives as long as this object)
-
-    def __setitem__(self, operator: int, output: torch.Tensor) -> None:
-        """Keeps an output, whatever its device. Raises OSError."""
-        self._file.seek(self._offsets[operator])
-        self._file.write(tensor_bytes(output))
-        self._file.flush()
-        self._written[operator] = None
-
-    def __getitem__(self, operator: int) -> torch.Tensor:
-        """The output as it was kept, on the CPU. Raises KeyError for one that was not, OSError."""
-        if operator not in self._written:
-            raise KeyError(operator)
-        kind = self._types[operator]
-        if not kind.nbytes:
-            return torch.empty(kind.shape, dtype=kind.dtype.torch_dtype)
-        self._file.seek(self._offsets[operator])
-        data = self._file.read(kind.nbytes)
-        if len(data) != kind.nbytes:
-            raise OSError(errno.EIO, "the file of a step's outputs was cut short: execute the step again")
-        return torch.frombuffer(bytearray(data), dtype=kind.dtype.torch_dtype).reshape(kind.shape)
-
-    def __delitem__(self, operator: int) -> None:
-        del self._written[operator]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._written)
-
-    def __len__(self) -> int:
-        return len(self._written)
-
-
-class SomeOutputs(dict[int, torch.Tensor]):
-    """Outputs of some operators in memory; the others are let go."""
-
-    def __init__(self, operators: Collection[int] = ()) -> None:
-        super().__init__()
-        self._operators = frozenset(operators)
-
-    def __setitem__(self, operator: int, output: torch.Tensor) -> None:
-        if operator in self._operators:
-            super().__setitem__(operator, output)

@@ -69,9 +69,9 @@ CAPTURES, HASHES, COMPARES = JOB_STAGES = ("captures a step", "hashes state and 
 
 
 class StoredState(Mapping[str, torch.Tensor]):
-    """A state in a file, by name, in program order. Each tensor is read when it is asked for and nobody has it any more;
-    so it is in memory once, however many states of a run have it. What is read has the root that it had when the state
-    was made: a write to the file in the meantime is found."""
+    """A state in a file, by name, in program order. A tensor that is in use is given again, so that it is in memory
+    once, however many states of a run have it; any other is read, and has the root that it had when the state was made:
+    a write to the file in the meantime is found."""
 
     def __init__(self, stored: StoredTensors) -> None:
         """Reads every tensor once. Raises StorageError, and CommitmentError for a tensor that has no root."""

@@ -19,7 +19,6 @@ from roundlog.adjudication.adjudicate import (
 from roundlog.adjudication.openings import (
     Material,
     OperandOpening,
-    TraceRoots,
     largest_proof,
     needed,
     openings,
@@ -44,10 +43,11 @@ class Trained:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.roots = TraceRoots({})
+        self.outputs: dict[int, torch.Tensor] = {}
         self.states = list(job.initial.values())
         inputs = job.inputs(Batches(job.dataset, job.spec), STEP_NUMBER, self.states)
-        self.after = Executor(job.program).run(inputs, Recorder(4), observe=self.roots).states
+        self.after = Executor(job.program).run(inputs, Recorder(4), observe=self.outputs.__setitem__).states
+        self.roots = [tensor_root(output) for output in self.outputs.values()]
         self.step = DisputedStep.of(job.spec, STEP_NUMBER)
 
     def material(self, q: int) -> Material:
@@ -55,7 +55,7 @@ class Trained:
         return Material.of(
             self.job.program,
             q,
-            values={value: self.roots.outputs[value] for value in needed(self.job.program, q)},
+            values={value: self.outputs[value] for value in needed(self.job.program, q)},
             states=self.states,
             dataset=list(self.job.dataset.values()),
             schedule=self.job.schedule,
@@ -83,7 +83,7 @@ def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> 
     count = max(1, -(-descriptor.nbytes // CHUNK_SIZE))
     if chunk.tree == Tree.VALUE:
         (item, *_) = (item for item in descriptor.inputs if item.value == chunk.tensor)
-        return opening.holds(root=trained.roots.roots[chunk.tensor], leaves=leaves(item))
+        return opening.holds(root=trained.roots[chunk.tensor], leaves=leaves(item))
     if chunk.tree == Tree.STATE:
         return opening.holds(root=job.spec.initial_state_root, leaves=count, tensors=job.spec.state_count)
     if chunk.tree == Tree.FIELD:
@@ -99,7 +99,7 @@ def holds(trained: Trained, descriptor: Descriptor, opening: OperandOpening) -> 
 @pytest.mark.slow_but("convolution")
 def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(trained: Trained) -> None:
     program, rng = trained.job.program, Random("real steps")
-    assert len(trained.roots.roots) == len(program.nodes)
+    assert len(trained.roots) == len(program.nodes)
     for q, node in enumerate(program.nodes):
         descriptor = describe(program, q)
         assert descriptor.elements == node.type.numel and descriptor.nbytes == node.type.nbytes
@@ -108,7 +108,7 @@ def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(train
             assert descriptor.inputs[position].nbytes == program.nodes[value].type.nbytes
         if not descriptor.elements:
             continue
-        output = bytes(tensor_bytes(trained.roots.outputs[q]))
+        output = bytes(tensor_bytes(trained.outputs[q]))
         element = rng.randrange(descriptor.elements)
         material = trained.material(q)
         answer, chunks = openings(descriptor, element, trained.step, material)
@@ -129,8 +129,8 @@ def test_the_contract_computes_every_operator_of_a_step_from_proved_chunks(train
 @pytest.mark.slow_but("convolution")
 def test_the_last_operators_of_the_trace_are_the_next_state(trained: Trained) -> None:
     count = trained.job.spec.state_count
-    assert trained.roots.roots[-count:] == [tensor_root(state) for state in trained.after]
-    assert MerkleTree(trained.roots.roots[-count:]).root == state_root(trained.after)
+    assert trained.roots[-count:] == [tensor_root(state) for state in trained.after]
+    assert MerkleTree(trained.roots[-count:]).root == state_root(trained.after)
     assert data_tree(trained.job.dataset.values()).root == trained.job.spec.data_root
 
 
@@ -144,13 +144,13 @@ def test_a_chunk_of_another_tensor_or_place_does_not_hold(trained: Trained) -> N
     for opening in proved:
         (item, *_) = (item for item in descriptor.inputs if item.value == opening.chunk.tensor)
         count = leaves(item)
-        good = {"root": trained.roots.roots[opening.chunk.tensor], "leaves": count}
+        good = {"root": trained.roots[opening.chunk.tensor], "leaves": count}
         assert opening.holds(**good)
         moved = replace(opening, chunk=replace(opening.chunk, index=opening.chunk.index + 1))
         longer = replace(opening, siblings=[*opening.siblings, bytes(32)])
         for wrong in (moved, longer, replace(opening, above=[bytes(32)])):
             assert not wrong.holds(**good)
-        another = next(root for root in trained.roots.roots if root != good["root"])  # equal tensors have one root
+        another = next(root for root in trained.roots if root != good["root"])  # equal tensors have one root
         assert not opening.holds(root=another, leaves=count)
         assert not opening.holds(root=good["root"], leaves=4 * count)
 

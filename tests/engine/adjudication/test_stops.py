@@ -8,7 +8,7 @@ from random import Random
 
 import torch
 from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate, encode
-from roundlog.adjudication.openings import Material, TraceRoots
+from roundlog.adjudication.openings import Material
 from roundlog.commitments import tensor_bytes
 from roundlog.descriptors import describe
 from roundlog.execution import Executor, StoppedError
@@ -36,10 +36,10 @@ def hostile(seed: int) -> tuple[Program, StepInputs]:
 def check(seed: int) -> StoppedError | None:
     """Runs one hostile program; how it stopped."""
     program, inputs = hostile(seed)
-    traced = TraceRoots({})
+    outputs: dict[int, torch.Tensor] = {}
     stopped = None
     try:
-        Executor(program).run(inputs, Follower.without_log(4), observe=traced)
+        Executor(program).run(inputs, Follower.without_log(4), observe=outputs.__setitem__)
     except StoppedError as error:
         stopped = error
     try:
@@ -52,24 +52,24 @@ def check(seed: int) -> StoppedError | None:
         Random(seed),
         DisputedStep(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1),
     )
-    for q, output in traced.outputs.items():
+    for q, output in outputs.items():
         if program.nodes[q].op == "data":
             continue
         for element in sorted(rng.sample(range(output.numel()), min(2, output.numel()))):
-            assert element_of(program, q, element, traced, step) == bits_of(program, q, element, output), (seed, q)
+            assert element_of(program, q, element, outputs, step) == bits_of(program, q, element, output), (seed, q)
     if stopped is not None:
         q = stopped.operator
-        assert q == len(traced.outputs)
-        assert element_of(program, q, stopped.element, traced, step) is NoAnswer.NO_VALUE, (seed, str(stopped))
+        assert q == len(outputs)
+        assert element_of(program, q, stopped.element, outputs, step) is NoAnswer.NO_VALUE, (seed, str(stopped))
         before = range(stopped.element)
         for element in rng.sample(before, min(20, len(before))):
             right = bits_of(program, q, element, stopped.output)
-            assert element_of(program, q, element, traced, step) == right, (seed, element, str(stopped))
+            assert element_of(program, q, element, outputs, step) == right, (seed, element, str(stopped))
     return stopped
 
 
-def element_of(program: Program, q: int, element: int, traced: TraceRoots, step: DisputedStep) -> object:
-    material = Material.of(program, q, values=traced.outputs, states=[], dataset=[], schedule=torch.zeros(0))
+def element_of(program: Program, q: int, element: int, outputs: dict[int, torch.Tensor], step: DisputedStep) -> object:
+    material = Material.of(program, q, values=outputs, states=[], dataset=[], schedule=torch.zeros(0))
     answer = adjudicate(describe(program, q), element, step, material)
     return answer if isinstance(answer, NoAnswer) else encode(program.nodes[q].type.dtype, answer)
 

@@ -73,7 +73,7 @@ def test_what_is_replayed_and_traced_is_what_was_claimed(job: Job, tmp_path: Pat
             step = 2 * interval + inside
             before = replay_state(run, step)
             trace = trace_step(
-                run.executor, run.inputs(step, before), without_log(job.spec), FabricatedValues(tmp_path), {}
+                run.executor, run.inputs(step, before), without_log(job.spec), FabricatedValues(tmp_path)
             )
             assert (trace.stop is not None) == (step == STOP)
             assert state_root(replay_state(run, step + 1)) == root
@@ -100,6 +100,6 @@ def test_a_state_that_cannot_be_stored_is_made_up_from_there_on(tmp_path: Path) 
     assert state_root(states[1:2]) != state_root(right[1:2])
     assert isinstance(run.executor, Executor)
     inputs = run.inputs(0, list(job.initial.values()))
-    trace = trace_step(run.executor, inputs, without_log(job.spec), FabricatedValues(tmp_path / "it"), {})
+    trace = trace_step(run.executor, inputs, without_log(job.spec), FabricatedValues(tmp_path / "it"))
     assert trace.states == [tensor_root(state) for state in states]
     assert trace.operators[first_store(program) :] == trace.states

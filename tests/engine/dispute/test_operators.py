@@ -28,8 +28,8 @@ from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, Input, Row
 from roundlog.dispute import (
     DisputedOperator,
     FabricatedValues,
-    SomeOutputs,
     disputed_operator,
+    outputs_of,
     running_results,
     trace_step,
 )
@@ -73,10 +73,9 @@ def run(job: Job, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[t
 def disputed(run: Run, states: list[torch.Tensor], q: int) -> DisputedOperator:
     """Operator q of step 1, executed as a party does: only what is needed is kept."""
     job, fabricated = run.job, FabricatedValues(run.directory)
-    outputs = SomeOutputs(needed(job.program, q))
-    trace = trace_step(run.executor, run.inputs(STEP, states), without_log(job.spec), fabricated, outputs)
-    assert set(trace.outputs) == needed(job.program, q)
-    return DisputedOperator(job, STEP, q, values=trace.outputs, states=states, fabricated=fabricated, stop=trace.stop)
+    outputs = outputs_of(run.executor, run.inputs(STEP, states), without_log(job.spec), needed(job.program, q))
+    assert set(outputs) == needed(job.program, q)
+    return DisputedOperator(job, STEP, q, values=outputs, states=states, fabricated=fabricated)
 
 
 @pytest.mark.slow_but("convolution")
@@ -184,29 +183,21 @@ def test_where_a_step_stops_the_opponent_is_wrong_in_whatever_it_posts(
     run = Run(job, tmp_path)
     inputs = run.inputs(0, list(job.initial.values()))
     assert isinstance(run.executor, Executor)
-    stopped = trace_step(run.executor, inputs, without_log(job.spec), secret, {}).stop
-    assert stopped is not None
-    q = stopped.operator
-    trace = trace_step(run.executor, inputs, without_log(job.spec), secret, SomeOutputs(needed(job.program, q)))
-    one = DisputedOperator(
-        job,
-        0,
-        q,
-        values=trace.outputs,
-        states=inputs.states,
-        fabricated=secret,
-        stop=trace.stop,  # type: ignore[arg-type]
-    )
+    trace = trace_step(run.executor, inputs, without_log(job.spec), secret)
+    assert trace.stop is not None
+    q = trace.stop.operator
+    outputs = outputs_of(run.executor, inputs, without_log(job.spec), needed(job.program, q))
+    one = DisputedOperator(job, 0, q, values=outputs, states=list(inputs.states), fabricated=secret, stop=trace.stop)
     assert one.tree.root == trace.operators[q]
     size = job.program.nodes[q].type.dtype.itemsize
-    made = trace.outputs[q].clone()
+    made = outputs[q].clone()
     made[~made.isfinite()] = 1.0
     theirs = tensor_tree(made)
     index = next(i for i in range(theirs.count) if theirs.node(0, i) != one.tree.node(0, i))
     posted = bytes(tensor_bytes(made)[index * CHUNK_SIZE : (index + 1) * CHUNK_SIZE])
-    assert one.wrong_element(index, posted) == stopped.element
-    assert one.material(stopped.element).answer is NoAnswer.NO_VALUE
-    if stopped.element * size // CHUNK_SIZE or stopped.element:
+    assert one.wrong_element(index, posted) == trace.stop.element
+    assert one.material(trace.stop.element).answer is NoAnswer.NO_VALUE
+    if trace.stop.element * size // CHUNK_SIZE or trace.stop.element:
         spoiled = made.clone()
         spoiled.view(-1)[0] += 1.0
         assert one.wrong_element(0, bytes(tensor_bytes(spoiled)[:CHUNK_SIZE])) == 0

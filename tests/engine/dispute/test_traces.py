@@ -11,7 +11,7 @@ from roundlog.adjudication.adjudicate import DisputedStep, NoAnswer, adjudicate,
 from roundlog.adjudication.openings import Material, needed
 from roundlog.commitments import CHUNK_SIZE, PAD, depth_of, leaf_hash, node_hash, state_root, tensor_bytes, tensor_root
 from roundlog.descriptors import describe
-from roundlog.dispute import FabricatedValues, StepTrace, operators_half, trace_step, trace_tree
+from roundlog.dispute import FabricatedValues, StepTrace, operators_half, outputs_of, trace_step, trace_tree
 from roundlog.dispute.step_trace import claimed_tree, half_of, right_bytes
 from roundlog.execution import Executor
 from roundlog.number_format import FLOAT32, narrow_float32
@@ -23,7 +23,11 @@ from tests.engine.adjudication.test_stops import hostile
 
 
 def trace(program: Program, inputs: StepInputs, fabricated: FabricatedValues) -> StepTrace:
-    return trace_step(Executor(program), inputs, Follower.without_log(4), fabricated, {})
+    return trace_step(Executor(program), inputs, Follower.without_log(4), fabricated)
+
+
+def outputs(program: Program, inputs: StepInputs) -> dict[int, torch.Tensor]:
+    return outputs_of(Executor(program), inputs, Follower.without_log(4), range(len(program.nodes)))
 
 
 @pytest.mark.parametrize("operators", [1, 2, 3, 5, 8, 9])
@@ -65,7 +69,8 @@ def test_a_step_that_has_a_result_is_traced_as_it_is(secret: FabricatedValues) -
         traced += 1
         states = Executor(program).run(inputs, Follower.without_log(4)).states
         assert found.states == claimed_states(program, found) == [tensor_root(state) for state in states]
-        assert found.operators == [tensor_root(found.outputs[q]) for q in range(len(program.nodes))]
+        computed = outputs(program, inputs)
+        assert found.operators == [tensor_root(computed[q]) for q in range(len(program.nodes))]
         assert state_root(states) == trace_tree([b"x" * 32], found.states).node(
             depth_of(len(states)), half_of(1, len(states)) >> depth_of(len(states))
         )
@@ -87,23 +92,23 @@ def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(
         q, first = found.stop.operator, first_store(program)
         stopped.append(program.nodes[q].op)
         assert len(found.operators) == len(program.nodes)
-        assert found.operators[:q] == [tensor_root(found.outputs[p]) for p in range(q)]
+        computed = outputs(program, inputs)
+        assert sorted(computed) == list(range(q + 1))
+        assert found.operators[:q] == [tensor_root(computed[p]) for p in range(q)]
         # A copy of the operators' half stores what this side claims of the state, and nothing else.
         assert found.states == claimed_states(program, found)
         # Up to the chunk of the first bad element the output is right, from there on it is a secret.
-        material = Material.of(program, q, values=found.outputs, states=[], dataset=[], schedule=torch.zeros(0))
+        material = Material.of(program, q, values=computed, states=[], dataset=[], schedule=torch.zeros(0))
         step = DisputedStep(step=inputs.step, seed=inputs.seed, batch_size=program.batch_size, data_rows=1)
         kind = program.nodes[q].type
-        right, size = bytes(right_bytes(found.stop, found.outputs[q])), kind.dtype.itemsize
+        right, size = bytes(right_bytes(found.stop, computed[q])), kind.dtype.itemsize
         assert len(right) == found.stop.element * size
         for element in range(0, found.stop.element, 37):
             bits = decode(kind.dtype, right[element * size : (element + 1) * size])
             assert adjudicate(describe(program, q), element, step, material) == bits
         assert adjudicate(describe(program, q), found.stop.element, step, material) is NoAnswer.NO_VALUE
         # The tree of the output is right before the chunk of that element, and a secret from there on.
-        trees = [
-            claimed_tree(program, FLOAT32, inputs.step, found.stop, found.outputs[q], one) for one in (secret, another)
-        ]
+        trees = [claimed_tree(program, FLOAT32, inputs.step, found.stop, computed[q], one) for one in (secret, another)]
         assert trees[0].root == found.operators[q] and trees[0].count == -(-kind.nbytes // CHUNK_SIZE)
         chunk = len(right) // CHUNK_SIZE
         for i in range(trees[0].count):
@@ -117,7 +122,7 @@ def test_a_step_that_stops_is_right_before_it_does_and_nobody_elses_after(
         same = [a == b for a, b in zip(found.states, other.states, strict=True)]
         assert all(same[: max(0, q - first)]) and not all(same)
         assert trace(program, inputs, secret).tree.root == found.tree.root
-        assert set(needed(program, q)) <= set(found.outputs)
+        assert set(needed(program, q)) <= set(computed)
     assert {"take", "loss", "store"} <= set(stopped)
 
 

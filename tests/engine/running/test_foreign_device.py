@@ -53,7 +53,7 @@ def work(job_dir: str, run_dir: str, log_dir: str) -> None:
         run = Run(job, room / "trained", RunOptions(device=foreign_device.NAME))
         steps = replay_interval(run, 1)
         inputs = run.inputs(3, replay_state(run, 3))
-        trace = trace_step(run.executor, inputs, without_log(job.spec), FabricatedValues(room), {})
+        trace = trace_step(run.executor, inputs, without_log(job.spec), FabricatedValues(room))
     found = [by_log.findings, by_log.unreadable, cut.findings, cut.unreadable]
     roots = [run.checkpoint_root.hex() for run in (trained, by_log, by_itself, cut)]
     replayed = [root.hex() for root in (*steps, trace.tree.root)]
@@ -89,7 +89,7 @@ def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str
     # A dispute needs the steps of an interval, and all that the last of them computes.
     run = Run(job, tmp_path / "here")
     trace = trace_step(
-        run.executor, run.inputs(3, replay_state(run, 3)), without_log(job.spec), FabricatedValues(tmp_path), {}
+        run.executor, run.inputs(3, replay_state(run, 3)), without_log(job.spec), FabricatedValues(tmp_path)
     )
     assert there["replayed"] == [root.hex() for root in (*replay_interval(run, 1), trace.tree.root)]
 
