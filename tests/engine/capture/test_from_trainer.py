@@ -206,11 +206,7 @@ def with_last(**row: torch.Tensor) -> list[dict[str, torch.Tensor]]:
     [
         (Stream(), None, ["is a stream", "give one with len()"]),
         (Broken(data()), None, ["the data fails at row 0 with OSError (the disk is gone)"]),
-        (
-            with_last(x=torch.zeros(6)),
-            stacked,
-            ["x as torch.float32 [6] for row 11 and as torch.float32 [5]", "max_length"],
-        ),
+        (with_last(x=torch.zeros(6)), stacked, ["fails at row 0 with RuntimeError (stack expects", "correct the"]),
         (with_last(labels=torch.tensor(0.5)), stacked, ["labels as torch.float32 [] for row 11 and as torch.int64 []"]),
         (None, with_x(lambda x: x + torch.randn(1)), ["other values of x for rows 0 to 3 together", "before the Trai"]),
         (None, with_x(lambda x: x + x.roll(1, 0)), ["other values of x for rows 0 to 3 together", "at neighbours"]),

@@ -13,7 +13,7 @@ import torch
 from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.huggingface.trainer_task import OF_TRL
 
-from tests.engine.capture.random_trainers import ADAPTED, MODELS, WORDS, transformers
+from tests.engine.capture.random_trainers import ADAPTED, MODELS, WORDS, Trained, batch_of, by_program, transformers
 from tests.engine.capture.test_trainer_seam import difference
 
 trl = pytest.importorskip("trl")
@@ -118,28 +118,72 @@ def test_it_takes_the_steps_of_train(name: str, tmp_path: Path) -> None:
     assert difference(case, task, tmp_path) is None
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments", [{"pad_to_multiple_of": 6}, {"packing": True, "packing_strategy": "wrapped"}], ids=["padded", "packed"]
-)
-def test_texts_of_several_lengths_become_rows_of_one(arguments: dict[str, Any], tmp_path: Path) -> None:
-    """Without them, trl pads to the longest of a batch."""
+def texts_trainer(directory: Path, rows: Any, **arguments: Any) -> Any:
+    """A trainer of rows of several lengths, of at most 6 tokens."""
     torch.manual_seed(4)
-    texts = [{"text": " ".join(f"w{2 + word}" for word in range(3 + row % 4))} for row in range(12)]
+    own = {"output_dir": str(directory), "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
+    sizes = {"max_length": 6, "per_device_train_batch_size": 2, "max_steps": 3}
+    return trl.SFTTrainer(
+        model=MODELS["rotary"][0](0.0),
+        args=trl.SFTConfig(**{**own, **sizes, **arguments}),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=tokenizer(),
+    )
 
-    def made(**more: Any) -> Any:
-        own = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none", "max_length": 6}
-        return trl.SFTTrainer(
-            model=MODELS["rotary"][0](0.0),
-            args=trl.SFTConfig(**own, per_device_train_batch_size=2, max_steps=2, **more),
-            train_dataset=datasets.Dataset.from_list(texts),
-            processing_class=tokenizer(),
-        )
 
-    task = Task.from_trainer(made(**arguments))
+TEXTS = [{"text": " ".join(f"w{2 + (row + word) % 9}" for word in range(1 + row % 5))} for row in range(12)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [{"pad_to_multiple_of": 6}, {"packing": True, "packing_strategy": "wrapped"}])
+def test_texts_of_several_lengths_become_rows_of_one(arguments: dict[str, Any], tmp_path: Path) -> None:
+    task = Task.from_trainer(texts_trainer(tmp_path, TEXTS, **arguments))
     assert task.dataset["input_ids"].shape[1] == 6
     capture(lambda: task)
-    refused(made(), "the collator gives input_ids as torch.int64 [", "pad_to_multiple_of")
+
+
+@pytest.mark.slow
+def test_rows_padded_to_the_longest_of_all_give_the_losses_of_rows_padded_to_that_of_a_batch(tmp_path: Path) -> None:
+    arguments = {"optim": "sgd", "learning_rate": 0.1, "gradient_accumulation_steps": 2}
+    task = Task.from_trainer(texts_trainer(tmp_path, TEXTS, **arguments))
+    assert task.dataset["input_ids"].shape == (12, 6)
+    ours = by_program(task, capture(lambda: task))
+    rows = []
+    for step in range(task.steps):
+        batch = batch_of(task, step)
+        for row, mask in zip(batch["input_ids"], batch["attention_mask"].bool(), strict=True):
+            rows.append({"input_ids": row[mask].tolist()})
+    assert len({len(row["input_ids"]) for row in rows}) > 2
+    theirs = texts_trainer(
+        tmp_path,
+        rows,
+        **arguments,
+        logging_steps=1,
+        train_sampling_strategy="sequential",
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )
+    theirs.train()
+    losses = [line["loss"] for line in theirs.state.log_history if "loss" in line]
+    assert losses == pytest.approx(ours.losses, rel=1e-4) and losses[0] - losses[2] > 0.01
+
+
+@pytest.mark.slow
+def test_packed_documents_train_as_documents_in_rows_of_their_own(tmp_path: Path) -> None:
+    """To the bit: whatever stands beside a document in its row, and however its row is padded, is a zero in a sum."""
+
+    def states(**arguments: Any) -> tuple[int, Trained]:
+        made = texts_trainer(tmp_path, TEXTS, max_steps=2, learning_rate=0.1, optim="sgd", **arguments)
+        task = Task.from_trainer(made)
+        return task.rows, by_program(task, capture(lambda: task))
+
+    (packed, one), (apart, other) = (
+        states(packing=True, per_device_train_batch_size=8),
+        states(per_device_train_batch_size=12),
+    )
+    assert (packed, apart) == (8, 12)
+    assert one.losses == other.losses and one.losses[0] != one.losses[1]
+    assert one.states.keys() == other.states.keys()
+    assert all(torch.equal(value, other.states[name]) for name, value in one.states.items())
 
 
 class Reader(trl.SFTTrainer):  # type: ignore[misc, name-defined]

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from roundlog.capture.errors import CaptureError, a_kind, reason
 from roundlog.data import STORED, Field, FileField, micro_batches
@@ -39,7 +41,9 @@ def trainer_arguments(given: Trainer | Callable[[], Trainer], interval: int | No
     loader = _loader(trainer)
     steps, steps_an_epoch = _steps(trainer, loader)
     every = _interval(arguments, steps, steps_an_epoch) if interval is None else interval
-    dataset = rows_of(loader.dataset, loader.collate_fn, arguments.train_batch_size)
+    joins_rows = getattr(trainer, "padding_free", False)
+    collate = partial(_packed, loader.collate_fn) if joins_rows else loader.collate_fn
+    dataset = rows_of(loader.dataset, collate, arguments.train_batch_size)
     if COUNT in dataset:
         raise CaptureError(f"the collator gives a field {COUNT}, which Trainer computes itself: give it another name")
     _align_special_tokens(trainer)
@@ -392,14 +396,16 @@ def rows_of(dataset: Any, collate: Collate, batch_size: int) -> dict[str, torch.
     """Field name -> all rows, [rows, ...]. They are kept in a file, so that they may be larger than memory; small
     integers, whose dtype no field keeps, in memory.
 
-    Rows are collated in batches of `batch_size`, in order, and each by itself: a collator whose rows depend on their
-    neighbours (padding to the longest) or on chance (masking) has no rows that a job could hold: CaptureError."""
-    count, first = len(dataset), _collated(dataset, collate, [0])
+    Rows are collated in batches of `batch_size`, in order, and each by itself. Where a collator pads to the longest row
+    of a batch, each batch is collated with the longest row of all beside it. A collator whose rows depend on their
+    neighbours otherwise, or on chance (masking), has no rows that a job could hold: CaptureError."""
+    count, longest = len(dataset), _longest(dataset, collate)
+    first = _collated(dataset, collate, [0], longest)
     files = {name: SpillFile("the collated rows") for name in first}
     for start in range(0, count, batch_size):
         numbers = range(start, min(start + batch_size, count))
-        alone = [_collated(dataset, collate, [number], first) for number in numbers]
-        together = _collated(dataset, collate, numbers, first)
+        alone = [_collated(dataset, collate, [number], longest, first) for number in numbers]
+        together = _collated(dataset, collate, numbers, longest, first)
         for name, field in together.items():
             if not _same_bits(field, torch.cat([made[name] for made in alone])):
                 raise CaptureError(
@@ -411,6 +417,21 @@ def rows_of(dataset: Any, collate: Collate, batch_size: int) -> dict[str, torch.
     return {name: _field(files[name], like[0], count) for name, like in first.items()}
 
 
+def _packed(collate: Collate, rows: list[Any]) -> dict[str, torch.Tensor]:
+    """Rows of several documents each, side by side, by trl's collator, which would join them to one sequence. A model's
+    mask tells documents apart by their position ids; padding is documents of one token."""
+    apart, fill = [collate([row]) for row in rows], {"input_ids": 0, "labels": -100, "position_ids": 0}
+    return {name: pad_sequence([one[name][0] for one in apart], True, number) for name, number in fill.items()}
+
+
+def _longest(dataset: Any, collate: Collate) -> list[int]:
+    """The number of the row with the most elements; none if all rows have one size."""
+    sizes = []
+    for number in range(len(dataset)):
+        sizes.append(sum(field.numel() for field in _collated(dataset, collate, [number], []).values()))
+    return [sizes.index(max(sizes))] if min(sizes) < max(sizes) else []
+
+
 def _field(file: SpillFile, like: torch.Tensor, count: int) -> torch.Tensor | Field:
     """All `count` rows of a file, as a task takes them. like: one row."""
     if like.dtype not in STORED:
@@ -420,13 +441,17 @@ def _field(file: SpillFile, like: torch.Tensor, count: int) -> torch.Tensor | Fi
 
 
 def _collated(
-    dataset: Any, collate: Collate, rows: Sequence[int], like: Mapping[str, torch.Tensor] | None = None
+    dataset: Any,
+    collate: Collate,
+    rows: Sequence[int],
+    beside: Sequence[int],
+    like: Mapping[str, torch.Tensor] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Field name -> tensor [rows, ...]. like: what row 0 gives, which has the same fields, sizes and dtypes. Raises
-    CaptureError for anything else."""
+    """Field name -> tensor [rows, ...]. beside: rows that are collated with them, and left out. like: what row 0 gives,
+    which has the same fields, sizes and dtypes. Raises CaptureError for anything else."""
     told = _told(rows)
     try:
-        made = collate([dataset[row] for row in rows])
+        made = collate([dataset[row] for row in (*rows, *beside)])
     except Exception as error:
         raise CaptureError(
             f"the data fails at {told} with {type(error).__name__} ({error}): correct the dataset or the collator"
@@ -436,7 +461,7 @@ def _collated(
     if odd := sorted(made.keys() ^ like.keys() if like else ()):
         raise CaptureError(f"the collator gives {odd[0]} for some rows and not for others ({told}): give it for all")
     for name, field in made.items():
-        if not isinstance(field, torch.Tensor) or field.ndim == 0 or len(field) != len(rows):
+        if not isinstance(field, torch.Tensor) or field.ndim == 0 or len(field) != len(rows) + len(beside):
             given = f"shape {list(field.shape)}" if isinstance(field, torch.Tensor) else a_kind(field)
             raise CaptureError(
                 f"the collator gives {given} for {name} of {told}: let it give a torch.Tensor with one entry a row, or "
@@ -446,10 +471,9 @@ def _collated(
         if ours != theirs:
             raise CaptureError(
                 f"the collator gives {name} as {ours} for {told} and as {theirs} for row 0: give all rows one dtype "
-                'and size, as by tokenizer(..., padding="max_length", truncation=True), or by '
-                "SFTConfig(max_length=size, pad_to_multiple_of=size)"
+                'and size, as by tokenizer(..., padding="max_length", truncation=True)'
             )
-    return {str(name): field.detach().cpu() for name, field in made.items()}
+    return {str(name): field[: len(rows)].detach().cpu() for name, field in made.items()}
 
 
 def _told(rows: Sequence[int]) -> str:
