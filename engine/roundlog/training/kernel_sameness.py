@@ -26,9 +26,10 @@ from roundlog.capture.kernel_calls import CallTrail, KernelCall
 from roundlog.capture.real_steps.reachable_values import memory_of, tensor_digest
 from roundlog.data import materialized, widened
 from roundlog.execution import StoppedError
+from roundlog.execution.slicing import slices_of
 from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
 from roundlog.operators.elementwise import compute_narrow
-from roundlog.program import Node, Program
+from roundlog.program import Program
 from roundlog.rounding import Recorder
 from roundlog.spec import MIN_LOG_GUARD
 from roundlog.training.kernel_agreement import (
@@ -93,9 +94,9 @@ class _Steps:
 
     def drawn(self, step: int, before: Tensors) -> Mapping[int, torch.Tensor]:
         """The random numbers of a step, by operator. before: the states before it. Raises CaptureError."""
-        wanted, nodes = self._captured.origin.observed(), self._captured.program.nodes
+        wanted = self._captured.origin.observed()
         try:
-            values = evaluated(nodes, wanted, self._inputs(step, before)) if wanted else {}
+            values = evaluated(self._captured.program, wanted, self._inputs(step, before)) if wanted else {}
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
         return {index: values[index] for index in wanted}
@@ -122,7 +123,7 @@ class _Steps:
         captured = self._captured
         given = self._inputs(step, before)
         ends = {self._loss, *captured.origin.gradients.values(), *self._stores.values()}
-        return _Parts(captured.program.nodes, captured.origin.trail, ends, given)
+        return _Parts(captured.program, captured.origin.trail, ends, given)
 
     def _compare(
         self,
@@ -257,10 +258,10 @@ def _kind(x: torch.Tensor) -> str:
 class _ChosenPart:
     """The part of a program between the arguments of a kernel and a result of it."""
 
-    def __init__(self, nodes: Sequence[Node], place: int, arguments: Mapping[int, int], given: StepInputs) -> None:
+    def __init__(self, program: Program, place: int, arguments: Mapping[int, int], given: StepInputs) -> None:
         """arguments: number of a tensor that the kernel is given -> the operator that gives it."""
-        self._nodes, self._place, self._arguments, self._given = nodes, place, arguments, given
-        places = set(arguments.values())
+        self._program, self._place, self._arguments, self._given = program, place, arguments, given
+        nodes, places = program.nodes, set(arguments.values())
         read = needed(nodes, [place], places)
         self.is_whole = (
             places <= read
@@ -271,7 +272,7 @@ class _ChosenPart:
         constants = sorted(
             one for one in read - places if nodes[one].op == "constant" and nodes[one].type.dtype.is_float
         )
-        values = evaluated(nodes, constants, given) if self.is_whole else {}
+        values = evaluated(program, constants, given) if self.is_whole else {}
         self.numbers = tuple(
             float(values[one].flatten()[0]) for one in constants if self.is_whole and values[one].numel()
         )
@@ -297,7 +298,7 @@ class _ChosenPart:
         """The result by the program; None where it stops."""
         known = {place: widened(tensors[number]) for number, place in self._arguments.items()}
         try:
-            return evaluated(self._nodes, [self._place], self._given, known)[self._place]
+            return evaluated(self._program, [self._place], self._given, known)[self._place]
         except StoppedError:
             return None
 
@@ -305,9 +306,10 @@ class _ChosenPart:
 class _Parts:
     """Parts of a program that stand for the kernels of one step, in turn."""
 
-    def __init__(self, nodes: Sequence[Node], trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
+    def __init__(self, program: Program, trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
         """ends: values that are wanted when all kernels have been called."""
-        self._nodes, self._given, self.following = nodes, given, trail.following
+        self._program, self._given, self.following = program, given, trail.following
+        self._nodes = nodes = program.nodes
         self.called = 0
         """Kernels that have been called."""
         self._results: list[list[tuple[int, int]]] = [[] for _ in trail.calls]
@@ -400,7 +402,7 @@ class _Parts:
             if tuple(x.shape) != kind.shape or (x.is_floating_point() and x.dtype != kind.dtype.torch_dtype):
                 return
         for result, place in self._results[number]:
-            part = _ChosenPart(nodes, place, arguments, self._given)
+            part = _ChosenPart(self._program, place, arguments, self._given)
             if part.is_whole:
                 yield result, part
 
@@ -434,7 +436,7 @@ class _Parts:
             for x, y in zip((a, b), operands, strict=False)
         ):
             return False
-        ours = _value(place, node, [a.index_select(-2, rows), b], self._given, Recorder(MIN_LOG_GUARD))
+        ours = _value(self._program, place, [a.index_select(-2, rows), b], self._given, Recorder(MIN_LOG_GUARD))
         return agree(ours, theirs.index_select(-2, rows))
 
     def _evaluated(self, place: int, wanted: Collection[int] = ()) -> dict[int, torch.Tensor]:
@@ -448,13 +450,13 @@ class _Parts:
                     f"{' at ' + source if (source := self._nodes[index].source) else ''}: write by PyTorch's functions"
                 )
         try:
-            return evaluated(self._nodes, wanted or [place], self._given, known)
+            return evaluated(self._program, wanted or [place], self._given, known)
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
 
 
 def evaluated(
-    nodes: Sequence[Node],
+    program: Program,
     wanted: Collection[int],
     given: StepInputs,
     known: Mapping[int, torch.Tensor] | None = None,
@@ -462,12 +464,12 @@ def evaluated(
     """The values of these nodes, and single numbers among those that they need. known: values that are taken as they
     are. Raises StoppedError as a run does."""
     values = dict(known or {})
-    recorder = Recorder(MIN_LOG_GUARD)
+    nodes, recorder = program.nodes, Recorder(MIN_LOG_GUARD)
     order = sorted(needed(nodes, wanted, values) - values.keys())
     last = {value: index for index in order for value in nodes[index].inputs}
     for index in order:
         inputs = nodes[index].inputs
-        values[index] = _value(index, nodes[index], [values[value] for value in inputs], given, recorder)
+        values[index] = _value(program, index, [values[value] for value in inputs], given, recorder)
         for value in {value for value in inputs if last[value] == index and value not in wanted}:
             if values[value].numel() > 1:  # single numbers are looked at
                 del values[value]
@@ -476,12 +478,16 @@ def evaluated(
 
 
 def _value(
-    index: int, node: Node, arguments: Sequence[torch.Tensor], given: StepInputs, recorder: Recorder
+    program: Program, index: int, arguments: Sequence[torch.Tensor], given: StepInputs, recorder: Recorder
 ) -> torch.Tensor:
-    """The value of a node, of these arguments."""
+    """The value of a node, of these arguments: those of its types, or some rows of a product's."""
+    node = program.nodes[index]
     kind, format = operator(node.op), node.type.dtype.number_format()
     if isinstance(kind, Inexact):
         assert format is not None
+        is_whole = all(x.shape == program.nodes[one].type.shape for x, one in zip(arguments, node.inputs, strict=True))
+        if is_whole and (slices := slices_of(program, index)) is not None:
+            return slices.round(recorder, index, node, arguments, format)
         return recorder.round(index, kind, arguments, node.attributes, format)
     if isinstance(kind, Direct):
         return compute_narrow(kind, arguments, node.attributes, format)

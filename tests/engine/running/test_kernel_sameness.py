@@ -134,7 +134,7 @@ def gradients(task: Task, captured: Captured) -> list[bytes]:
         device=torch.device("cpu"),
     )
     places = list(captured.origin.gradients.values())
-    found = evaluated(captured.program.nodes, places, given)
+    found = evaluated(captured.program, places, given)
     return [found[place].view(torch.uint8).numpy().tobytes() for place in places]
 
 
