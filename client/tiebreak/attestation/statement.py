@@ -44,15 +44,17 @@ class Statement:
     receipt: dict[str, Any]
     digests: Mapping[str, Mapping[str, str]]
     """Digests of its subject, by their names."""
+    lists_files: bool
+    """Whether it lists the files of a model, which is its subject, as package `model-signing` does."""
 
-    def check_subject(self, run_id: bytes | None = None, final_state_root: bytes | None = None) -> None:
-        """Raise ValueError, with a clause, if it is not about one model; or, with these, about the job and the final
-        state of a run."""
-        if run_id is None or final_state_root is None:
-            [found] = self.digests.values() if len(self.digests) == 1 else [{}]
-            if not re.fullmatch("[0-9a-f]{64}", str(found.get("sha256"))):
-                raise ValueError("has a subject that is not the SHA-256 of one model")
-            return
+    def check_model(self) -> None:
+        """Raise ValueError, with a clause, if it is not about one model."""
+        [found] = self.digests.values() if len(self.digests) == 1 else [{}]
+        if not re.fullmatch("[0-9a-f]{64}", str(found.get("sha256"))):
+            raise ValueError("has a subject that is not the SHA-256 of one model")
+
+    def check_job(self, run_id: bytes, final_state_root: bytes) -> None:
+        """Raise ValueError, with a clause, if it is not about the job and the final state of a run."""
         follows = {"spec.json": {"sha256": run_id.hex()}, FINAL_STATE: {_STATE_ROOT: final_state_root.hex()}}
         if any(self.digests.get(name) != digest for name, digest in follows.items()):
             raise ValueError("has another subject than its receipt")
@@ -138,4 +140,4 @@ def parse_statement(plain: dict[str, Any]) -> Statement:
         raise ValueError(f"has a predicateType that is neither its receipt's ({', '.join(PREDICATE_TYPES.values())})")
     if not follows:
         raise ValueError("has another subject than the files that it lists")
-    return Statement(receipt, digests)
+    return Statement(receipt, digests, lists_files)

@@ -81,7 +81,7 @@ def evaluate(
         answers=tuple(answers.given),
         requests_root=requests_root(answers.requests, answers.given),
     )
-    written = writer.write(receipt, made, model)
+    written = writer.write(receipt, made, model=model)
     if json:
         facts: dict[str, object] = {"scores": {task.name: dict(task.scores) for task in made.tasks}}
         facts |= {"requests": len(made.answers), "receipt": receipt, "digest": written.digest, "signer": written.signer}

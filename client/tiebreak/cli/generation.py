@@ -132,7 +132,7 @@ class ReceiptOptions(SigningOptions):
                 tiebreak_version=version("tiebreak"),
                 training_receipt=training,
             )
-            return writer.write(file, made, model)
+            return writer.write(file, made, model=model)
 
         return write
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     AnyReceipt = Receipt | GenerationReceipt | EvaluationReceipt
 
+SIGNING_KEY = option("P-256 key (PEM, of mode 0600) that signs the statement in its envelope, too.", metavar="FILE")
+
 _AGAIN = "get the receipt again from its author."
 
 
@@ -42,9 +44,7 @@ class SigningOptions:
     panel: ClassVar = "The receipt"
     sign: bool = network.SIGN
     keystore: Path | None = network.KEYSTORE
-    signing_key: Path | None = option(
-        "P-256 key (PEM, of mode 0600) that signs the statement in its envelope, too.", metavar="FILE"
-    )
+    signing_key: Path | None = SIGNING_KEY
     form: ReceiptForm = option(
         "The receipt alone; a Statement of in-toto on the model, or on the job's files, in an envelope (DSSE) if it is "
         "signed; or one in a bundle that `model_signing verify key` accepts.",
@@ -77,9 +77,11 @@ class ReceiptWriter:
     key: CryptoSigner | None
     form: ReceiptForm
 
-    def write(self, path: Path, receipt: AnyReceipt, about: Path) -> AnyReceipt:
-        """Write a receipt, whole or not at all, and return it as it is signed. about: its model, or its job's
-        directory. Raises CommandError if it is too large, ReceiptError, StatementError, OSError."""
+    def write(
+        self, path: Path, receipt: AnyReceipt, *, model: Path | None = None, job: Path | None = None
+    ) -> AnyReceipt:
+        """Write a receipt, whole or not at all, and return it as it is signed. model, job: what its statement is about.
+        Raises CommandError if it is too large, ReceiptError, StatementError, OSError."""
         from roundlog.json_text import canonical_json
         from roundlog.storage import replace_file
         from roundlog.training import MAX_RECEIPT_BYTES, Receipt
@@ -89,11 +91,11 @@ class ReceiptWriter:
         if self.form is not ReceiptForm.JSON:
             from tiebreak.attestation.statement import statement_on_job, statement_on_model
 
-            if not isinstance(receipt, Receipt):
+            if model is not None:
                 lists_files = self.form is ReceiptForm.MODEL_SIGNING
-                plain = statement_on_model(receipt.plain(), about, path, lists_files=lists_files)
-            elif self.form is ReceiptForm.IN_TOTO:
-                plain = statement_on_job(receipt.plain(), about)
+                plain = statement_on_model(receipt.plain(), model, path, lists_files=lists_files)
+            elif job is not None and self.form is ReceiptForm.IN_TOTO:
+                plain = statement_on_job(receipt.plain(), job)
             else:
                 raise WrongUsage("--format model-signing is about a model, and a run has none: give --format in-toto.")
             if self.account is not None or self.key is not None:
@@ -140,6 +142,8 @@ class ReceiptFile:
         """Refuse a statement about another model, or another job. Raises CommandError, StatementError."""
         if self.statement is None or model is job is None:
             return
+        if self.statement.lists_files and model is None:
+            model = file.absolute().parent  # of a folder for the Hub, the run's receipt and the signature in one
         try:
             other = self.statement.other_file(file, model, job)
         except OSError as error:
@@ -188,9 +192,10 @@ def read_receipt_file(path: Path) -> ReceiptFile:
             from roundlog.generation import parse_generation_receipt
 
             found = parse_generation_receipt(data)
-        if statement is not None:
-            of_run = (found.spec.run_id, found.final_state_root) if isinstance(found, Receipt) else (None, None)
-            statement.check_subject(*of_run)
+        if isinstance(found, Receipt) and statement is not None and not statement.lists_files:
+            statement.check_job(found.spec.run_id, found.final_state_root)
+        elif statement is not None:
+            statement.check_model()
     except ReceiptError:
         raise
     except (ValueError, RecursionError) as error:

@@ -64,7 +64,7 @@ def receipt(
     assert isinstance(roots, list), "a directory has no 64 hex digits"
     check_roots(run, roots, read)
     made = Receipt.of(read.spec, roots, version("tiebreak"))
-    written = writer.write(out, made, job)
+    written = writer.write(out, made, job=job)
     facts = {
         "run_id": made.spec.run_id,
         "checkpoint_root": made.checkpoint_root,

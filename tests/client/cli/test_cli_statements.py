@@ -76,7 +76,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
     receipt = parse_generation_receipt(RECEIPT.read_bytes())
     for form in FORMS:
         options = SigningOptions(sign=True, signing_key=tmp_path / "key.pem", form=ReceiptForm(form))
-        options.writer().write(found.file(form), receipt, found.model)
+        options.writer().write(found.file(form), receipt, model=found.model)
     return found
 
 
@@ -132,7 +132,7 @@ def test_a_statement_in_the_models_folder_is_no_file_of_it(room: Room, run: Run)
     path, receipt = room.model / "model.sig", parse_generation_receipt(RECEIPT.read_bytes())
     options = SigningOptions(signing_key=room.place / "key.pem", form=ReceiptForm.MODEL_SIGNING)
     for _ in range(2):
-        options.writer().write(path, receipt, room.model)
+        options.writer().write(path, receipt, model=room.model)
         words = [sys.executable, "-m", "model_signing", "verify", "key", room.model, "--signature", path]
         subprocess.run([*words, "--public_key", room.place / "key.pub"], check=True, timeout=300)
     done = run("verify", path, "--model", room.model, "--public-key", room.place / "key.pub")
