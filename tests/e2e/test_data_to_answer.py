@@ -16,15 +16,14 @@ from urllib.request import urlopen
 
 import pytest
 import torch
-from roundlog.generation import load_model
 from safetensors.torch import load_file, save_file
 from tiebreak.cli.app import app
-from tiebreak.evaluation.evaluation_receipt import EvaluatedTask, EvaluationReceipt, Likelihood
 from tiebreak.transactions.keys import devnet_account
 from typer.testing import CliRunner, Result
 
 from tests.client.cli.test_cli_statements import write_keys
 from tests.client.cli.text_world import write_model
+from tests.client.evaluation_tasks import write_evaluation
 
 pytest.importorskip("peft")
 openai = pytest.importorskip("openai")
@@ -179,19 +178,3 @@ def test_a_folder_for_the_hub_has_what_a_stranger_needs(tmp_path: Path, monkeypa
     first = ["export", chain.job / "initial.safetensors", "--hub-folder", tmp_path / "no"]
     assert "is not the final state of" in run(*first, *words[4:], code=3).output
     assert not (tmp_path / "no").exists()
-
-
-def write_evaluation(model: Path, file: Path) -> Path:
-    """Write the receipt of an evaluation of a model that nobody has made."""
-    receipt = EvaluationReceipt(
-        model=load_model(model).identity,
-        dtype="bf16",
-        arithmetic="exact",
-        versions=dict.fromkeys(("tiebreak", "torch", "transformers", "lm_eval"), "any"),
-        limit=None,
-        tasks=(EvaluatedTask(name="<b>words|", config_sha256=bytes(32), data={}, scores={"acc": 0.5}),),
-        answers=(Likelihood(-1.0, True),),
-        requests_root=bytes(32),
-    )
-    file.write_text(receipt.to_json())
-    return file

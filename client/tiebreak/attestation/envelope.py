@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+MAX_SIGNATURES = 16
 _ACCOUNT = re.compile("0x[0-9a-f]{40}")
 
 
@@ -79,8 +80,8 @@ def parse_envelope(plain: dict[str, Any]) -> Envelope:
         raise ValueError(f"is no envelope (DSSE) that could be read: {ascii(error)[:80]}") from None
     if envelope.payload_type != PAYLOAD_TYPE:
         raise ValueError(f"is an envelope of the payload type {ascii(envelope.payload_type)[:60]}, not {PAYLOAD_TYPE}")
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError("is an envelope with a keyid that is no text")
+    if len(names) > MAX_SIGNATURES or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"is an envelope with more than {MAX_SIGNATURES} signatures, or with a keyid that is no text")
     return envelope
 
 

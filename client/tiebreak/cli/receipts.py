@@ -144,7 +144,8 @@ def verify(
     --model and --tasks: its answers, or a share of them, are the model's, and its scores follow from all of them.
     Of a job that was fetched without its data, the blocks that are used are fetched, each checked, and counted.
     --request and --response of a server's answer are compared with its receipt: their hashes, what was asked for,
-    and what was sent. A state is held against --root, every bit of it, and nothing is trained.
+    and what was sent. A state is held against --root, every bit of it, and nothing is trained. Of a statement of
+    in-toto the files that it is about are compared, too, and the signatures of its envelope.
 
     Exit code 0 if it is right, as far as it was repeated; 3 if an interval comes to another state root, a checkpoint of
     RUN is not the receipt's, the model chooses another token or with another probability, a body or the signature

@@ -20,9 +20,11 @@ from roundlog.generation import parse_generation_receipt
 from roundlog.storage import open_regular
 from tiebreak.attestation.statement import StatementError, model_digest, model_files
 from tiebreak.cli.receipt_files import ReceiptForm, SigningOptions
+from tiebreak.evaluation.evaluation_receipt import parse_evaluation_receipt
 from tiebreak.transactions.keys import devnet_account, sign_text
 
 from tests.client.cli.cli_world import Run, Trained, refused
+from tests.client.evaluation_tasks import write_evaluation
 
 REPOSITORY = Path(__file__).parents[3]
 MODEL = REPOSITORY / "conformance" / "models" / "llama"
@@ -171,6 +173,20 @@ def test_verify_repeats_the_text_of_a_statement(room: Room, run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_an_evaluations_statement_is_about_its_model(room: Room, run: Run) -> None:
+    receipt = parse_evaluation_receipt(write_evaluation(room.model, room.place / "eval.json").read_bytes())
+    for form in FORMS:
+        path, options = room.place / "eval.json", {"signing_key": room.place / "key.pem", "form": ReceiptForm(form)}
+        SigningOptions(**options).writer().write(path, receipt, model=room.model)
+        words = ("verify", path, "--public-key", room.place / "key.pub")
+        done = run(*words, "--offline")
+        assert done.exit_code == 0 and "an evaluation by 1 requests" in done.stdout, done.output
+        (room.model / "added").write_text("")
+        refused(run(*words, "--model", room.model, "--tasks", "words.yaml"), "is about other files")
+        (room.model / "added").unlink()
+
+
+@pytest.mark.slow
 def test_the_lines_of_the_page_check_the_accounts_signature(room: Room) -> None:
     page = (REPOSITORY / "docs" / "receipt.md").read_text()
     [lines] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -261,6 +277,11 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], object], int, str]] = {
     "swapped names": (swap_keys, 3, "is not that of this account"),
     "a signature twice": (lambda e: e["signatures"].append(e["signatures"][0] | {}), 1, "Multiple signatures"),
     "a keyid that is none": (lambda e: e["signatures"][0].update(keyid=7), 1, "a keyid that is no text"),
+    "many signatures": (
+        lambda envelope: envelope["signatures"].extend({"keyid": str(n), "sig": ""} for n in range(15)),
+        1,
+        "more than 16 signatures",
+    ),
     "signatures that are none": (lambda envelope: envelope.update(signatures=7), 1, "no envelope (DSSE)"),
     "a signature that is none": (lambda e: e["signatures"][0].update(sig=None), 1, "no envelope (DSSE)"),
 }
