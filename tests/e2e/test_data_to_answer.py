@@ -21,7 +21,7 @@ from tiebreak.cli.app import app
 from tiebreak.transactions.keys import devnet_account
 from typer.testing import CliRunner, Result
 
-from tests.client.cli.test_cli_statements import write_keys
+from tests.client.cli.test_cli_statements import PACKAGES, write_keys
 from tests.client.cli.text_world import write_model
 from tests.client.evaluation_tasks import write_evaluation
 
@@ -140,7 +140,7 @@ def test_an_answer_leads_back_to_the_data(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_folder_for_the_hub_has_what_a_stranger_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an evaluation without lm-eval, which the card has word by word; nothing in it becomes Markdown or HTML."""
-    pytest.importorskip("securesystemslib", reason="the extra `in-toto` is not installed (`make test-slow` does)")
+    pytest.importorskip("model_signing", reason=PACKAGES)
     chain = _Chain(tmp_path, write_model(tmp_path / "base", torch.bfloat16))
     (tmp_path / "text.txt").write_text("Tiebreak holds the trainer of a model to account. " * 12)
     chain.train(tmp_path / "text.txt", 4)
@@ -163,6 +163,8 @@ def test_a_folder_for_the_hub_has_what_a_stranger_needs(tmp_path: Path, monkeypa
     run(*signed, "--job", chain.job, "--dir", chain.work)
     assert chain.merge(chain.work, tmp_path / "again") == weights
     run("verify", hub / "evaluation.json", "--offline")
+    files = [hub, "--signature", hub / "model.sig", "--public_key", tmp_path / "key.pub"]
+    subprocess.run([sys.executable, "-m", "model_signing", "verify", "key", *files], check=True, timeout=300)
     (hub / "config.json").write_text((hub / "config.json").read_text() + "\n")
     shown = run(*signed, "--job", chain.job, "--dir", chain.work, code=1)
     assert "a file was added, taken away or changed" in " ".join(shown.output.split())
