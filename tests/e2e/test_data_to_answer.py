@@ -165,6 +165,8 @@ def test_a_folder_for_the_hub_has_what_a_stranger_needs(tmp_path: Path, monkeypa
     run("verify", hub / "evaluation.json", "--offline")
     files = [hub, "--signature", hub / "model.sig", "--public_key", tmp_path / "key.pub"]
     subprocess.run([sys.executable, "-m", "model_signing", "verify", "key", *files], check=True, timeout=300)
+    alone = Path(shutil.copy(hub / "model.sig", tmp_path))
+    assert "put it there" in run("verify", alone, *signed[2:], "--job", chain.job, "--dir", chain.work, code=1).output
     (hub / "config.json").write_text((hub / "config.json").read_text() + "\n")
     shown = run(*signed, "--job", chain.job, "--dir", chain.work, code=1)
     assert "a file was added, taken away or changed" in " ".join(shown.output.split())

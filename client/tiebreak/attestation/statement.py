@@ -60,19 +60,20 @@ class Statement:
             raise ValueError("has another subject than its receipt")
 
     def other_file(self, own: Path, model: Path | None, job: Path | None) -> str | None:
-        """Return a clause on what is not as the subject says in a model's folder, or in a job's; None if nothing is. A
-        job may lack its data. own: the statement's own file. Raises StatementError, OSError."""
-        if model is not None:
-            [claimed] = (one["sha256"] for one in self.digests.values())
-            found = model_digest(model_files(model, own))
-            said = f"the files in {model} have the digest {found}, and its subject is {claimed}"
-            return None if found == claimed else f"{said}: a file was added, taken away or changed"
-        assert job is not None
-        for name in sorted(self.digests.keys() & {*_JOB_FILES}):
-            path = job / name
-            if path.is_file() and self.digests[name].get("sha256") != file_sha256(path).hex():
-                return f"{path} has another SHA-256 than in its subject"
-        return None
+        """Return a clause on what is not as the subject says in a model's folder, or in a job's, whichever it is about;
+        None if nothing is, or that is not given. own: the statement's own file. Raises StatementError, OSError."""
+        if FINAL_STATE in self.digests:
+            names = sorted(self.digests.keys() & {*_JOB_FILES}) if job is not None else []
+            for path in [Path(str(job), name) for name in names]:  # a job may have been fetched without its data
+                if path.is_file() and self.digests[path.name].get("sha256") != file_sha256(path).hex():
+                    return f"{path} has another SHA-256 than in its subject"
+            return None
+        if model is None:
+            return None
+        [claimed] = (one["sha256"] for one in self.digests.values())
+        found = model_digest(model_files(model, own))
+        said = f"the files in {model} have the digest {found}, and its subject is {claimed}"
+        return None if found == claimed else f"{said}: a file was added, taken away or changed"
 
 
 def model_files(model: Path, own: Path) -> dict[str, str]:
@@ -110,7 +111,8 @@ def statement_on_model(receipt: dict[str, Any], model: Path, own: Path, *, lists
 
 def statement_on_job(receipt: dict[str, Any], job: Path) -> dict[str, Any]:
     """Return the statement about a job's files and a run's final state. Raises OSError."""
-    subject = [{"name": name, "digest": {"sha256": file_sha256(job / name).hex()}} for name in _JOB_FILES]
+    there = [name for name in _JOB_FILES if (job / name).is_file()]  # it may be fetched without its data
+    subject = [{"name": name, "digest": {"sha256": file_sha256(job / name).hex()}} for name in there]
     subject.append({"name": FINAL_STATE, "digest": {_STATE_ROOT: receipt["final_state_root"][2:]}})
     return _statement(subject, TRAINING_TYPE, receipt)
 

@@ -140,10 +140,12 @@ class ReceiptFile:
 
     def require_subject(self, file: Path, model: Path | None, job: Path | None) -> None:
         """Refuse a statement about another model, or another job. Raises CommandError, StatementError."""
-        if self.statement is None or model is job is None:
+        if self.statement is None:
             return
-        if self.statement.lists_files and model is None:
-            model = file.absolute().parent  # of a folder for the Hub, the run's receipt and the signature in one
+        if self.statement.lists_files and model is None and job is not None:
+            model = file.absolute().parent  # a folder for the Hub, whose signature has the receipt of its run
+            if not (model / "config.json").is_file():
+                raise CommandError(f"{file} is about the model in whose folder it lies: put it there.")
         try:
             other = self.statement.other_file(file, model, job)
         except OSError as error:

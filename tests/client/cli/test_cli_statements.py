@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from eth_keys.constants import SECPK1_N
 from roundlog.generation import parse_generation_receipt
-from roundlog.storage import open_regular
 from tiebreak.attestation.statement import StatementError, model_digest, model_files
 from tiebreak.cli.receipt_files import ReceiptForm, SigningOptions
 from tiebreak.evaluation.evaluation_receipt import parse_evaluation_receipt
@@ -168,6 +167,8 @@ def test_verify_repeats_the_text_of_a_statement(room: Room, run: Run) -> None:
     for form in FORMS:
         done = run("verify", room.file(form), *words)
         assert done.exit_code == 0 and SIGNER.address in done.stdout, done.output
+    words = ("verify", room.file("in-toto"), *words[-2:], "--job", room.place)
+    refused(run(*words), "is the receipt of a text", code=2)
     done = run("verify", room.file("in-toto"), "--offline")
     assert done.exit_code == 0 and "are not checked: name the key's file with --public-key" in done.stderr
 
@@ -340,7 +341,7 @@ def test_a_runs_statement_is_about_the_jobs_files(run: Run, trained: Trained, tm
     words = ("verify", path, "--job", job, "--dir", tmp_path / "work", "--public-key", tmp_path / "key.pub")
     done = run(*words)
     assert done.exit_code == 0 and "Right: all 2 intervals" in done.stdout, done.output
-    with open_regular(job / "program.json") as file:
-        program = file.read()
-    (job / "program.json").write_bytes(program + b"\n")
+    refused(run(*words[:2], *words[-2:], "--model", MODEL), "and no model", code=2)
+    with (job / "program.json").open("ab") as file:
+        file.write(b"\n")
     refused(run(*words), "program.json has another SHA-256 than in its subject")
