@@ -4,6 +4,7 @@ them, and what an attacker changes is told in one sentence."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import shutil
@@ -17,13 +18,16 @@ from typing import Any
 import pytest
 from eth_keys.constants import SECPK1_N
 from roundlog.generation import parse_generation_receipt
+from roundlog.training import ReceiptError
 from tiebreak.attestation.statement import StatementError, model_digest, model_files
-from tiebreak.cli.receipt_files import ReceiptForm, SigningOptions
+from tiebreak.cli.failures import CommandError
+from tiebreak.cli.receipt_files import ReceiptForm, SigningOptions, read_receipt_file
 from tiebreak.evaluation.evaluation_receipt import parse_evaluation_receipt
 from tiebreak.transactions.keys import devnet_account, sign_text
 
 from tests.client.cli.cli_world import Run, Trained, refused
 from tests.client.evaluation_tasks import write_evaluation
+from tests.engine.generation.test_generation_receipt import STRANGE, places, with_value
 
 REPOSITORY = Path(__file__).parents[3]
 MODEL = REPOSITORY / "conformance" / "models" / "llama"
@@ -308,6 +312,18 @@ def test_a_key_that_did_not_sign_is_told(room: Room, run: Run) -> None:
     listed = b'"resources":[{"algorithm":"sha256","digest":"'
     changed(room, "model-signing", in_payload(listed, listed + b"00"))
     refused(run("verify", room.place / "changed.json", "--offline"), "has another subject than the files that it lists")
+
+
+@pytest.mark.slow
+def test_no_field_of_a_strangers_file_ends_in_a_defect(room: Room) -> None:
+    envelope, path = room.envelope("model-signing"), room.place / "changed.json"
+    for data in (envelope, json.loads(base64.b64decode(envelope["payload"]))):
+        for place in places(data):
+            for strange in STRANGE:
+                path.write_text(json.dumps(with_value(data, place, strange)))
+                with contextlib.suppress(CommandError, ReceiptError):
+                    held = read_receipt_file(path)
+                    assert held.fault(None, room.place / "key.pub") is not None
 
 
 def test_what_cannot_be_signed_is_refused(
