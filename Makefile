@@ -46,9 +46,10 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 	$(COMPILE)
 	touch $@
 
-# lm-eval, as evaluations and a client of the text server are tried with it: 27 packages that `make test` does without.
+# lm-eval, as evaluations and a client of the text server are tried with it, and model-signing (which needs pyopenssl without saying
+# so), as statements are: 43 packages that `make test` does without.
 $(VENV)/.installed-eval: pyproject.toml $(VENV)/.installed-dev
-	$(INSTALL) -e '.[eval]' 'lm-eval[api]'
+	$(INSTALL) -e '.[eval,in-toto]' 'lm-eval[api]' model-signing pyopenssl
 	touch $@
 
 include contracts/contracts.mk

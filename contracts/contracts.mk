@@ -18,6 +18,7 @@ FORGE = $(shell ls node_modules/@foundry-rs/forge-*/bin/forge 2>/dev/null || ech
 
 contracts-tools: node_modules/.installed
 
+# EAS's contracts ask for hardhat, with hundreds of packages, which their own build alone needs: package.json has a small one in its place.
 node_modules/.installed: package.json package-lock.json $(VENV)/.installed-dev
 	$(WITH_NODE) "$(NODE_HOME)/bin/node" "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" ci --ignore-scripts --no-fund --no-audit
 	touch $@

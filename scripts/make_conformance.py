@@ -401,7 +401,7 @@ def files() -> dict[Path, str]:
     """All files that are made, and at last the manifest, which has the digests of the jobs' files, too."""
     made = {**vectors(), **receipts(), **text_receipt()}
     digests = {path.relative_to(FOLDER).as_posix(): sha256(text.encode()) for path, text in made.items()}
-    for path in (*JOBS.rglob("*"), *MODEL.rglob("*")):
+    for path in (*JOBS.rglob("*"), *MODEL.rglob("*"), *(FOLDER / "refused").iterdir()):
         if path.is_file():
             digests[path.relative_to(FOLDER).as_posix()] = sha256(path.read_bytes())
     manifest = {name: digests[name].hexdigest() for name in sorted(digests)}

@@ -3,11 +3,12 @@ pragma solidity 0.8.37;
 
 import {Bisection, Bisections, Search, Side} from "./game/Bisection.sol";
 import {Clock, ClockPair, Clocks} from "./game/Clock.sol";
-import {GameId, JobStatus, Outcome, Phase, Reason} from "./Types.sol";
+import {IVerificationGame} from "./IVerificationGame.sol";
+import {GameId, JobId, JobStatus, Outcome, Phase, Reason} from "./Types.sol";
 import {Level} from "./game/Level.sol";
 import {Meter} from "./game/Meter.sol";
 import {Audit, Audits, Claim, Game, Job, Records} from "./Records.sol";
-import {AuditView, AuditsView, ClaimView, GameView, JobView, LevelView} from "./Views.sol";
+import {AuditView, AuditsView, ClaimView, GameView, JobView, LevelView, VerdictView} from "./Views.sol";
 
 /// @title Views of jobs and games
 /// @notice A contract of its own for the sake of the limit on code; it reads the storage of the game that calls it. Answers are encoded here,
@@ -79,6 +80,22 @@ library Display {
     function pageSize(uint256 count, uint256 offset, uint256 limit) private pure returns (uint256) {
         uint256 left = offset < count ? count - offset : 0;
         return limit < left ? limit : left;
+    }
+
+    /// @notice What has become of a job: outcome, roots and amounts. For contracts of others, which call this one: a function more in the game
+    ///         would cost all its moves gas. Reverts as `getJob` does.
+    function verdictOf(address game, uint64 id) external view returns (VerdictView memory shown) {
+        JobView memory job = IVerificationGame(game).getJob(JobId.wrap(id));
+        shown.outcome = job.status;
+        shown.customer = job.customer;
+        shown.trainer = job.claim.trainer;
+        shown.specHash = job.specHash;
+        shown.checkpointRoot = job.claim.checkpointRoot;
+        shown.finalStateRoot = job.claim.finalStateRoot;
+        shown.reward = job.terms.reward;
+        shown.trainerBond = job.terms.trainerBond;
+        shown.attestations = job.attestations;
+        shown.gameCount = job.gameCount;
     }
 
     function showClaim(Job storage job) private view returns (ClaimView memory shown) {

@@ -75,6 +75,24 @@ struct ClaimView {
     Timestamp challengeDeadline;
 }
 
+/// @notice What has become of a job, as `Display.verdictOf` shows it to registries of attestations.
+struct VerdictView {
+    /// FINAL, REJECTED, LAPSED or EXPIRED once the job is over; before that, how far it is.
+    JobStatus outcome;
+    address customer;
+    address trainer;
+    bytes32 specHash;
+    Node checkpointRoot;
+    bytes32 finalStateRoot;
+    /// Wei that the customer has offered; the trainer's if the outcome is FINAL.
+    uint128 reward;
+    /// Wei that the trainer has risked for its claim.
+    uint128 trainerBond;
+    uint64 attestations;
+    /// All challenges ever made to the claim, and appeals.
+    uint64 gameCount;
+}
+
 /// @notice One level of a game, as far as it has come.
 struct LevelView {
     Level level;

@@ -11,7 +11,7 @@ import pytest
 from roundlog.definitions import DEFINITIONS, FLOATS
 
 CONFORMANCE = Path(__file__).resolve().parents[2] / "conformance"
-FOLDERS = ("jobs", "models", "receipts", "vectors")
+FOLDERS = ("jobs", "models", "receipts", "refused", "vectors")
 FILES_OF_A_JOB = {
     *("spec.json", "program.json", "initial.safetensors"),
     *("schedule.safetensors", "data.safetensors", "data.blocks"),

@@ -18,9 +18,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiebreak.cli.app import app
+from tiebreak.transactions.keys import devnet_account
 from typer.testing import CliRunner, Result
 
+from tests.client.cli.test_cli_statements import PACKAGES, write_keys
 from tests.client.cli.text_world import write_model
+from tests.client.evaluation_tasks import write_evaluation
 
 pytest.importorskip("peft")
 openai = pytest.importorskip("openai")
@@ -132,3 +135,50 @@ def test_an_answer_leads_back_to_the_data(tmp_path: Path) -> None:
     shown = run(*named, code=3).stdout
     assert "does not name" in shown and "nothing was repeated" in shown
     assert json.loads(run(*named, "--json", code=3).stdout)["wrong_training_receipt"]
+
+
+@pytest.mark.slow
+def test_a_folder_for_the_hub_has_what_a_stranger_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an evaluation without lm-eval, which the card has word by word; nothing in it becomes Markdown or HTML."""
+    pytest.importorskip("model_signing", reason=PACKAGES)
+    chain = _Chain(tmp_path, write_model(tmp_path / "base", torch.bfloat16))
+    (tmp_path / "text.txt").write_text("Tiebreak holds the trainer of a model to account. " * 12)
+    chain.train(tmp_path / "text.txt", 4)
+    weights = chain.merge(chain.trained, chain.model)
+    write_keys(tmp_path)
+    evaluation = write_evaluation(chain.model, tmp_path / "eval.json")
+    monkeypatch.setenv("TIEBREAK_PRIVATE_KEY", bytes(devnet_account(3).key).hex())
+    hub, words = tmp_path / "hub", ["--job", chain.job, "--base", chain.base, "--receipt", chain.training]
+    words += ["--evaluation", evaluation, "--signing-key", tmp_path / "key.pem", "--sign"]
+    found = run("export", chain.trained, "--hub-folder", hub, *words, "--address", "bafyaddress", "--json").stdout
+    assert json.loads(found)["model_weight_hash"] == weights
+    assert {"README.md", "config.json", "evaluation.json", "model.safetensors"} < {*json.loads(found)["files"]}
+    card, receipt = (hub / "README.md").read_text(), json.loads((hub / "training.json").read_text())
+    for root in (receipt["spec"]["data_root"], receipt["spec"]["program_root"], receipt["checkpoint_root"], weights):
+        assert f"`{root}`" in card
+    assert "tiebreak audit bafyaddress --share 1" in card and "| ?b?words? | acc | 0.5 |" in card
+
+    # The lines of the card, as a stranger runs them.
+    signed = ("verify", hub / "model.sig", "--public-key", tmp_path / "key.pub", "--signer", devnet_account(3).address)
+    run(*signed, "--job", chain.job, "--dir", chain.work)
+    assert chain.merge(chain.work, tmp_path / "again") == weights
+    run("verify", hub / "evaluation.json", "--offline")
+    files = [hub, "--signature", hub / "model.sig", "--public_key", tmp_path / "key.pub"]
+    subprocess.run([sys.executable, "-m", "model_signing", "verify", "key", *files], check=True, timeout=300)
+    alone = Path(shutil.copy(hub / "model.sig", tmp_path))
+    assert "put it there" in run("verify", alone, *signed[2:], "--job", chain.job, "--dir", chain.work, code=1).output
+    (hub / "config.json").write_text((hub / "config.json").read_text() + "\n")
+    shown = run(*signed, "--job", chain.job, "--dir", chain.work, code=1)
+    assert "a file was added, taken away or changed" in " ".join(shown.output.split())
+
+    # What does not belong together is found, and nothing is left.
+    words = ["export", chain.trained, "--hub-folder", tmp_path / "no", *words]
+    other = write_evaluation(chain.base, tmp_path / "other.json")
+    assert "is of another model" in run(*words, "--evaluation", other, code=1).output
+    assert "no receipt of an evaluation" in run(*words, "--evaluation", chain.training, code=1).output
+    assert "no content address" in run(*words, "--address", "a; b", code=2).output
+    assert "give all four" in run(*words[:3], "no", code=2).output.replace("\n", " ")
+    assert "with --to, or" in run(*words, "--to", tmp_path / "no.safetensors", code=2).output.replace("\n", " ")
+    first = ["export", chain.job / "initial.safetensors", "--hub-folder", tmp_path / "no"]
+    assert "is not the final state of" in run(*first, *words[4:], code=3).output
+    assert not (tmp_path / "no").exists()

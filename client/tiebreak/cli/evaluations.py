@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tiebreak.cli import network, output
+from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.generation import ARITHMETIC, DTYPE, WeightFormat
 from tiebreak.cli.option_groups import JSON, MODEL, command, option
-from tiebreak.cli.receipt_files import ReceiptForm, signed_receipt, signer_text, write_receipt_file
+from tiebreak.cli.receipt_files import SigningOptions, signer_text
 from tiebreak.cli.text_checks import READS_MODEL, read_model
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def evaluate(
     limit: int | None = option("Documents of each task, the first ones; without it all.", metavar="N", min=1),
     dtype: WeightFormat | None = DTYPE,
     arithmetic: Any = ARITHMETIC,
-    sign: bool = network.SIGN,
-    keystore: Path | None = network.KEYSTORE,
+    *,
+    signing: SigningOptions,
     json: bool = JSON,
 ) -> None:
     """Evaluate a model in tasks of `lm-eval`, and write a receipt from which anybody derives the same scores.
@@ -60,7 +60,7 @@ def evaluate(
         raise WrongUsage("there is no task: name the YAML file of one with --tasks.")
     if not receipt.parent.is_dir():
         raise CommandError(f"there is no directory {receipt.parent} for the receipt: make it.")
-    account = network.account(keystore) if sign else None
+    writer = signing.writer()
     started = time.monotonic()
     answers = Answers()
     with _tasks(tasks) as found:
@@ -81,18 +81,16 @@ def evaluate(
         answers=tuple(answers.given),
         requests_root=requests_root(answers.requests, answers.given),
     )
-    if account is not None:
-        made = signed_receipt(made, account)  # type: ignore[assignment]
-    write_receipt_file(receipt, made, ReceiptForm.JSON)
+    written = writer.write(receipt, made, model=model)
     if json:
         facts: dict[str, object] = {"scores": {task.name: dict(task.scores) for task in made.tasks}}
-        facts |= {"requests": len(made.answers), "receipt": receipt, "digest": made.digest, "signer": made.signer}
+        facts |= {"requests": len(made.answers), "receipt": receipt, "digest": written.digest, "signer": written.signer}
         output.show_json(facts | {"seconds": round(time.monotonic() - started, 3)})
         return
     for task in made.tasks:
         output.show_facts(task.name, dict(task.scores))
     output.warn(
-        f"{len(made.answers)} requests. Receipt in {receipt}, digest 0x{made.digest.hex()}; {signer_text(made)}."
+        f"{len(made.answers)} requests. Receipt in {receipt}, digest 0x{written.digest.hex()}; {signer_text(written)}."
     )
 
 

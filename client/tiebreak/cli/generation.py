@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import typer
 
-from tiebreak.cli import network, output
+from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.option_groups import JSON, MODEL, command, option
-from tiebreak.cli.receipt_files import (
-    FORM,
-    ReceiptForm,
-    digest_of_run,
-    signed_receipt,
-    signer_text,
-    write_receipt_file,
-)
+from tiebreak.cli.receipt_files import SigningOptions, digest_of_run, signer_text
 from tiebreak.cli.text_checks import READS_MODEL, read_model
 from tiebreak.generated_text import TextDecoder, without_controls
 
@@ -103,35 +96,32 @@ class ChoiceOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReceiptOptions:
+class ReceiptOptions(SigningOptions):
     """Options of the receipt."""
 
     panel: ClassVar = "The receipt"
     receipt: Path | None = option("File for the text's receipt, which `verify` takes.", metavar="FILE")
     training_receipt: Path | None = option(TRAINING_RECEIPT, metavar="FILE")
-    sign: bool = network.SIGN
-    keystore: Path | None = network.KEYSTORE
-    form: ReceiptForm = FORM
 
-    def writer(
-        self, choice: ChoiceOptions
+    def text_writer(
+        self, model: Path, choice: ChoiceOptions
     ) -> Callable[[LoadedModel, Generator, list[int], Generation], AnyReceipt] | None:
         """Return what writes the receipt of a text behind a prompt; None without one. What it needs is checked before
         anything is computed. Raises WrongUsage, CommandError, ReceiptError, AccountError."""
         file = self.receipt
         if file is None:
-            if self.sign or self.training_receipt is not None:
+            if self.sign or self.signing_key is not None or self.training_receipt is not None:
                 raise WrongUsage("there is no receipt to be signed, or to name another: add --receipt FILE.")
             return None
         if not file.parent.is_dir():
             raise CommandError(f"there is no directory {file.parent} for the receipt: make it.")
         training = digest_of_run(self.training_receipt) if self.training_receipt is not None else None
-        account = network.account(self.keystore) if self.sign else None
+        writer = self.writer()
 
         def write(loaded: LoadedModel, generator: Generator, prompt: list[int], text: Generation) -> AnyReceipt:
             from roundlog.generation import make_receipt
 
-            made: AnyReceipt = make_receipt(
+            made = make_receipt(
                 loaded,
                 generator,
                 prompt,
@@ -142,9 +132,7 @@ class ReceiptOptions:
                 tiebreak_version=version("tiebreak"),
                 training_receipt=training,
             )
-            made = made if account is None else signed_receipt(made, account)
-            write_receipt_file(file, made, self.form)
-            return made
+            return writer.write(file, made, model=model)
 
         return write
 
@@ -172,7 +160,7 @@ def generate(
     """
     from roundlog.generation import Generator
 
-    sampling, write_receipt = choice.sampling(), wanted.writer(choice)
+    sampling, write_receipt = choice.sampling(), wanted.text_writer(model, choice)
     said = _prompt(prompt)
     started = time.monotonic()
     bar = output.Steps("Preparing", stages=4)

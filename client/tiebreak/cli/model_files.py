@@ -3,17 +3,13 @@ of safetensors."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import typer
-
 from tiebreak.cli import output
-from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
+from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.generation import DTYPE, WeightFormat
+from tiebreak.cli.hub_folder import HubOptions, new_folder, trained_model
 from tiebreak.cli.option_groups import JSON, MEMORY, argument, command, option
 from tiebreak.cli.receipt_files import read_receipt_of_run
 from tiebreak.cli.text_checks import read_model
@@ -25,14 +21,17 @@ _OUT = option("Folder for the files; made, or empty.", ..., "DIR")
     "export",
     "tiebreak export trained --to model.safetensors",
     "tiebreak export collected.safetensors --to my_model/model.safetensors",
+    "tiebreak export trained --hub-folder mine --job job --base SmolLM2-135M-Instruct --receipt training.json",
 )
 def export(
     source: Path = argument("RUN|FILE", "Directory of a run, or a state as `job collect` fetches it."),
-    to: Path = option("Where to write the model; ends in .safetensors.", ..., "FILE"),
+    to: Path | None = option("Where to write the model; ends in .safetensors.", metavar="FILE"),
     steps: int | None = option(
         "The state after N steps, where the run has kept it. [default: its newest]", metavar="N", min=1
     ),
     max_memory: int = MEMORY,
+    *,
+    hub: HubOptions,
     json: bool = JSON,
 ) -> None:
     """Write the model that a run has trained to a file of its own, for PyTorch and transformers.
@@ -41,9 +40,19 @@ def export(
     first of their names, and buffers of dtypes that no state has, such as uint8, are left to the model that makes them
     (load it with strict=False then). No root is checked: do that before by `audit` or `verify --root`, where the
     state comes from others.
+
+    With --hub-folder a language model is written into a folder that can be uploaded: weights with adapters merged, as
+    by `model from-run`, configuration, tokenizer, a card with roots, scores and the lines by which strangers check
+    them, the receipt, and a bundle that `model_signing verify key` accepts, signed by --signing-key and the account.
     """
     from roundlog.training import trained_state
 
+    is_for_hub = replace(hub, keystore=None) != HubOptions()
+    if (to is None) is not is_for_hub or (is_for_hub and steps is not None):
+        raise WrongUsage("a model goes to a file, with --to, or as its run has ended, to a folder, with --hub-folder.")
+    if to is None:
+        hub.write(source, max_memory, json)
+        return
     found = trained_state(source, steps)
     if (need := 2 * found.nbytes) > max_memory:
         raise CommandError(f"writing this model takes up to {need} bytes: allow them with --max-memory.")
@@ -80,7 +89,7 @@ def export_model(
     """
     from roundlog.generation import save_model
 
-    with _new_folder(out) as room:
+    with new_folder(out) as room:
         loaded = read_model(source, dtype)
         made = save_model(loaded, room)
     facts: dict[str, object] = {
@@ -111,27 +120,12 @@ def from_run(
     has the same bits, and so the same hash of the weights. With --receipt the state is held against its root first;
     exit code 3 if it is another one.
     """
-    from roundlog.generation import save_model, set_weights, trained_weights, weight_root
-    from roundlog.storage import load_tensors
-    from roundlog.training import read_program, trained_state, wrong_state
+    from roundlog.generation import save_model
 
-    program, spec = read_program(job)
-    if (need := 4 * sum(kind.nbytes for kind in program.states.values())) > max_memory:
-        raise CommandError(f"reading a state of this job takes up to {need} bytes: allow them with --max-memory.")
-    file = trained_state(source).path
-    if receipt is not None:
-        named = read_receipt_of_run(receipt)
-        if named.spec != spec:
-            raise CommandError(f"{receipt} is of another run than the job in {job}: give the job that it is of.")
-        if (why := wrong_state(file, program, named.final_state_root)) is not None:
-            output.show_line(f"WRONG: {file} is not the final state of {receipt}: {why}.")
-            raise typer.Exit(ANSWER_IS_NO)
-    weights = trained_weights(program, load_tensors(file, program.states))
-    with _new_folder(out) as room:
-        loaded = read_model(base, None)
-        set_weights(loaded.model, weights)
-        identity = replace(loaded.identity, model_weight_hash=weight_root(loaded.model))
-        made = save_model(replace(loaded, identity=identity), room)
+    named = None if receipt is None else read_receipt_of_run(receipt)
+    file, loaded = trained_model(source, job, base, named, receipt, max_memory)
+    with new_folder(out) as room:
+        made = save_model(loaded, room)
     shown = {"state": file, "model weight hash": made.model_weight_hash}
     plain = {"model": out, "state": file, "model_weight_hash": made.model_weight_hash}
     output.show_result(json, plain, f"Model in {out}", shown)
@@ -157,7 +151,7 @@ def merge(
     from roundlog.json_text import canonical_json
     from roundlog.storage import replace_file
 
-    with _new_folder(out) as room:
+    with new_folder(out) as room:
         loaded = read_model(base, None)
         try:
             found = merged_adapter(loaded.model, adapter)
@@ -189,16 +183,3 @@ def merge(
         "largest rounding": max(found.largest_rounding.values(), default=0.0),
     }
     output.show_result(json, {"model": out, "receipt": receipt} | plain, f"Model in {out}", shown)
-
-
-@contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
-    """Make a folder beside `out` that takes its name once it is full. Raises CommandError, OSError."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise CommandError(f"{out} is there already, and not an empty folder: name another one.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as name:
-        room = Path(name) / "new"
-        room.mkdir()
-        yield room
-        room.replace(out)

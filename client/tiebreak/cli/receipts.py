@@ -21,14 +21,10 @@ from tiebreak.cli.network import ContentOptions
 from tiebreak.cli.option_groups import JSON, MEMORY, Computing, argument, command, option
 from tiebreak.cli.output import Listener
 from tiebreak.cli.receipt_files import (
-    FORM,
-    ReceiptForm,
+    SigningOptions,
     account_text,
     read_receipt_file,
-    signed_receipt,
     signer_text,
-    write_receipt_file,
-    wrong_signature,
 )
 from tiebreak.cli.text_checks import TextOptions, about_text, plain_choice
 
@@ -42,15 +38,15 @@ if TYPE_CHECKING:
     "receipt",
     "tiebreak receipt trained --job job --out receipt.json",
     "tiebreak receipt trained --job job --out receipt.json --sign --keystore key.json",
+    "tiebreak receipt trained --job job --out receipt.json --format in-toto --sign --signing-key key.pem",
 )
 def receipt(
     run: Path = argument("RUN", "Directory of a finished run, a trainer's or an auditor's."),
     job: Path = option("Directory of the job.", ..., "JOB"),
     out: Path = option("File for the receipt.", ..., "FILE"),
-    sign: bool = network.SIGN,
-    keystore: Path | None = network.KEYSTORE,
-    form: ReceiptForm = FORM,
     max_memory: int = MEMORY,
+    *,
+    signing: SigningOptions,
     json: bool = JSON,
 ) -> None:
     """Write down what a run has come to, so that others can check it: spec, roots, versions, machine, date.
@@ -61,15 +57,14 @@ def receipt(
 
     from roundlog.training import Receipt
 
-    read = read_job(job, max_memory)
+    writer, read = signing.writer(), read_job(job, max_memory)
     if not run.is_dir():
         raise CommandError(f"there is no run directory {run}: make one with `tiebreak train`.")
     roots = read_claim(str(run))
     assert isinstance(roots, list), "a directory has no 64 hex digits"
     check_roots(run, roots, read)
     made = Receipt.of(read.spec, roots, version("tiebreak"))
-    written = signed_receipt(made, network.account(keystore)) if sign else made
-    write_receipt_file(out, written, form)
+    written = writer.write(out, made, job=job)
     facts = {
         "run_id": made.spec.run_id,
         "checkpoint_root": made.checkpoint_root,
@@ -133,6 +128,7 @@ def verify(
     signer: str | None = option(
         "Account that has to have signed it; without it any signature that fits will do.", metavar="ADDRESS"
     ),
+    public_key: Path | None = option("Public key (PEM) that has to have signed its envelope, too.", metavar="FILE"),
     *,
     of_run: RunReceiptOptions,
     of_text: TextOptions,
@@ -148,7 +144,8 @@ def verify(
     --model and --tasks: its answers, or a share of them, are the model's, and its scores follow from all of them.
     Of a job that was fetched without its data, the blocks that are used are fetched, each checked, and counted.
     --request and --response of a server's answer are compared with its receipt: their hashes, what was asked for,
-    and what was sent. A state is held against --root, every bit of it, and nothing is trained.
+    and what was sent. A state is held against --root, every bit of it, and nothing is trained. Of a statement of
+    in-toto the files that it is about are compared, too, and the signatures of its envelope.
 
     Exit code 0 if it is right, as far as it was repeated; 3 if an interval comes to another state root, a checkpoint of
     RUN is not the receipt's, the model chooses another token or with another probability, a body or the signature
@@ -159,7 +156,7 @@ def verify(
     from roundlog.training import Receipt
 
     if of_run.root is not None:
-        if offline or signer is not None or of_text != TextOptions() or of_run.job is None:
+        if offline or signer is not None or public_key is not None or of_text != TextOptions() or of_run.job is None:
             raise WrongUsage(
                 "a state is held against --root by the job that it is of: name that with --job, and no more."
             )
@@ -171,8 +168,10 @@ def verify(
         if offline and repeats:
             raise WrongUsage("nothing is repeated offline: leave --offline away, or all that a repetition needs.")
         of_run.check()
-        read = read_receipt_file(file)
-        fault = wrong_signature(read, wanted)
+        held = read_receipt_file(file)
+        read, fault = held.receipt, held.fault(wanted, public_key)
+        if fault is None:
+            held.require_subject(file, of_text.model, of_run.job)
         if offline:
             is_right = _agrees(file, read, fault, json)
         elif isinstance(read, Receipt):

@@ -14,6 +14,7 @@ interface Vm {
     function expectRevert(bytes calldata data) external;
     function expectRevert() external;
     function expectEmit(bool topic1, bool topic2, bool topic3, bool data, address emitter) external;
+    function getCode(string calldata artifact) external view returns (bytes memory creationCode);
     function readFile(string calldata path) external view returns (string memory);
     function parseJsonBytes32(string calldata json, string calldata key) external pure returns (bytes32);
     function parseJsonBytes32Array(string calldata json, string calldata key) external pure returns (bytes32[] memory);

@@ -1,0 +1,1 @@
+"""Receipts in formats of others: Statements of in-toto about files, in signed envelopes (DSSE) (docs/receipt.md)."""
