@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from fractions import Fraction
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import rfc8785
 from tiebreak.cli.app import app
-from tiebreak.evaluation.evaluation_receipt import largest_unnoticed, parse_evaluation_receipt
+from tiebreak.evaluation.evaluation_receipt import drawn_requests, largest_unnoticed, parse_evaluation_receipt
 from typer.testing import CliRunner
 
 from tests.client.evaluation_tasks import CHOICES, TEXTS, write_tasks
@@ -162,3 +163,8 @@ def test_the_bound_is_that_of_drawing_without_replacement() -> None:
             unmet *= Fraction(total - drawn - wrong, total - wrong)
             wrong += 1
         assert largest_unnoticed(total, drawn) == wrong
+
+
+def test_a_share_is_drawn_as_the_page_on_receipts_says() -> None:
+    order = sorted(range(40), key=lambda i: hashlib.sha256(b"7 0x" + b"0" * 64 + b" %d" % i).hexdigest())
+    assert all(drawn_requests("7", bytes(32), 40, count) == {*order[:count]} for count in (1, 10, 40))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import secrets
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,13 +111,13 @@ class EvaluationOptions:
     ) -> bool:
         """Return whether the receipt of an evaluation is right, as far as it is repeated, which is printed. fault: of
         its signature, in one clause; nothing is repeated then. Raises CommandError, TaskError, FolderError."""
-        from tiebreak.evaluation.evaluation_receipt import largest_unnoticed
+        from tiebreak.evaluation.evaluation_receipt import drawn_requests, largest_unnoticed
 
         _require_harness()
         from tiebreak.evaluation.engine_model import LM_EVAL_VERSION
 
         started, total = time.monotonic(), len(read.answers)
-        seed = self.seed if self.seed is not None else str(random.SystemRandom().getrandbits(64))
+        seed = self.seed if self.seed is not None else str(secrets.randbits(64))
         count = total if share is None else max(1, round(share * total))
         if read.versions["lm_eval"] != LM_EVAL_VERSION:
             raise CommandError(
@@ -126,9 +126,9 @@ class EvaluationOptions:
             )
         wrong = [fault] if fault is not None else []
         if not wrong:
-            drawn = random.Random(f"{seed} 0x{read.digest.hex()}").sample(range(total), count)
+            drawn = drawn_requests(seed, read.digest, total, count)
             with _tasks(self.tasks or ()) as tasks:
-                wrong = _other_tasks(read, tasks) or _repeated(file, read, model, tasks, frozenset(drawn))
+                wrong = _other_tasks(read, tasks) or _repeated(file, read, model, tasks, drawn)
         bound = largest_unnoticed(total, count)
         if json:
             facts: dict[str, object] = {"right": not wrong, "wrong": wrong, "requests": total, "repeated": count}

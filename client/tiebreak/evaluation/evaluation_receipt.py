@@ -8,6 +8,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, cast
 
 import rfc8785
@@ -126,6 +127,13 @@ class EvaluationReceipt(SignedJson):
 def requests_root(requests: Sequence[EvaluationRequest], answers: Sequence[Answer]) -> bytes:
     """Merkle root over requests with their answers; at least one of each."""
     return MerkleTree(one.leaf(answer) for one, answer in zip(requests, answers, strict=True)).root
+
+
+def drawn_requests(seed: str, digest: bytes, total: int, count: int) -> frozenset[int]:
+    """Return the numbers of the `count` requests of a share: those that come first by SHA-256 of seed, the receipt's
+    digest (32 bytes) and their number, so that anybody draws the same (docs/receipt.md)."""
+    order = sorted(range(total), key=lambda number: sha256(f"{seed} 0x{digest.hex()} {number}".encode()).digest())
+    return frozenset(order[:count])
 
 
 def largest_unnoticed(total: int, drawn: int) -> int:
