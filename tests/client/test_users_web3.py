@@ -13,7 +13,7 @@ from hexbytes import HexBytes
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.devnet.launcher import RpcServer
+from tiebreak.devnet.rpc_server import serve_chain
 from tiebreak.game.moves import next_root_of
 from tiebreak.rpc.chain_errors import ChainUnavailable, ContractError, InvalidAnswer, RpcRefused
 from tiebreak.rpc.node import ChainNode
@@ -55,9 +55,9 @@ def cast(chain: EmbeddedChain) -> Cast:
 
 @pytest.fixture(scope="module")
 def url(chain: EmbeddedChain) -> Iterator[str]:
-    server = RpcServer(chain)
+    server = serve_chain(chain)
     yield server.url
-    server.close()
+    server.stop()
 
 
 @pytest.mark.parametrize("kind", [HTTPProvider, lambda url: TransportProvider(HttpTransport(url))])

@@ -17,7 +17,6 @@ import tiebreak.dashboard
 from tiebreak import http_server
 from tiebreak.cli.app import app
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.web import ServerError, listen
 from typer.testing import CliRunner
 
 from tests.client.disputes import Cast
@@ -50,17 +49,6 @@ def test_nothing_of_the_page_is_elsewhere() -> None:
         assert not re.search(r"https?:|//[a-z]|@import|url\(|<style|style=|\son[a-z]+=", content), file.name
         assert not re.search(r"<script(?! src=\"/static/)", content), file.name
         assert "|safe" not in content and "Markup" not in content, file.name
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "127.0.0.1.example.com", ""])
-def test_other_interfaces_are_refused(host: str) -> None:
-    with pytest.raises(ServerError, match=r"use 127\.0\.0\.1"):
-        listen(host, 0)
-
-
-def test_a_port_that_is_taken_is_told() -> None:
-    with listen("127.0.0.1", 0) as first, pytest.raises(ServerError, match="choose another with --port"):
-        listen("localhost", first.getsockname()[1])
 
 
 def test_a_page_asks_whether_there_is_something_new(cast: Cast, served: str) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
-from tiebreak.operation.metrics import Endpoint, Metrics
+from tiebreak.http_server import LocalServer
+from tiebreak.operation.metrics import Metrics, endpoint
 from tiebreak.operation.monitor import Cause, GameState, Situation
 from tiebreak.roles.notices import Notice, What
 from tiebreak.rpc.answers import TransactionReceipt
@@ -110,25 +111,25 @@ def test_metrics_are_what_the_role_told(metrics: Metrics) -> None:
 
 
 @pytest.fixture
-def endpoint(metrics: Metrics) -> Iterator[Endpoint]:
+def served(metrics: Metrics) -> Iterator[LocalServer]:
     paths = {"/health": lambda: (True, {"state": "waits"}), "/ready": lambda: (False, {"chain": "away"})}
-    made = Endpoint(0, metrics.text, paths)
+    made = endpoint(0, metrics.text, paths)
     yield made
-    made.close()
+    made.stop()
 
 
-def test_three_pages_are_served_to_programs_of_this_machine(endpoint: Endpoint) -> None:
-    answer = requests.get(f"{endpoint.url}/metrics", timeout=5)
+def test_three_pages_are_served_to_programs_of_this_machine(served: LocalServer) -> None:
+    answer = requests.get(f"{served.url}/metrics", timeout=5)
     assert answer.status_code == 200 and answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert "tiebreak_least_clock_ratio" in answer.text
-    health, ready = (requests.get(f"{endpoint.url}{path}", timeout=5) for path in ("/health", "/ready"))
+    health, ready = (requests.get(f"{served.url}{path}", timeout=5) for path in ("/health", "/ready"))
     assert (health.status_code, health.json()) == (200, {"ok": True, "state": "waits"})
     assert (ready.status_code, ready.json()) == (503, {"ok": False, "chain": "away"})
-    for path in ("/", "/metrics/..", "/metrics?x"):
-        assert requests.get(f"{endpoint.url}{path}", timeout=5).status_code == 404
-    assert requests.get(f"{endpoint.url}/metrics", headers={"Host": "evil.example"}, timeout=5).status_code == 403
-    assert requests.post(f"{endpoint.url}/metrics", data=b"x", timeout=5).status_code == 501
-    port = int(endpoint.url.rsplit(":", 1)[1])
+    for path in ("/", "/metrics/x"):
+        assert requests.get(f"{served.url}{path}", timeout=5).status_code == 404
+    assert requests.get(f"{served.url}/metrics", headers={"Host": "evil.example"}, timeout=5).status_code == 403
+    assert requests.post(f"{served.url}/metrics", data=b"x", timeout=5).status_code == 405
+    port = int(served.url.rsplit(":", 1)[1])
     with pytest.raises(OSError), socket.create_connection((socket.gethostbyname(socket.gethostname()), port), 2):
         if socket.gethostbyname(socket.gethostname()).startswith("127."):
             raise OSError("this machine's name is the loopback interface: nothing to be tried")
