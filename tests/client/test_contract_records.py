@@ -39,7 +39,6 @@ def test_structs_and_events_have_exactly_the_fields_of_the_contracts() -> None:
             names = [snake_case(item["name"]) for item in parameter["components"]]
             if name == "TrainingSpec":
                 assert names == [*(field.name for field in fields(TrainingSpec)), "referee", "adjudicator"]
-                assert tuple(item["type"] for item in parameter["components"]) == structs._TYPES
             else:
                 assert names == [field.name for field in fields(getattr(structs, name))]
             seen.add(name)

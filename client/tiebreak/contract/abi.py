@@ -24,6 +24,7 @@ from eth_utils.address import to_checksum_address
 
 from tiebreak.contract import enums, events, structs
 from tiebreak.contract.code import damaged, load_artifact
+from tiebreak.contract.records import Parameter, kind_of
 from tiebreak.contract.structs import PostedSpec
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ContractError, InvalidAnswer
@@ -62,9 +63,6 @@ class _BoundedCodec(ABICodec):
 
 
 _CODEC = _BoundedCodec(registry)
-
-Parameter = Mapping[str, Any]
-"""One entry of `inputs`, `outputs` or `components` in an ABI."""
 
 
 class ContractAbi:
@@ -174,8 +172,7 @@ def _typed(parameter: Parameter, value: Any) -> Any:
     if kind.endswith("]"):
         item = _item(parameter)
         return tuple(_typed(item, element) for element in value)
-    family, _, name = parameter.get("internalType", "").partition(" ")
-    name = name.rsplit(".", 1)[-1].split("[")[0]
+    family, name = kind_of(parameter)
     if family == "enum":
         return getattr(enums, name)(value)
     if kind == "tuple":

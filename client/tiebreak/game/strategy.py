@@ -14,7 +14,6 @@ from roundlog.dispute import RunningResults
 
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
 from tiebreak.contract.structs import (
-    NO_OPERAND,
     Descent,
     ElementProof,
     GameView,
@@ -312,7 +311,7 @@ class _Turn:
                 done.add(item.value)
                 found.append(OperandRoot(root=roots[item.value], proof=tuple(trace.tree.proof(item.value))))
             else:
-                found.append(NO_OPERAND)
+                found.append(OperandRoot(root=bytes(32), proof=()))
         return tuple(found)
 
     # This side's trees, held against what it has claimed.
