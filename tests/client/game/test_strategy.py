@@ -35,7 +35,7 @@ from tiebreak.game.moves import (
 )
 from tiebreak.game.strategy import Known, forced_move, next_move, timeout_is_due
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_role import JobOnChain
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import What
 from tiebreak.roles.player import Games
@@ -216,7 +216,7 @@ def test_a_player_that_cannot_move_says_what_to_do(cast: Cast) -> None:
 
     game = cast.customer.game(start(cast, honest, stranger))
     now = [cast.customer.node.now()]
-    chain = typed(JobOnChain, SimpleNamespace(now=lambda: now[0], tell=tell))
+    chain = typed(JobRole, SimpleNamespace(now=lambda: now[0], tell=tell))
     player = Games(chain, typed(LongWork, None), Side.CHALLENGER)
     trees = typed(DisputeTrees, SimpleNamespace(at_hand={(): honest.claim}.get))
     player.play({7: game}, trees)
