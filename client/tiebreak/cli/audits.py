@@ -301,35 +301,18 @@ def _claimed(
 def _from_store(
     job_directory: Path, job: Job, run: Path, claim: str, options: AuditOptions
 ) -> tuple[Listing, StateSource]:
-    from roundlog.segment_audits import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing
-
+    from tiebreak.segment_audits.published_run import claimed_listing, is_address
     from tiebreak.segment_audits.stored_jobs import Stores, addresses_of, lies_elsewhere
-    from tiebreak.store.dagpb import Cid
-    from tiebreak.store.store_errors import InvalidCid
 
-    try:
-        Cid.parse(claim)
-    except InvalidCid:
+    if not is_address(claim):
         raise WrongUsage(
             f"{claim[:80]} is neither a run directory nor the content address of a published log: workers start from "
             "claimed checkpoints, which a root alone does not bring."
-        ) from None
-    run.mkdir(parents=True, exist_ok=True)
-    store, log = options.open_content(), run / "claimed-log"
-    shutil.rmtree(log, ignore_errors=True)
+        )
     # Workers look at no log: beside it, the list of checkpoints is all that is fetched.
-    found = store.entries(claim)
-    if CHECKPOINTS_FILE in found:
-        store.get_file(found[CHECKPOINTS_FILE], log / CHECKPOINTS_FILE, max_bytes=MAX_LIST_BYTES)
-    try:
-        listing = read_listing(log / CHECKPOINTS_FILE, job.spec)
-    except ListingError as error:
-        raise CommandError(
-            f"{claim} lists no checkpoints of this job ({error}): it takes a log that was published with "
-            "--publish-every."
-        ) from error
-    if not listing.complete:
-        raise CommandError(f"{claim} is the log of a run that had not ended: ask for the whole one.")
+    store, room = options.open_content(), run / "claimed-log"
+    room.mkdir(parents=True, exist_ok=True)
+    listing = claimed_listing(store, claim, job.spec, room)
     job_cid = ""
     if options.cluster is not None:
         without_data = lies_elsewhere(job_directory)

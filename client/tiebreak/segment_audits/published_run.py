@@ -144,9 +144,7 @@ def fetch(
     directory = room / "job"
     fetch_without_data(store, where.job, directory, accept, warn=warn, max_bytes=max_bytes)
     spec = specs[0]
-    listing = _claimed(store, where.claim, spec, room)
-    if not listing.complete:
-        raise NotAuditable(f"{where.claim} is the log of a run that had not ended: ask for the whole one.")
+    listing = claimed_listing(store, where.claim, spec, room)
     if where.root is not None and MerkleTree(listing.roots).root != where.root:
         raise NotAuditable(
             f"the roots at {where.claim} do not make the claimed checkpoint root 0x{where.root.hex()}: other roots are "
@@ -155,8 +153,9 @@ def fetch(
     return PublishedRun(where=where, directory=directory, spec=spec, listing=listing)
 
 
-def _claimed(store: Store, claim: str, spec: TrainingSpec, room: Path) -> Listing:
-    """The claimed roots, and of a log where states lie. Raises NotAuditable, StoreError."""
+def claimed_listing(store: Store, claim: str, spec: TrainingSpec, room: Path) -> Listing:
+    """Return the claimed roots of a whole run, and of a log where states lie. claim, room: as of `find`. Raises
+    NotAuditable, StoreError."""
     found = _names(store, claim)
     if found is None:
         receipt = _receipt(store, claim, room)
@@ -166,9 +165,12 @@ def _claimed(store: Store, claim: str, spec: TrainingSpec, room: Path) -> Listin
     if CHECKPOINTS_FILE not in found:
         raise NotAuditable(f"{claim} lists no checkpoints: it takes a log that was published with --publish-every.")
     try:
-        return read_listing(_fetched_list(store, found[CHECKPOINTS_FILE], room), spec)
+        listing = read_listing(_fetched_list(store, found[CHECKPOINTS_FILE], room), spec)
     except ListingError as error:
         raise NotAuditable(f"{claim} claims nothing about this job ({error}): check both addresses.") from error
+    if not listing.complete:
+        raise NotAuditable(f"{claim} is the log of a run that had not ended: ask for the whole one.")
+    return listing
 
 
 def _names(store: Store, address: str) -> dict[str, str] | None:
