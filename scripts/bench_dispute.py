@@ -37,8 +37,7 @@ from tiebreak.contract.events import Challenged, JobPosted
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import PostedSpec, Terms
 from tiebreak.devnet.launcher import start_devnet
-from tiebreak.game.moves import Need, NeedChunk, NeedRow
-from tiebreak.game.strategy import Known, next_move
+from tiebreak.game import Known, Need, NeedChunk, NeedRow, next_move
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.answers import TransactionReceipt

@@ -18,7 +18,7 @@ from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import ANYONE
-from tiebreak.game.moves import ForcedMove, PartysMove
+from tiebreak.game import ForcedMove, PartysMove
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, DeploymentError, remedy
 from tiebreak.rpc.node import ChainNode

@@ -14,7 +14,7 @@ from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.devnet.rpc_server import serve_chain
-from tiebreak.game.moves import next_root_of
+from tiebreak.game import next_root_of
 from tiebreak.rpc.chain_errors import ChainUnavailable, ContractError, InvalidAnswer, RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import QuorumTransport

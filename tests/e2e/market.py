@@ -11,7 +11,7 @@ from roundlog.training.trainer import Trainer
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import AuditView, JobView
-from tiebreak.game.moves import Leaves
+from tiebreak.game import Leaves
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole

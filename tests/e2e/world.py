@@ -16,7 +16,7 @@ from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, PostedSpec, Terms
-from tiebreak.game.moves import next_root_of
+from tiebreak.game import next_root_of
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer_role import CustomerRole, post_job
 from tiebreak.roles.job_role import Role

@@ -18,7 +18,7 @@ from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.path import left_to_search, operator_words, step_of
 from tiebreak.dashboard.showing import EVENTS, FINDINGS, LEVELS, OUTCOMES, Names, Number, mover, name_words
-from tiebreak.game.moves import stride
+from tiebreak.game import stride
 from tiebreak.rpc.answers import TransactionReceipt
 
 MOST_MOVES = 400

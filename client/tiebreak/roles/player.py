@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, get_args
 
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
-from tiebreak.game.moves import (
+from tiebreak.game import (
+    RUNNING,
     ClaimTimeout,
     Decision,
     ForcedMove,
     Helpless,
     InTurn,
+    Known,
     Move,
     Need,
     NeedChunk,
@@ -26,8 +28,11 @@ from tiebreak.game.moves import (
     Row,
     Wait,
     describe_move,
+    forced_move,
+    next_move,
+    place_of,
+    timeout_is_due,
 )
-from tiebreak.game.strategy import RUNNING, Known, forced_move, next_move, place_of, timeout_is_due
 from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.notices import Progress, What
 

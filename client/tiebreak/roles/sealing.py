@@ -23,7 +23,7 @@ from tiebreak.roles.notices import What
 from tiebreak.transactions.journal import HEX
 
 if TYPE_CHECKING:
-    from tiebreak.game.moves import Leaves
+    from tiebreak.game import Leaves
     from tiebreak.roles.job_role import JobRole
     from tiebreak.roles.long_work import LongWork, PublishedAddresses
 

@@ -25,7 +25,7 @@ from roundlog.dispute import RunningResults
 from roundlog.execution import CPU, Batches, BatchSource, Executor, StepExecutor
 from roundlog.training import Execution, Job, Run, StepEvent, TrainingResult, checkpoint_path
 from tiebreak.contract.enums import Side
-from tiebreak.game.moves import Output, Place, Tree
+from tiebreak.game import Output, Place, Tree
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees, Engine
 

@@ -29,7 +29,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.contract.enums import Level, Outcome, Reason, Side
 from tiebreak.contract.structs import GameView
-from tiebreak.game.moves import InTurn, Move, Place, ProveSegment, ProveStore, Trace, Tree
+from tiebreak.game import InTurn, Move, Place, ProveSegment, ProveStore, Trace, Tree
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak_demo.adversary.engines import execution_of, lying_trees
 from tiebreak_demo.adversary.tampering import BentExecutor, Lie, tampered

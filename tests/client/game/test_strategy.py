@@ -16,11 +16,12 @@ from roundlog.spec import TrainingSpec
 from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import Outcome, Phase, Reason, Side
 from tiebreak.contract.structs import NextRoot
-from tiebreak.game.moves import (
+from tiebreak.game import (
     Bisect,
     ClaimTimeout,
     Helpless,
     InTurn,
+    Known,
     Leaves,
     Move,
     NeedRow,
@@ -30,10 +31,12 @@ from tiebreak.game.moves import (
     Trace,
     Tree,
     Wait,
+    forced_move,
     moves_in,
+    next_move,
     row,
+    timeout_is_due,
 )
-from tiebreak.game.strategy import Known, forced_move, next_move, timeout_is_due
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork
