@@ -17,7 +17,11 @@ from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Appealed, Challenged, JobPosted, Withdrawn
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, PostedSpec, Terms
-from tiebreak.game import (
+from tiebreak.roles.player import call_of
+from tiebreak.rpc.answers import TransactionReceipt
+from tiebreak.rpc.chain_errors import ContractError
+from tiebreak.rpc.node import ChainNode
+from tiebreak.strategy import (
     ClaimTimeout,
     Decision,
     Known,
@@ -32,10 +36,6 @@ from tiebreak.game import (
     next_move,
     next_root_of,
 )
-from tiebreak.roles.player import call_of
-from tiebreak.rpc.answers import TransactionReceipt
-from tiebreak.rpc.chain_errors import ContractError
-from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 

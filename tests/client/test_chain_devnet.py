@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from tiebreak.devnet.embedded import EmbeddedChain, embedded_node
-from tiebreak.devnet.embedded_record import ChainRecord, RecordedEvent
+from tiebreak.devnet.embedded import ChainRecord, EmbeddedChain, RecordedEvent, embedded_node
 from tiebreak.devnet.launcher import ANVIL_VARIABLE, DevnetState, find_anvil, start_devnet
 from tiebreak.devnet.rpc_server import MAX_REQUEST
 from tiebreak.rpc.answers import Block

@@ -17,9 +17,9 @@ from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import Descent, PostedSpec
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.game import Bisect
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import AccountError, ContractError
+from tiebreak.strategy import Bisect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 

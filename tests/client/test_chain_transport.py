@@ -14,7 +14,7 @@ import pytest
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.launcher import find_anvil
 from tiebreak.http_client import Halted, Pauses, TooLate, pause, post, session, within
-from tiebreak.operation import messenger
+from tiebreak.operation import monitor as messenger
 from tiebreak.rpc.chain_errors import ChainUnavailable, InvalidAnswer, RpcRefused, Stopped
 from tiebreak.rpc.node import ChainNode, connect, transport_to
 from tiebreak.rpc.transport import HttpTransport

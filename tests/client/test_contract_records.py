@@ -18,11 +18,11 @@ from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import ANYONE
-from tiebreak.game import ForcedMove, PartysMove
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, DeploymentError, remedy
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport
+from tiebreak.strategy import ForcedMove, PartysMove
 
 SOURCES = Path(__file__).resolve().parents[2] / "contracts" / "src"
 ARTIFACTS = sorted(path.stem for path in (Path(code.__file__).parent / "artifacts").glob("*.json"))

@@ -33,9 +33,9 @@ from tiebreak.contract.structs import (
 )
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.game_history import GameHistory, verdict
-from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, draw_levels
 from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES, UNKNOWN, Names
+from tiebreak.dashboard.site import LocalFiles
 from torch import nn
 
 from tests.client.disputes import SPEC, TERMS

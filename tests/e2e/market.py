@@ -11,12 +11,12 @@ from roundlog.training.trainer import Trainer
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import AuditView, JobView
-from tiebreak.game import Leaves
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.sealing import claim_seal, new_salt
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.strategy import Leaves
 
 from tests.e2e.world import TERMS, Ticks, World, with_terms
 

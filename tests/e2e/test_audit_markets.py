@@ -15,8 +15,7 @@ from tiebreak.store import Store
 from tiebreak.store.dag_reader import Plan
 from tiebreak.store.store_errors import FetchTooSlow
 from tiebreak.transactions.signer import Funds
-from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, silenced
 
 from tests.adversaries import withholding
 from tests.e2e.market import (

@@ -24,9 +24,8 @@ from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak_demo.adversary.engines import execution_of, lying
+from tiebreak_demo.adversary.engines import Lie, execution_of, lying, tampered, turned
 from tiebreak_demo.adversary.parties import poisoned_batches
-from tiebreak_demo.adversary.tampering import Lie, tampered, turned
 
 from tests.adversaries import spoiling, withholding
 from tests.client.crafted_blocks import everything

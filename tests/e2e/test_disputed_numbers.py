@@ -28,10 +28,8 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.engines import execution_of, lying
-from tiebreak_demo.adversary.parties import tampering_auditor, tampering_trainer
-from tiebreak_demo.adversary.tampering import Lie, tampered
+from tiebreak_demo.adversary.engines import Lie, execution_of, lying, tampered
+from tiebreak_demo.adversary.parties import silenced, tampering_auditor, tampering_trainer
 from torch import nn
 from torch.nn import functional as F
 

@@ -22,9 +22,14 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.transactions.journal import Entry, Journal, Reserve
 from tiebreak.transactions.keys import devnet_account
-from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, tampering_auditor, tampering_trainer
-from tiebreak_demo.adversary.tampering import Lie
+from tiebreak_demo.adversary.engines import Lie
+from tiebreak_demo.adversary.parties import (
+    lying_auditor,
+    poisoning_trainer,
+    silenced,
+    tampering_auditor,
+    tampering_trainer,
+)
 
 from tests.e2e.market import OPEN, audit, posted
 from tests.e2e.world import NAMES, CountingSender, Ticks, World

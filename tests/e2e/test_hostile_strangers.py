@@ -37,9 +37,8 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.store import FolderStore
 from tiebreak.store.dagpb import Cid
-from tiebreak_demo.adversary.engines import execution_of, lying
+from tiebreak_demo.adversary.engines import BentExecutor, Lie, SwitchingExecutor, execution_of, lying
 from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_auditor, tampering_trainer
-from tiebreak_demo.adversary.tampering import BentExecutor, Lie, SwitchingExecutor
 from torch import nn
 
 from tests.adversaries import hiding_trainer, spoiling

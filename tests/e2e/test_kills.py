@@ -25,8 +25,8 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+from tiebreak_demo.adversary.engines import Lie
 from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_trainer
-from tiebreak_demo.adversary.tampering import Lie
 
 from tests.e2e.market import BLIND
 from tests.e2e.world import NAMES, TERMS, World, function_of, small_job

@@ -19,8 +19,7 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import FolderStore, StoreError
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.spending import Spending
-from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, silenced
 
 from tests.e2e.market import (
     BLIND,

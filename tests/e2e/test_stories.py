@@ -35,10 +35,15 @@ from tiebreak.rpc.answers import Block
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.signer import Sent
-from tiebreak_demo.adversary.dishonest_queues import SilentQueue, silenced
-from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
-from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, tampering_auditor, tampering_trainer
-from tiebreak_demo.adversary.tampering import Lie
+from tiebreak_demo.adversary.engines import Lie, execution_of, lying, prescribed_executor
+from tiebreak_demo.adversary.parties import (
+    SilentQueue,
+    lying_auditor,
+    poisoning_trainer,
+    silenced,
+    tampering_auditor,
+    tampering_trainer,
+)
 
 from tests.adversaries import cheating, fabricating_trainer, log_forging_trainer
 from tests.e2e.world import TERMS, Ticks, World, acts, ended, function_of, small_job, wide_task, with_terms

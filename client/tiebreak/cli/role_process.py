@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from tiebreak.contract.game import VerificationGame
     from tiebreak.http_server import LocalServer
-    from tiebreak.operation.messenger import Messenger
-    from tiebreak.operation.monitor import RoleMonitor
+    from tiebreak.operation.monitor import Messenger, RoleMonitor
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.job_role import Role
     from tiebreak.roles.notices import Notify, OnLook, Progress
@@ -60,8 +59,7 @@ class Operation:
     @contextmanager
     def monitor(self, role: str, tell: Notify) -> Iterator[RoleMonitor]:
         """Give the monitor of a role, until the block ends. Raises CommandError, WrongUsage."""
-        from tiebreak.operation.messenger import Messenger, check_target
-        from tiebreak.operation.monitor import RoleMonitor
+        from tiebreak.operation.monitor import Messenger, RoleMonitor, check_target
 
         try:
             targets = [check_target(text) for text in self.notify or []]

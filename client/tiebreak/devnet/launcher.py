@@ -164,8 +164,7 @@ def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None
             f"anvil is not installed: run npm ci in the project, put it on the PATH, or name it in {ANVIL_VARIABLE}."
         )
     # Imported here because py-evm takes a second to load.
-    from tiebreak.devnet.embedded import EmbeddedChain
-    from tiebreak.devnet.embedded_record import ChainRecord
+    from tiebreak.devnet.embedded import ChainRecord, EmbeddedChain
     from tiebreak.devnet.rpc_server import serve_chain
 
     if port:

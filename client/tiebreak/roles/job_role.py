@@ -28,9 +28,9 @@ from tiebreak.transactions.spending import SpendingLimit
 if TYPE_CHECKING:
     from tiebreak.contract.contract_calls import ContractCall
     from tiebreak.contract.structs import AuditView, GameView
-    from tiebreak.game import Row
     from tiebreak.roles.context import RoleContext
     from tiebreak.rpc.answers import TransactionReceipt
+    from tiebreak.strategy import Row
     from tiebreak.transactions.signer import Funds
 
 

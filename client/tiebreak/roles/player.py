@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, get_args
 
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
-from tiebreak.game import (
+from tiebreak.roles.background_jobs import Lane, Priority
+from tiebreak.roles.notices import Progress, What
+from tiebreak.strategy import (
     RUNNING,
     ClaimTimeout,
     Decision,
@@ -33,8 +35,6 @@ from tiebreak.game import (
     place_of,
     timeout_is_due,
 )
-from tiebreak.roles.background_jobs import Lane, Priority
-from tiebreak.roles.notices import Progress, What
 
 if TYPE_CHECKING:
     from tiebreak.contract.game import VerificationGame

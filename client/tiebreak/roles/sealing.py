@@ -23,9 +23,9 @@ from tiebreak.roles.notices import What
 from tiebreak.transactions.journal import HEX
 
 if TYPE_CHECKING:
-    from tiebreak.game import Leaves
     from tiebreak.roles.job_role import JobRole
     from tiebreak.roles.long_work import LongWork, PublishedAddresses
+    from tiebreak.strategy import Leaves
 
 _MOST_BYTES = 1 << 16
 SALT_BYTES = 32

@@ -13,7 +13,7 @@ import pytest
 import torch
 from roundlog import segment_audits
 from roundlog.training.job import JOB_FILES, Job
-from tiebreak.segment_audits.stored_jobs import lies_elsewhere
+from tiebreak.segment_audits import lies_elsewhere
 from tiebreak.store import FolderStore
 from tiebreak.store.dag_builder import CHUNK
 from tiebreak.store.dagpb import SYMLINK, Cid, UnixFsNode

@@ -16,7 +16,12 @@ from roundlog.spec import TrainingSpec
 from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import Outcome, Phase, Reason, Side
 from tiebreak.contract.structs import NextRoot
-from tiebreak.game import (
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.long_work import LongWork
+from tiebreak.roles.notices import What
+from tiebreak.roles.player import Games
+from tiebreak.strategy import (
     Bisect,
     ClaimTimeout,
     Helpless,
@@ -37,11 +42,6 @@ from tiebreak.game import (
     row,
     timeout_is_due,
 )
-from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.long_work import LongWork
-from tiebreak.roles.notices import What
-from tiebreak.roles.player import Games
 
 from tests.client.disputes import Cast
 

@@ -9,9 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.operation import messenger as module
-from tiebreak.operation.messenger import Messenger, check_target
-from tiebreak.operation.monitor import STUCK_SECONDS, Alarms, Alert, Cause, GameState, RoleMonitor, Situation, due_of
+from tiebreak.operation import monitor as module
+from tiebreak.operation.monitor import (
+    STUCK_SECONDS,
+    Alarms,
+    Alert,
+    Cause,
+    GameState,
+    Messenger,
+    RoleMonitor,
+    Situation,
+    check_target,
+    due_of,
+)
 from tiebreak.rpc.chain_errors import ChainUnavailable
 
 from tests.client.http_stand_in import Request, serving
