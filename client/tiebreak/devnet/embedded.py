@@ -35,6 +35,7 @@ from tiebreak.process_resources import restore_recursion_limit
 from tiebreak.rpc.chain_errors import DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
+from tiebreak.rpc.web3_providers import plain
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
 _LATEST = 2**40
@@ -487,23 +488,12 @@ def _revert_data(error: Exception) -> bytes | None:
 
 
 def _as_json(value: object) -> object:
-    """JSON-RPC's notation for what eth-tester's middleware returns."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return hex(value)
-    if isinstance(value, (bytes, bytearray)):
-        return "0x" + bytes(value).hex()
-    if isinstance(value, Mapping):
-        out: dict[str, object] = {}
-        for key, item in value.items():
-            if key == "logsBloom" and isinstance(item, int):
-                out[key] = f"0x{item:0512x}"
-            elif key in ("to", "contractAddress") and item == "":
-                out[key] = None
-            elif key != "state_root":
-                out[str(key)] = _as_json(item)
-        return out
-    if isinstance(value, (list, tuple)):
+    """Return JSON-RPC's notation for what eth-tester's middleware returns."""
+    if isinstance(value, list | tuple):
         return [_as_json(item) for item in value]
-    return str(value)
+    if not isinstance(value, Mapping):
+        return plain(value)
+    shown = {str(key): _as_json(item) for key, item in value.items() if key != "state_root"}
+    if isinstance(bloom := value.get("logsBloom"), int):
+        shown["logsBloom"] = f"0x{bloom:0512x}"
+    return shown | {name: None for name in ("to", "contractAddress") if value.get(name) == ""}
