@@ -213,23 +213,6 @@ def test_a_lying_referee_costs_an_honest_trainer_its_bond(
 
 
 @pytest.mark.slow
-def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World) -> None:
-    jobs = [world.post(small_job(steps, 2)) for steps in (2, 6)]
-    trainers, auditors = world.context("trainer"), world.context("auditor")
-    trainer = JobFollower(trainers, "trainer", lambda job, posted: TrainerRole(trainers, job))
-    auditor = JobFollower(auditors, "auditor", lambda job, posted: AuditorRole(auditors, job))
-    world.run(trainer, auditor)
-    jobs.append(world.post(small_job(4, 2)))
-    world.run(trainer, auditor)
-    assert [world.contract.job(job).attestations for job in jobs] == [1, 1, 1]
-    world.pass_challenge_window()
-    world.run(trainer, auditor)
-    assert {world.contract.job(job).status for job in jobs} == {JobStatus.FINAL}
-    world.run(trainer)
-    assert trainer.step().state == "follows 0 jobs"
-
-
-@pytest.mark.slow
 def test_the_games_of_one_job_go_on_while_another_job_is_trained(world: World) -> None:
     disputed = world.post()
     world.run(TrainerRole(world.context("trainer"), disputed))

@@ -40,6 +40,6 @@ def entropy(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 def task(model: nn.Module, loss: Any = entropy, dataset: Any = None, optimizer: Any = None, **more: Any) -> Task:
     """Make the task of a script. more: what it has beyond `RUN`, or in its place."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=1e-3) if optimizer is None else optimizer
+    optimizer = torch.optim.Adam(parameters, lr=1e-3) if optimizer is None else optimizer
     dataset = rows() if dataset is None else dataset
     return Task(model=model, loss=loss, optimizer=optimizer, dataset=dataset, **{**RUN, **more})
