@@ -37,16 +37,14 @@ from tiebreak.contract.events import Challenged, JobPosted
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import PostedSpec, Terms
 from tiebreak.devnet.launcher import start_devnet
-from tiebreak.game.moves import Need, NeedChunk, NeedRow
-from tiebreak.game.strategy import Known, next_move
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.player import call_of
 from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.node import ChainNode, connect
+from tiebreak.strategy import Known, Need, NeedChunk, NeedRow, next_move
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
-from tiebreak_demo.adversary.engines import execution_of, lying_trees
-from tiebreak_demo.adversary.tampering import Lie, tampered
+from tiebreak_demo.adversary.engines import Lie, execution_of, lying_trees, tampered
 
 STEPS, INTERVAL = 80_000, 16
 LIED_INTERVAL, LIED_STEP = 3_210, 11

@@ -36,7 +36,7 @@ from tiebreak.roles.customer_role import post_job
 from tiebreak_demo.adversary.parties import read_slot
 from tiebreak_demo.processes import A
 from tiebreak_demo.scene import TIEBREAK, Scene
-from tiebreak_demo.story_player import MISBEHAVE, TERMS
+from tiebreak_demo.stories import MISBEHAVE, TERMS
 from torch import nn
 
 _TIEBREAK = ("-P", "-m", "tiebreak")

@@ -150,8 +150,7 @@ REWRITES = (
     ),
     (
         "`total += loss.item()`",
-        "leave it out, since every loss stands in the run's `history.jsonl`: {history}; or a tensor: "
-        "{running_loss_as_tensor}",
+        "leave it out, since every loss stands in the run's `history.jsonl`; or a tensor: {running_loss_as_tensor}",
     ),
     ("`x * y.max().item()`", "compute with the tensor: `x * y.max()`"),
     ("`assert loss > 0`, `if torch.isnan(loss): raise`", "leave it out: a run stops at a loss that is not finite"),
@@ -166,7 +165,7 @@ REWRITES = (
     ("`pack_padded_sequence`", "pad, and gather the last step of each: {padded_gru}"),
     ("`AveragedModel` of `torch.optim.swa_utils`", "an average by hand: {ema}"),
     ("`random` and `numpy.random`", "`torch.rand` and its like: {teacher_forcing}"),
-    ("a generator of one's own, a seed that the step sets", "torch's own generator: {draws_without_seed}"),
+    ("a generator of one's own, a seed that the step sets", "torch's own generator, under the seed of the task"),
     ("`torch.fft`, `torch.stft`", "products with matrices of cosines and sines: {fno_by_products}, {stft_by_products}"),
     ("`torch.linalg.cholesky`, `inv`, `solve`", "a loop over the columns: {cholesky_by_columns}"),
 )

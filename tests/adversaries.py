@@ -25,8 +25,7 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.store import Store
-from tiebreak_demo.adversary.engines import execution_of, lying
-from tiebreak_demo.adversary.tampering import BentExecutor
+from tiebreak_demo.adversary.engines import BentExecutor, execution_of, lying
 
 from tests.engine.forged_logs import Steps, rewrite
 

@@ -131,17 +131,13 @@ class HttpAnswer:
 
 
 class TimedBytes(io.RawIOBase):
-    """The bytes of a socket until its timeout, counted from `begin`, is over; then TimeoutError. OSError after `most`
+    """The bytes of a socket until its timeout, counted from now, is over; then TimeoutError. OSError after `most`
     bytes."""
 
     def __init__(self, source: socket.socket, most: int | None = None) -> None:
         self._left = most
         self._socket, self._raw = source, source.makefile("rb", buffering=0)
         self._seconds = source.gettimeout()
-        self.begin()
-
-    def begin(self) -> None:
-        """Count the time anew from now."""
         self._ends = None if self._seconds is None else time.monotonic() + self._seconds
 
     def readable(self) -> bool:

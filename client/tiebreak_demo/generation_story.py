@@ -21,7 +21,7 @@ from tiebreak_demo.processes import ChildProcesses
 from tiebreak_demo.report import Report, StoryName
 from tiebreak_demo.scene import TIEBREAK, Party, Scene
 from tiebreak_demo.screen import Screen
-from tiebreak_demo.story_player import TERMS, StoryPlayer
+from tiebreak_demo.stories import TERMS, StoryPlayer
 
 QUESTION = "What is the capital of France?"
 _ANSWER = "Paris."

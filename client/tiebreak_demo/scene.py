@@ -131,10 +131,10 @@ class Page:
     """A page that stays at one address, whichever chain is played on."""
 
     def __init__(self, port: int) -> None:
-        """port: 0 for any. Raises ServerError if it is taken."""
-        from tiebreak.dashboard.web import listen  # its libraries are an extra
+        """port: 0 for any. Raises ServingError if it is taken."""
+        from tiebreak.http_server import listen_at  # its libraries are an extra
 
-        with listen("127.0.0.1", port) as found:
+        with listen_at("127.0.0.1", port) as found:
             self.port: int = found.getsockname()[1]
 
     @property

@@ -29,8 +29,8 @@ from tiebreak.transactions.keys import devnet_account
 from tests.chaos.judge import UNDECIDED, left_behind, losses
 from tests.chaos.machine import Round
 from tests.chaos.misbehaving import WRONG_CLAIMS, Kind, auditor_of, trainer_of
+from tests.client.inline_jobs import Paced
 from tests.e2e.market import BLIND, FEE, OPEN, context
-from tests.e2e.paced import Paced
 from tests.e2e.world import CountingSender, World
 
 TRAINERS = (None, None, None, Kind.POISON, Kind.POISON, Kind.FABRICATE, Kind.RESIGN, Kind.HESITATE, Kind.SLEEP)

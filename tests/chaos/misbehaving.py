@@ -21,8 +21,7 @@ from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.transactions.sender import Sender
-from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
+from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer, silenced
 
 from tests.adversaries import cheating, fabricating_trainer, log_forging_trainer
 

@@ -17,9 +17,14 @@ from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Appealed, Challenged, JobPosted, Withdrawn
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, PostedSpec, Terms
-from tiebreak.game.moves import (
+from tiebreak.roles.player import call_of
+from tiebreak.rpc.answers import TransactionReceipt
+from tiebreak.rpc.chain_errors import ContractError
+from tiebreak.rpc.node import ChainNode
+from tiebreak.strategy import (
     ClaimTimeout,
     Decision,
+    Known,
     Leaves,
     Move,
     Need,
@@ -28,13 +33,9 @@ from tiebreak.game.moves import (
     Place,
     Trace,
     Tree,
+    next_move,
     next_root_of,
 )
-from tiebreak.game.strategy import Known, next_move
-from tiebreak.roles.player import call_of
-from tiebreak.rpc.answers import TransactionReceipt
-from tiebreak.rpc.chain_errors import ContractError
-from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 

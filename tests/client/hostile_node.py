@@ -15,14 +15,15 @@ Lie = Callable[[list[Any], Any], Any]
 
 
 class HostileNode(Transport):
-    """A node that says what its owner wants. `lies`: by method. `lag`: blocks that it has not seen. `away`, `seconds`:
-    whether, and after how long, it answers. `swallows`: whether it says yes to transactions and drops them."""
+    """A node that says what its owner wants. `lies`: by method. `lag`: blocks that it has not seen, by method. `away`,
+    `seconds`: whether, and after how long, it answers. `swallows`: whether it says yes to transactions and drops
+    them."""
 
     def __init__(self, good: Transport, name: str = "the liar") -> None:
         super().__init__()
         self.good, self.name = good, name
         self.lies: dict[str, Lie] = {}
-        self.lag = 0
+        self.lag: dict[str, int] = {}
         self.away = False
         self.seconds = 0.0
         self.swallows = False
@@ -36,28 +37,21 @@ class HostileNode(Transport):
             time.sleep(self.seconds)
         if method == "eth_sendRawTransaction" and self.swallows:
             return "0x" + keccak(bytes.fromhex(params[0][2:])).hex()
-        true = self._behind(method, params) if self.lag else self.good.request(method, params)
+        true = self._behind(method, params) if method in self.lag else self.good.request(method, params)
         return self.lies[method](params, true) if method in self.lies else true
 
     def _behind(self, method: str, params: list[Any]) -> object:
-        head = int(self._number(self.good.request("eth_getBlockByNumber", ["latest", False])), 16) - self.lag
-        if method == "eth_getBlockByNumber":
-            wanted = head if params[0] in ("latest", "pending") else int(params[0], 16)
-            return self.good.request(method, [hex(max(0, wanted)), False]) if wanted <= head else None
-        if method in ("eth_call", "eth_getTransactionCount", "eth_getCode", "eth_getBalance"):
-            if params[1] in ("latest", "pending"):
-                return self.good.request(method, [params[0], hex(max(0, head))])
-            if int(params[1], 16) > head:
+        newest = int(str(self.good.request("eth_blockNumber", [])), 16) - self.lag[method]
+        if method == "eth_getLogs":
+            params = [params[0] | {"toBlock": hex(min(newest, int(params[0]["toBlock"], 16)))}]
+        elif method == "eth_getBlockByNumber":
+            number = newest if params[0] == "latest" else int(params[0], 16)
+            return self.good.request(method, [hex(number), False]) if number <= newest else None
+        elif method == "eth_call":
+            if params[1] != "latest" and int(params[1], 16) > newest:
                 raise RpcRefused(method, -32000, "header not found")
-        true = self.good.request(method, params)
-        if method == "eth_getTransactionReceipt" and true and int(self._number(true, "blockNumber"), 16) > head:
-            return None
-        return true
-
-    @staticmethod
-    def _number(record: object, name: str = "number") -> str:
-        assert isinstance(record, dict)
-        return str(record[name])
+            params = [params[0], hex(newest) if params[1] == "latest" else params[1]]
+        return self.good.request(method, params)
 
 
 class BlockNode(Transport):

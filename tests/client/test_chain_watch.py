@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
-
 import pytest
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import ContractWatch
@@ -14,44 +11,17 @@ from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ContractError, NoCode, NotConfirmed, RpcRefused
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.transport import Transport
 
 from tests.client.canned_node import ADDRESS
 from tests.client.disputes import Cast, Run
+from tests.client.hostile_node import HostileNode
 
 
-class Line(Transport):
-    """A line to a chain that counts requests, and that can lag behind."""
-
-    name = "the counting node"
-
-    def __init__(self, chain: EmbeddedChain) -> None:
-        super().__init__()
-        self.chain = chain
-        self.asked: Counter[str] = Counter()
-        self.lag: dict[str, int] = {}
-        """Blocks by which the server lags that answers a method."""
-
-    def request(self, method: str, params: list[Any]) -> object:
-        self.asked[method] += 1
-        lag = self.lag.get(method, 0)
-        if lag:
-            newest = int(str(self.chain.request("eth_blockNumber", [])), 16) - lag
-            if method == "eth_getLogs":
-                params = [params[0] | {"toBlock": hex(min(newest, int(params[0]["toBlock"], 16)))}]
-            elif method == "eth_getBlockByNumber":
-                number = newest if params[0] == "latest" else int(params[0], 16)
-                return self.chain.request(method, [hex(number), False]) if number <= newest else None
-            elif method == "eth_call":
-                if params[1] != "latest" and int(params[1], 16) > newest:
-                    raise RpcRefused(method, -32000, "header not found")
-                params = [params[0], hex(newest) if params[1] == "latest" else params[1]]
-        return self.chain.request(method, params)
-
-    def count(self) -> int:
-        total = sum(self.asked.values())
-        self.asked.clear()
-        return total
+def requests_of(line: HostileNode) -> int:
+    """The requests since it was counted last."""
+    found = len(line.asked)
+    line.asked.clear()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +36,7 @@ class Scene:
 
     def __init__(self, shared: tuple[EmbeddedChain, Cast], jobs: int = 3, confirmations: int = 0) -> None:
         self.chain, self.cast = shared
-        self.line = Line(self.chain)
+        self.line = HostileNode(self.chain)
         self.jobs = [self.cast.post() for _ in range(jobs)]
         node = ChainNode(self.line, confirmations=confirmations)
         self.contract = VerificationGame(node, self.cast.trainer.address)
@@ -84,20 +54,20 @@ def test_an_idle_block_costs_two_requests_and_one_with_events_three(shared: tupl
     watch, line = scene.watch, scene.line
     assert watch.look() is not None
     assert [watch.job(job).status for job in scene.jobs] == [JobStatus.OPEN] * 3
-    line.count()
+    requests_of(line)
     assert watch.look() is None
-    assert line.count() == 1
+    assert requests_of(line) == 1
     scene.mine()
     news = watch.look()
     assert news is not None and news.events == ()
-    assert line.count() == 2
+    assert requests_of(line) == 2
     scene.cast.commit(scene.jobs[1], Run.of())
     news = watch.look()
     assert news is not None
     event, row = news.events
     assert isinstance(event, Committed) and isinstance(row, RowShown) and event.job == row.job == scene.jobs[1]
     assert [watch.job(job).status for job in scene.jobs] == [JobStatus.OPEN, JobStatus.CLAIMED, JobStatus.OPEN]
-    assert line.count() == 3
+    assert requests_of(line) == 3
 
 
 def test_a_reorganisation_takes_events_back_and_tells_so(shared: tuple[EmbeddedChain, Cast]) -> None:
@@ -183,11 +153,11 @@ def test_a_bond_is_put_only_on_a_job_that_is_deep_enough_and_still_the_same(shar
 
 def test_views_come_with_one_request_and_each_has_its_own_end(shared: tuple[EmbeddedChain, Cast]) -> None:
     scene = Scene(shared)
-    scene.line.count()
+    requests_of(scene.line)
     job, missing, count = scene.contract.views(
         [ContractCall.of("getJob", scene.jobs[0]), ContractCall.of("getJob", 999), ContractCall.of("jobCount")]
     )
-    assert scene.line.count() == 1
+    assert requests_of(scene.line) == 1
     assert job.status is JobStatus.OPEN and count == scene.jobs[-1]
     assert isinstance(missing, ContractError) and missing.name == "WrongJobStatus"
 

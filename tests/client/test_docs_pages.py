@@ -105,7 +105,3 @@ def test_quoted_names_are_those_of_things_that_there_are() -> None:
     }
     assert len(quoted) > 100
     assert [(name, path) for name, path in sorted(quoted) if not is_there(name)] == []
-
-
-def test_a_name_of_nothing_is_found() -> None:
-    assert not is_there("roundlog.nothing") and not is_there("roundlog.spec.Nothing")

@@ -11,7 +11,8 @@ import pytest
 import rlp
 from eth_account import Account
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.devnet.launcher import RpcServer, find_anvil, start_devnet
+from tiebreak.devnet.launcher import find_anvil, start_devnet
+from tiebreak.devnet.rpc_server import serve_chain
 from tiebreak.rpc.chain_errors import (
     AccountError,
     ChainUnavailable,
@@ -224,7 +225,7 @@ def test_nothing_is_sent_and_no_nonce_is_lost_while_a_signer_refuses(tmp_path: A
 def test_a_signer_is_found_by_its_accounts() -> None:
     for clef in (False, True):
         signer = SomeSigner(clef=clef)
-        server = RpcServer(signer)
+        server = serve_chain(signer)
         try:
             assert connect_signer(server.url).address == OWNER.address
             assert connect_signer(server.url, OWNER.address).sign_transaction(ASKED).hash
@@ -235,15 +236,15 @@ def test_a_signer_is_found_by_its_accounts() -> None:
                 connect_signer(server.url)
             assert connect_signer(server.url, STRANGER.address).address == STRANGER.address
         finally:
-            server.close()
+            server.stop()
     with pytest.raises(SignerUnavailable, match=r"no signer answers .*http://127.0.0.1:1"):
         connect_signer("http://127.0.0.1:1")
-    server = RpcServer(EmbeddedChain())
+    server = serve_chain(EmbeddedChain())
     try:
         with pytest.raises(SignerRefused, match=r"lists no accounts .*: check that it is clef, web3signer or"):
             connect_signer(server.url)
     finally:
-        server.close()
+        server.stop()
 
 
 def test_the_stop_signal_ends_the_wait_for_a_person() -> None:
@@ -256,7 +257,7 @@ def test_the_stop_signal_ends_the_wait_for_a_person() -> None:
                 answers.wait(20)
             return super().request(method, params)
 
-    server = RpcServer(Person())
+    server = serve_chain(Person())
     try:
         key = connect_signer(server.url, stop=stop)
         threading.Timer(0.0, lambda: stop.set() if asked.wait(20) else None).start()
@@ -264,7 +265,7 @@ def test_the_stop_signal_ends_the_wait_for_a_person() -> None:
             key.sign_transaction(ASKED)
     finally:
         answers.set()
-        server.close()
+        server.stop()
 
 
 def test_anvil_signs_a_payment_and_a_contract() -> None:

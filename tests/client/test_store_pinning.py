@@ -125,17 +125,6 @@ def test_the_token_never_stands_in_an_error(status: int) -> None:
     assert TOKEN not in repr(caught.value)
 
 
-def test_a_redirect_does_not_carry_the_token_away() -> None:
-    seen: list[Request] = []
-    with (
-        serving(lambda request: (seen.append(request), request.send(200, b"{}"))[1]) as elsewhere,
-        serving(lambda request: request.send(307, Location=f"{elsewhere}/psa/pins")) as url,
-        pytest.raises(StoreUnavailable, match="status 307"),
-    ):
-        client(url).pin(X)
-    assert seen == []
-
-
 def status(**changes: Any) -> dict[str, Any]:
     return {"requestid": "1", "status": "pinned", "pin": {"cid": X}, "delegates": [], **changes}
 

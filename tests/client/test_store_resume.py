@@ -105,19 +105,6 @@ def test_content_that_is_refused_leaves_nothing(store: Counting, tmp_path: Path)
     assert left_over(tmp_path) == []
 
 
-def test_a_link_in_the_part_is_not_followed(store: Counting, tmp_path: Path) -> None:
-    cid = store.add_bytes(DATA)
-    left = interrupt(store, cid, tmp_path / "out")
-    (tmp_path / "victim").write_bytes(b"mine")
-    (left / "content").unlink()
-    (left / "content").symlink_to(tmp_path / "victim")
-    with pytest.raises(StoreUnavailable):
-        store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
-    assert (tmp_path / "victim").read_bytes() == b"mine"
-    store.get_file(cid, tmp_path / "out", max_bytes=len(DATA))
-    assert (tmp_path / "out").read_bytes() == DATA and not (tmp_path / "out").is_symlink()
-
-
 def test_a_place_that_others_work_on_or_could_have_made_is_not_used(store: Counting, tmp_path: Path) -> None:
     cid = store.add_bytes(DATA)
     left = interrupt(store, cid, tmp_path / "out")

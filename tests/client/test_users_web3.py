@@ -13,13 +13,13 @@ from hexbytes import HexBytes
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.devnet.launcher import RpcServer
-from tiebreak.game.moves import next_root_of
+from tiebreak.devnet.rpc_server import serve_chain
 from tiebreak.rpc.chain_errors import ChainUnavailable, ContractError, InvalidAnswer, RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.quorum import QuorumTransport
 from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.rpc.web3_providers import TransportProvider
+from tiebreak.strategy import next_root_of
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from web3 import HTTPProvider, IPCProvider, Web3
@@ -55,9 +55,9 @@ def cast(chain: EmbeddedChain) -> Cast:
 
 @pytest.fixture(scope="module")
 def url(chain: EmbeddedChain) -> Iterator[str]:
-    server = RpcServer(chain)
+    server = serve_chain(chain)
     yield server.url
-    server.close()
+    server.stop()
 
 
 @pytest.mark.parametrize("kind", [HTTPProvider, lambda url: TransportProvider(HttpTransport(url))])

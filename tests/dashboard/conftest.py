@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from starlette.testclient import TestClient
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.web import listen, make_app
+from tiebreak.dashboard.web import make_app
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.http_server import BackgroundServer, bounded_server, url_of
+from tiebreak.http_server import BackgroundServer, bounded_server, listen_at, url_of
 
 from tests.client.disputes import Cast
 
@@ -73,7 +73,7 @@ def served(shown: Site) -> Iterator[str]:
 @contextmanager
 def serving_site(site: Site) -> Iterator[str]:
     """The address of a site that is served beside."""
-    with listen("127.0.0.1", 0) as listening:
+    with listen_at("127.0.0.1", 0) as listening:
         server = BackgroundServer(bounded_server(make_app(site)), listening, "dashboard")
         site.start()
         assert server.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,11 +16,10 @@ import tiebreak.dashboard
 from tiebreak import http_server
 from tiebreak.cli.app import app
 from tiebreak.dashboard.site import Site
-from tiebreak.dashboard.web import ServerError, listen
 from typer.testing import CliRunner
 
 from tests.client.disputes import Cast
-from tests.client.troublesome_clients import HOSTILE_HOSTS, LOCAL_HOSTS, seconds_until_cut_off, silent, status
+from tests.client.troublesome_clients import seconds_until_cut_off, status
 from tests.dashboard.conftest import serving_site
 
 ROOM = Path(tiebreak.dashboard.__file__).parent
@@ -52,17 +50,6 @@ def test_nothing_of_the_page_is_elsewhere() -> None:
         assert "|safe" not in content and "Markup" not in content, file.name
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "127.0.0.1.example.com", ""])
-def test_other_interfaces_are_refused(host: str) -> None:
-    with pytest.raises(ServerError, match=r"use 127\.0\.0\.1"):
-        listen(host, 0)
-
-
-def test_a_port_that_is_taken_is_told() -> None:
-    with listen("127.0.0.1", 0) as first, pytest.raises(ServerError, match="choose another with --port"):
-        listen("localhost", first.getsockname()[1])
-
-
 def test_a_page_asks_whether_there_is_something_new(cast: Cast, served: str) -> None:
     before = requests.get(f"{served}changes", timeout=20).json()
     cast.post()
@@ -72,24 +59,11 @@ def test_a_page_asks_whether_there_is_something_new(cast: Cast, served: str) -> 
         time.sleep(0.05)
 
 
-def test_a_request_of_any_size_is_cut_off(served: str) -> None:
-    port = int(served.rstrip("/").rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
-        raw.sendall(b"GET /jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 200_000)
-        assert raw.recv(100).startswith(b"HTTP/1.1 400")
-    assert requests.get(f"{served}jobs", timeout=20).status_code == 200
-
-
-def test_a_host_that_only_looks_like_this_machine_is_refused(served: str) -> None:
-    refused = {host: status(f"{served}jobs", host) for host in HOSTILE_HOSTS}
-    assert refused == dict.fromkeys(HOSTILE_HOSTS, 400)
-    assert {status(f"{served}jobs", host) for host in LOCAL_HOSTS} == {200}
-    assert status(f"{served}jobs", "localhost", "localhost") == 400
-
-
-def test_silent_clients_keep_nobody_from_the_page(served: str) -> None:
-    with silent(served, 300):
-        assert requests.get(f"{served}jobs", timeout=20).status_code == 200
+def test_a_host_that_is_not_this_machine_and_a_request_of_any_size_are_refused(served: str) -> None:
+    """All kinds of hosts, and clients that are silent: tests/client/test_http_server.py."""
+    more = "X: " + "x" * 200_000
+    assert [status(f"{served}jobs", *hosts) for hosts in (["localhost"], ["evil.com"], [])] == [200, 400, 400]
+    assert status(f"{served}jobs", "localhost", more=more) == 400
 
 
 @pytest.mark.parametrize(

@@ -18,32 +18,24 @@ from tiebreak.dashboard.web import make_app
 from tiebreak.devnet.embedded import EmbeddedChain
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.transport import Transport
 
 from tests.client.canned_node import HASH, Canned, block
 from tests.client.disputes import Cast
+from tests.client.hostile_node import HostileNode
 
 
-class Line(Transport):
+class Line(HostileNode):
     """A line to a chain that can be cut, or hang until it is let go."""
 
-    name = "the troubled node"
-
     def __init__(self) -> None:
-        super().__init__()
-        self.chain = EmbeddedChain()
-        self.dead = False
+        super().__init__(EmbeddedChain(), "the troubled node")
         self.free = threading.Event()
         self.free.set()
-        self.asked = 0
 
     def request(self, method: str, params: list[object]) -> object:
-        self.asked += 1
         if not self.free.wait(30):
             raise ChainUnavailable("the test is over.")
-        if self.dead:
-            raise ChainUnavailable("no usable answer from the chain at http://127.0.0.1:1: start the node.")
-        return self.chain.request(method, params)
+        return super().request(method, params)
 
 
 @pytest.fixture
@@ -98,15 +90,15 @@ def test_a_node_that_hangs_makes_a_banner_and_the_page_stays(
 def test_a_node_that_hangs_is_not_asked_more_and_more(line: Line, site: Site, client: TestClient) -> None:
     client.get("/jobs")
     line.free.clear()
-    asked = line.asked
+    asked = len(line.asked)
     for number in range(1, 40):
         assert client.get(f"/jobs/{number}").status_code in (200, 503)
-    assert line.asked - asked <= 12, "eight readings and the head monitor"
+    assert len(line.asked) - asked <= 12, "eight readings and the head monitor"
     assert len(site.readings._running) <= 8, "nor is what nobody waits for any more put into a line"
 
 
 def test_a_node_that_is_gone_is_told_by_its_own_sentence(line: Line, site: Site, client: TestClient) -> None:
-    line.dead = True
+    line.away = True
     site.head_monitor.look()
     shown = client.get("/jobs/1")
     assert "start the node" in shown.text and "Traceback" not in shown.text
@@ -114,7 +106,7 @@ def test_a_node_that_is_gone_is_told_by_its_own_sentence(line: Line, site: Site,
     never.head_monitor.look()
     answer = TestClient(make_app(never), base_url="http://127.0.0.1").get("/jobs")
     assert answer.status_code == 503 and "start the node" in answer.text, "it has never answered"
-    line.dead = False
+    line.away = False
     site.head_monitor.look()
     assert 'role="alert"' not in client.get("/jobs/1").text
 

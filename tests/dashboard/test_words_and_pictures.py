@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import pytest
-import torch
 from eth_typing import ChecksumAddress
 from hypothesis import given
 from hypothesis import strategies as st
-from roundlog.capture import Task
 from roundlog.training.job import Job
 from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Phase, Reason
@@ -33,12 +31,12 @@ from tiebreak.contract.structs import (
 )
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.game_history import GameHistory, verdict
-from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, draw_levels
 from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES, UNKNOWN, Names
-from torch import nn
+from tiebreak.dashboard.site import LocalFiles
 
 from tests.client.disputes import SPEC, TERMS
+from tests.engine.kept_jobs import kept_job
 
 NONE = bytes(32)
 
@@ -212,26 +210,11 @@ def test_a_game_without_a_proof_is_told_by_its_end(outcome: Outcome, reason: Rea
 T = TypeVar("T")
 
 
-def task() -> Task:
-    torch.manual_seed(5)
-    model = nn.Linear(4, 3)
-    return Task(
-        model=model,
-        loss=lambda model, batch: nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(11, 4), "y": torch.randint(0, 3, (11,))},
-        batch_size=4,
-        steps=6,
-        interval=3,
-        seed=9,
-    )
-
-
 @pytest.fixture(scope="module")
 def role(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A role's directory with a job. Read only."""
     directory = tmp_path_factory.mktemp("role")
-    job = Job.from_task(task)
+    job = kept_job("logistic_sgd")
     room = directory / f"job-7-{posted(job).spec_hash.hex()[:16]}"
     job.write(room / "job")
     return directory

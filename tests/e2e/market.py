@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from roundlog.training.job import Job
-from roundlog.training.trainer import Trainer
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import AuditView, JobView
-from tiebreak.game.moves import Leaves
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
-from tiebreak.roles.sealing import claim_seal, new_salt
 from tiebreak.roles.trainer_role import TrainerRole
 
 from tests.e2e.world import TERMS, Ticks, World, with_terms
@@ -81,30 +76,6 @@ def attest(world: World, name: str) -> None:
             bond=job.terms.attestation_bond,
         )
     )
-
-
-@dataclass(frozen=True)
-class ByHand:
-    """A trainer's right claim, sealed by hand; `open` opens it."""
-
-    open: Callable[[], object]
-
-
-def seal_by_hand(world: World) -> ByHand:
-    job = Job.read(world.root / "files")
-    result = Trainer(job, world.root / "by hand").run()
-    tree = Leaves(list(result.state_roots))
-    salt, contract = new_salt(), by(world, "trainer")
-    facts = {"checkpoint_root": tree.root, "final_state_root": tree.payloads[-1], "log_cid": CID, "model_cid": CID}
-    about = world.node.chain_id, contract.address, world.job, world.senders["trainer"].address
-    seal = claim_seal(*about, **facts, salt=salt)
-    bond = posted(world).terms.trainer_bond
-    contract.send(contract.seal_claim(world.job, spec_hash=posted(world).spec_hash, seal=seal, bond=bond))
-    opened = {
-        "claimed": tree.as_next_root(),
-        **{name: fact for name, fact in facts.items() if name != "checkpoint_root"},
-    }
-    return ByHand(lambda: contract.send(contract.open_claim(world.job, **opened, salt=salt)))
 
 
 def pass_audits(world: World) -> None:

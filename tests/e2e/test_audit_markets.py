@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.customer_role import CustomerRole
 from tiebreak.roles.policy import Policy
@@ -15,8 +15,7 @@ from tiebreak.store import Store
 from tiebreak.store.dag_reader import Plan
 from tiebreak.store.store_errors import FetchTooSlow
 from tiebreak.transactions.signer import Funds
-from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer
+from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, silenced
 
 from tests.adversaries import withholding
 from tests.e2e.market import (
@@ -31,9 +30,7 @@ from tests.e2e.market import (
     context,
     pass_appeals,
     pass_audits,
-    pass_openings,
     posted,
-    seal_by_hand,
     sealed,
     statuses,
 )
@@ -46,26 +43,6 @@ def world(embedded_world: World) -> World:
 
 
 BOND = BLIND.attestation_bond
-
-
-@pytest.mark.slow
-def test_auditors_that_sealed_the_claimed_root_share_the_fee(world: World) -> None:
-    world.post(terms=replace(BLIND, attestations_needed=2))
-    both, customer = auditors(world, "auditor", "second"), world.customer()
-    trainer = sealed(world, customer, *both)
-    assert statuses(world) == dict.fromkeys(("auditor", "second"), AuditStatus.SEALED)
-    assert trainer.step().stake == BLIND.trainer_bond and both[0].step().stake == BOND
-    pass_audits(world)
-    world.run(trainer, customer, *both)
-    assert statuses(world) == dict.fromkeys(("auditor", "second"), AuditStatus.ATTESTED)
-    # The auditors serve what is their own: they needed nothing of the trainer.
-    assert all(world.store.has(one.log_cid) for one in world.contract.audits_of(world.job))
-    world.pass_challenge_window()
-    world.run(trainer, customer, *both)
-    assert world.status is JobStatus.FINAL and (world.root / "model.safetensors").exists()
-    share = FEE // 2
-    gains = {"customer": -BLIND.reward - 2 * share, "trainer": BLIND.reward, "auditor": share, "second": share}
-    assert world.gains() == gains and world.contract_balance() == 0
 
 
 @pytest.mark.slow
@@ -83,60 +60,7 @@ def test_nothing_of_a_sealed_claim_can_be_read_before_it_is_opened(world: World)
     assert world.store.has(posted(world).claim.log_cid) and world.store.has(posted(world).claim.model_cid)
 
 
-@pytest.mark.slow
-def test_a_sealed_audit_with_another_root_is_a_challenge_and_wins(world: World) -> None:
-    world.post(terms=BLIND)
-    (auditor,), customer = auditors(world, "auditor"), world.customer()
-    wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    sealed(world, auditor, customer, trainer=wrong)
-    pass_audits(world)
-    world.run(wrong, auditor, customer)
-    assert statuses(world) == {"auditor": AuditStatus.CHALLENGED} and world.game(1).phase is Phase.QUEUED
-    assert auditor.step().stake == BOND
-    pass_openings(world)
-    world.run(wrong, auditor, customer)
-    assert (world.game(1).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.REJECTED)
-    shares = world.shares()
-    assert world.gains() == {
-        "customer": shares.customer,
-        "trainer": -BLIND.trainer_bond,
-        "auditor": shares.winner,
-    }
-    assert world.contract_balance() == 0
-
-
-@pytest.mark.slow
-def test_an_audit_that_is_not_finished_in_time_is_not_sealed_and_challenges_later(world: World) -> None:
-    world.post(terms=BLIND)
-    wrong = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    sealed(world, trainer=wrong)
-    late = AuditorRole(world.context("auditor"), world.job)
-    pass_audits(world)
-    world.run(late)
-    assert "audited to" not in "".join(notice.text for notice in world.notices)
-    world.run(wrong, late)
-    assert posted(world).audits.count == 0 and posted(world).game_count == 1
-    pass_openings(world)
-    world.run(wrong, late, world.customer())
-    assert world.game(1).outcome is Outcome.CHALLENGER_WON
-
-
 # Parties that do not open.
-
-
-@pytest.mark.slow
-def test_an_auditor_ends_a_job_whose_claim_is_never_opened_and_has_its_bond_back(world: World) -> None:
-    world.post(terms=BLIND)
-    seal_by_hand(world)
-    (auditor,) = auditors(world, "auditor")
-    world.run(auditor)
-    world.pass_time(posted(world).audits.opening_deadline + 100)
-    world.run(auditor)
-    assert world.status is JobStatus.EXPIRED
-    assert "has not opened its claim on job 1 in time" in ended(auditor).state
-    assert world.gains()["auditor"] == FEE, "its share, out of the trainer's bond"
-    assert ended(world.customer()).finished
-    assert world.gains()["customer"] == BLIND.trainer_bond - BLIND.trainer_bond // 2
 
 
 @pytest.mark.slow
@@ -154,29 +78,6 @@ def test_the_customer_takes_its_half_though_others_have_ended_the_claim_meanwhil
     assert world.status is JobStatus.FINAL and statuses(world)["second"] is AuditStatus.SEALED
     world.run(world.customer())
     assert world.gains()["customer"] == BOND - BOND // 2 - BLIND.reward - FEE
-
-
-@pytest.mark.slow
-def test_waiting_games_are_started_by_whoever_they_hold_up(world: World) -> None:
-    world.post(terms=BLIND)
-    claim = seal_by_hand(world)
-    pass_audits(world)
-    claim.open()
-    liar = lying_auditor(world.context("auditor"), world.job, first_wrong_step=4)
-    world.run(liar)
-    trainer, customer = TrainerRole(world.context("trainer"), world.job), world.customer()
-    world.run(trainer, customer)
-    assert world.game(1).phase is Phase.QUEUED
-    pass_openings(world)
-    world.run(trainer, customer, liar)
-    assert world.game(1).phase not in (Phase.NONE, Phase.QUEUED)
-    if world.game(1).phase is not Phase.OVER:
-        world.pass_time(max(world.game(1).deadlines))
-        world.run(trainer, customer)
-    assert world.game(1).outcome is Outcome.TRAINER_WON
-    world.pass_challenge_window()
-    world.run(trainer, customer)
-    assert world.status is JobStatus.LAPSED
 
 
 def attest_with_model(world: World) -> Path:
@@ -470,27 +371,6 @@ def lost_by_silence(world: World) -> tuple[AuditorRole, AuditorRole]:
     world.run(puppet)
     assert (world.game(1).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.APPEALABLE)
     return auditor, puppet
-
-
-@pytest.mark.slow
-def test_an_auditor_appeals_where_the_trainer_loses_on_purpose_and_wins(world: World) -> None:
-    auditor, puppet = lost_by_silence(world)
-    assert auditor.step().stake == OPEN.attestation_bond
-    world.run(auditor, puppet, world.customer())
-    appeal = world.game(2)
-    assert appeal.is_appeal and appeal.trainer == world.senders["auditor"].address
-    if appeal.outcome is Outcome.NONE:
-        assert auditor.step().stake == OPEN.attestation_bond + OPEN.challenger_bond
-        world.pass_time(max(appeal.deadlines))
-        world.run(auditor, puppet, world.customer())
-    assert (world.game(2).outcome, world.status) == (Outcome.TRAINER_WON, JobStatus.REJECTED)
-    assert not posted(world).audits.lost
-    lost = world.shares(2)
-    gains = world.gains()
-    assert gains["auditor"] == lost.winner + FEE
-    assert gains["second"] == -OPEN.challenger_bond and gains["trainer"] == -OPEN.trainer_bond
-    assert gains["customer"] == OPEN.trainer_bond - OPEN.trainer_bond // 2 + lost.customer - FEE
-    assert world.contract_balance() == 0
 
 
 @pytest.mark.slow

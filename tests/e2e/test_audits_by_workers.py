@@ -24,9 +24,8 @@ from tiebreak.devnet.embedded import embedded_node
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.shared_audits import SHARED, Workers
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak_demo.adversary.engines import execution_of, lying
+from tiebreak_demo.adversary.engines import Lie, execution_of, lying, tampered, turned
 from tiebreak_demo.adversary.parties import poisoned_batches
-from tiebreak_demo.adversary.tampering import Lie, tampered, turned
 
 from tests.adversaries import spoiling, withholding
 from tests.client.crafted_blocks import everything
@@ -204,16 +203,3 @@ def test_states_that_are_listed_and_not_served_cost_time_and_no_verdict(world: W
     assert world.contract.job(world.job).attestations == 1 and ended(role).finished
     assert len(world.said("a published state is not used")) == 5 and not world.said("as a whole")
     assert all(str(notice.text).isprintable() for notice in world.notices)
-
-
-def test_the_root_of_a_challenge_that_was_made_without_workers_is_found_again_by_one_with_them(world: World) -> None:
-    """Its directory is lost. The challenge's root is that of a whole audit, which no single wrong interval gives."""
-    trainer, alone = poisoning(world), AuditorRole(world.context("auditor"), world.job)
-    while world.status is not JobStatus.CLAIMED:
-        trainer.step()
-    while not world.contract.job(world.job).game_count:
-        alone.step()
-    shutil.rmtree(world.root / "auditor")
-    world.run(trainer, auditor(world), world.referee())
-    assert disputed(world) == WRONG
-    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)

@@ -23,8 +23,7 @@ from tiebreak.contract.enums import Finding, JobStatus, Level, Outcome, Reason, 
 from tiebreak.contract.events import ElementProven
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak_demo.adversary.engines import MakeExecution, execution_of, lying
-from tiebreak_demo.adversary.tampering import BentExecutor, turned
+from tiebreak_demo.adversary.engines import BentExecutor, MakeExecution, execution_of, lying, turned
 
 from tests.e2e.world import TERMS, World
 from tests.engine.generation.small_llama import small_llama

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from roundlog.adjudication.adjudicate import segments
 from roundlog.capture import Task
 from roundlog.descriptors import Descriptor, Family, describe
 from roundlog.descriptors.descriptor import REDUCTIONS
-from roundlog.examples.gpt import gpt
 from roundlog.execution import Executor
 from roundlog.program import DType, Program, first_store
 from roundlog.rounding.policies import without_log
@@ -25,15 +23,12 @@ from tiebreak.contract.events import ElementProven, SegmentProven
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.engines import execution_of, lying
-from tiebreak_demo.adversary.parties import tampering_auditor, tampering_trainer
-from tiebreak_demo.adversary.tampering import Lie, tampered
+from tiebreak_demo.adversary.engines import Lie, tampered
+from tiebreak_demo.adversary.parties import silenced, tampering_auditor, tampering_trainer
 from torch import nn
 from torch.nn import functional as F
 
-from tests.adversaries import hiding_trainer
-from tests.e2e.world import World, small_job
+from tests.e2e.world import World
 
 STEP = 3
 
@@ -112,44 +107,13 @@ def test_a_wrong_number_is_found_and_whoever_lies_about_it_loses(world: World, k
 
 
 @pytest.mark.slow
-def test_another_program_is_found_at_its_first_other_operator(world: World) -> None:
-    """The trainer's momentum is 0.8 instead of 0.9, and it claims that it has executed the posted program."""
-    world.post(small_job(3, 3))
-    posted = Job.read(world.root / "files").program
-    q = next(q for q, node in enumerate(posted.nodes) if node.attributes.get("bits") == (0x3F666666,))
-    nodes = list(posted.nodes)
-    nodes[q] = replace(nodes[q], attributes={"bits": (0x3F4CCCCD,)})
-    other = replace(posted, nodes=tuple(nodes))
-
-    swapping = lying(world.context("trainer"), execution_of(lambda job: Executor(other)))
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    world.run(TrainerRole(swapping, world.job), auditor)
-    assert world.game().levels[Level.OPERATOR].index == q
-    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["a sum", "a run without an end"])
-def test_parties_that_are_born_again_after_every_move_play_the_same_game(world: World, kind: str) -> None:
+def test_parties_that_are_born_again_after_every_move_play_the_same_game(world: World) -> None:
     """Processes end after every move; only the disk and the chain outlive them."""
-    task = wide_sum_task()
-    if kind == "a run without an end":
-        task = replace(task, schedule=lambda step: 1.0 if step < STEP - 1 else 3e39)
-    world.post(Job.from_task(lambda: task))
-    program = Job.read(world.root / "files").program
-    lies = []
-    if kind != "a run without an end":
-        operator, _, where = KINDS[kind]
-        lies = [Lie(step=STEP, operator=operator(program), **where)]  # type: ignore[arg-type]
-
-    def trainer() -> JobRole:
-        context = silenced(world.context("trainer"), moves=1)
-        if kind == "a run without an end":
-            return hiding_trainer(context, world.job)
-        return tampering_trainer(context, world.job, lies=lies)
-
+    world.post(Job.from_task(wide_sum_task))
+    operator, _, where = KINDS["a sum"]
+    lie = Lie(step=STEP, operator=operator(Job.read(world.root / "files").program), **where)  # type: ignore[arg-type]
     for _ in range(60):
-        trainer().step()
+        tampering_trainer(silenced(world.context("trainer"), moves=1), world.job, lies=[lie]).step()
         AuditorRole(silenced(world.context("auditor"), moves=1), world.job).step()
         if world.contract.job(world.job).game_count and world.game().phase is Phase.OVER:
             break
@@ -229,31 +193,3 @@ def test_a_trainer_that_lies_by_one_ulp_of_a_product_loses_at_that_element(
         assert (shown.finding, shown.segment) == (Finding.VALUE, segments // 2), "where the liar's begin to differ"
     assert (game.outcome, game.reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
     assert world.status is JobStatus.REJECTED
-
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.slow
-def test_lies_are_found_whatever_the_first_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With weights a hundredth as large, gradients are not clipped, and a few percent of their norm vanish."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    import bench_dispute
-
-    data = ROOT / "LICENSE"  # a text that stays as it is
-    task = gpt(
-        data=data,
-        steps=bench_dispute.STEPS,
-        interval=bench_dispute.INTERVAL,
-        batch_size=4,
-        context=32,
-        layers=1,
-    )
-    with torch.no_grad():
-        for parameter in task.model.parameters():
-            parameter.mul_(0.01)
-    job = Job.from_task(lambda: task)
-    honest = bench_dispute.trees(job, tmp_path, "auditor")
-    found = bench_dispute.lies(job, honest)
-    assert set(found) == set(bench_dispute.kinds(job))
-    assert found["the longest sum"].claimed is not None  # a few bits of it would vanish

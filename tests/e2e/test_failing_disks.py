@@ -19,12 +19,16 @@ from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.transactions.journal import Entry, Journal, Reserve
 from tiebreak.transactions.keys import devnet_account
-from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, tampering_auditor, tampering_trainer
-from tiebreak_demo.adversary.tampering import Lie
+from tiebreak_demo.adversary.engines import Lie
+from tiebreak_demo.adversary.parties import (
+    lying_auditor,
+    poisoning_trainer,
+    silenced,
+    tampering_auditor,
+    tampering_trainer,
+)
 
 from tests.e2e.market import OPEN, audit, posted
 from tests.e2e.world import NAMES, CountingSender, Ticks, World
@@ -107,30 +111,6 @@ def test_a_file_that_is_damaged_during_a_game_costs_no_game(world: World, honest
     play_to_the_end(world, honest, *roles)
     assert damaged.read_bytes() == whole
     assert len(world.said("are damaged on this disk, and what is wrong is fetched again")) == 1
-
-
-def test_a_store_that_is_away_is_asked_again_until_the_game_can_go_on(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    roles = parties(world, "auditor")
-    play_until_a_game(world, *roles)
-    damaged = file_of(world, "auditor", DATA)
-    whole = damaged.read_bytes()
-    flip(damaged)
-    asked: list[str] = []
-
-    def away(cid: str, *arguments: object, **options: object) -> None:
-        asked.append(cid)
-        raise StoreUnavailable("the store refuses connections: start it.")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(world.store, "get_directory", away)
-        looks = sum(1 for _ in range(20) for role in roles if role.step())
-        assert looks == 40 and 1 < len(asked) <= 20 and not damaged.exists()
-        assert world.game().phase is not Phase.OVER
-        assert world.said("fetching the files did not succeed: the store refuses connections")
-    play_to_the_end(world, "auditor", *roles)
-    assert damaged.read_bytes() == whole
 
 
 def test_a_store_with_wrong_bytes_is_not_believed_and_asked_with_pauses(world: World) -> None:

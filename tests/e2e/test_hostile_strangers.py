@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,12 +18,14 @@ from roundlog.segment_audits.segment import CHECKPOINTS_FILE
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import DATA, JOB_FILES, Job, JobError
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
+from roundlog.training.rank_runs import Helpers, MakeExecution
 from roundlog.training.run_cost import run_bytes
 from tiebreak.contract.code import ADJUDICATORS_PARTS, ContractCode
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Reason
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import JobView
 from tiebreak.quantities import in_ether, in_time
+from tiebreak.roles import engine as engines
 from tiebreak.roles import fetched_content, long_work
 from tiebreak.roles.auditing import confirm_stop
 from tiebreak.roles.auditor_role import AuditorRole
@@ -37,9 +40,8 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.store import FolderStore
 from tiebreak.store.dagpb import Cid
-from tiebreak_demo.adversary.engines import execution_of, lying
+from tiebreak_demo.adversary.engines import BentExecutor, Lie, SwitchingExecutor, execution_of, lying
 from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_auditor, tampering_trainer
-from tiebreak_demo.adversary.tampering import BentExecutor, Lie, SwitchingExecutor
 from torch import nn
 
 from tests.adversaries import hiding_trainer, spoiling
@@ -47,7 +49,6 @@ from tests.client.crafted_blocks import Blocks, repeated
 from tests.client.disputes import made
 from tests.e2e.market import OPEN
 from tests.e2e.world import TERMS, World, ended, small_job
-from tests.engine.kept_jobs import kept_job
 
 pytestmark = pytest.mark.slow
 
@@ -150,12 +151,6 @@ def refusal(world: World, **limits: int) -> str:
     return progress.state
 
 
-def test_a_job_whose_files_are_another_one_s_is_refused(world: World) -> None:
-    kept_job("convolution").write(world.root / "files")
-    post_with_cid(world, world.store.add_directory(world.root / "files"))
-    assert "another job than the posted one" in refusal(world)
-
-
 def test_a_job_whose_files_are_not_a_job_is_refused(world: World) -> None:
     post_with_cid(world, world.store.add_bytes(b"not a directory"))
     assert "is not a directory" in refusal(world)
@@ -172,7 +167,7 @@ def test_a_job_with_a_data_set_that_does_not_fit_its_root_is_refused(world: Worl
     assert "dataset" in refusal(world)
 
 
-def test_a_spec_that_this_version_cannot_follow_is_refused(world: World) -> None:
+def test_a_spec_that_no_contract_can_judge_is_refused(world: World) -> None:
     post_with_cid(world, "whatever", rounding_bits=24)
     assert "the spec's rounding_bits are 24, to which the contract does not round" in refusal(world)
 
@@ -303,6 +298,34 @@ def test_a_job_of_two_steps_is_measured_before_a_bond_too(world: World, monkeypa
     world.run(poisoning_trainer(world.context("trainer"), world.job, poisoned_step=1))
     assert f"less than the {in_time(10**9)} needed" in measured(AuditorRole(world.context("auditor"), world.job)).state
     assert world.contract.job(world.job).game_count == 0
+
+
+class Busy:
+    """Helpers that never have time (as `roundlog.training.Helpers`)."""
+
+    def execute(self, job: Job, run: Callable[[MakeExecution], Any], alone: MakeExecution, warn: object) -> Any:
+        return run(alone)
+
+
+@pytest.mark.parametrize(
+    ("helped", "seconds", "keep_every", "enough"),
+    [(False, 1e6, 1, True), (True, 20.0, 1, True), (True, 20.0, 5, False)],
+)
+def test_clocks_are_judged_by_what_rank_0_does_alone(
+    helped: bool, seconds: float, keep_every: int, enough: bool, monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    """From the states that it keeps. seconds: of a step, which only a helped role measures beside its run."""
+    world.post()
+    monkeypatch.setattr(engines, "step_seconds", lambda job, options: seconds)
+    context = world.context("trainer")
+    helpers = cast(Helpers, Busy()) if helped else None
+    chosen = replace(context.engine, helpers=helpers, options=RunOptions(keep_every=keep_every))
+    trainer = TrainerRole(replace(context, engine=chosen), world.job)
+    if enough:
+        world.run(trainer)
+    else:
+        assert "clock" in ended(trainer).state
+    assert (world.status is JobStatus.CLAIMED) is enough
 
 
 def flip_a_byte(log: Path) -> None:

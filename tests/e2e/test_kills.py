@@ -13,7 +13,6 @@ from typing import NoReturn
 
 import pytest
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.contract.structs import JobView
 from tiebreak.devnet.launcher import start_devnet
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
@@ -25,10 +24,9 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
+from tiebreak_demo.adversary.engines import Lie
 from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_trainer
-from tiebreak_demo.adversary.tampering import Lie
 
-from tests.e2e.market import BLIND
 from tests.e2e.world import NAMES, TERMS, World, function_of, small_job
 
 FORK = multiprocessing.get_context("fork")
@@ -145,66 +143,6 @@ def test_the_root_of_a_killed_trainer_is_that_of_one_who_was_not(world: World) -
     auditor = AuditorRole(world.context("auditor"), world.job)
     world.run(TrainerRole(world.context("trainer"), world.job), auditor)
     assert world.contract.job(world.job).attestations == 1
-
-
-@pytest.mark.slow
-def test_an_auditor_killed_at_any_instant_pays_one_bond_and_plays_one_game(world: World) -> None:
-    world.post()
-    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=8)
-    world.run(trainer)
-
-    def make(context: RoleContext) -> AuditorRole:
-        return AuditorRole(context, world.job)
-
-    context = world.context("auditor")
-    for doom in (
-        at_step(2),
-        at_notice("audited to checkpoint root"),
-        at_notice("is not the claimed one"),
-        at_sending(1),
-    ):
-        lives_until(make, context, doom)
-    assert world.contract.job(world.job).game_count == 1
-    lives_until(make, context, at_sending(1))
-    world.run(trainer)
-    lives_until(make, context, at_notice("open leaf"))
-    world.run(trainer)
-    dies_at_every_move(world, make, context, Side.CHALLENGER, trainer)
-    world.run(make(context), trainer, world.customer())
-    assert world.contract.job(world.job).game_count == 1
-    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.PROOF)
-    assert world.node.balance(world.senders["auditor"].address) > world.before["auditor"]
-
-
-@pytest.mark.slow
-def test_seals_are_opened_by_whoever_was_killed_at_any_instant_before(world: World) -> None:
-    """Trainer and auditor die at every transaction and between them; each bond is paid once, and both are opened."""
-    world.post(terms=BLIND)
-    contexts = {name: world.context(name) for name in ("trainer", "auditor")}
-
-    def lives(name: str, doom: Callable[[RoleContext], RoleContext]) -> None:
-        kind = TrainerRole if name == "trainer" else AuditorRole
-        lives_until(lambda context: kind(context, world.job), contexts[name], doom)
-
-    def job() -> JobView:
-        return world.contract.job(world.job)
-
-    for doom in (at_step(7), at_notice("trained to checkpoint root"), at_sending(1)):
-        lives("trainer", doom)
-    for doom in (at_step(7), at_notice("audited to checkpoint root"), at_sending(1)):
-        lives("auditor", doom)
-    assert world.status is JobStatus.SEALED and job().audits.count == 1
-    world.pass_time(job().audits.audit_deadline)
-    for doom in (at_notice("published the log"), at_sending(1)):
-        lives("trainer", doom)
-    for doom in (at_notice("published the log"), at_sending(1)):
-        lives("auditor", doom)
-    assert world.status is JobStatus.CLAIMED and (job().attestations, job().audits.count) == (1, 1)
-    world.pass_challenge_window()
-    lives("trainer", at_sending(1))
-    lives("auditor", at_sending(1))
-    world.run(*(AuditorRole(contexts["auditor"], world.job), TrainerRole(contexts["trainer"], world.job)))
-    assert world.status is JobStatus.FINAL and world.contract_balance() == 0
 
 
 @pytest.mark.slow

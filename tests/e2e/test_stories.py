@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from roundlog.commitments import state_root
@@ -16,14 +14,11 @@ from roundlog.execution import StepExecutor
 from roundlog.storage import load_tensors
 from roundlog.training.job import Job
 from roundlog.training.job import Job as EngineJob
-from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
-from tiebreak.contract.game import VerificationGame
 from tiebreak.roles import referee_role as referees
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer_role import CustomerRole
 from tiebreak.roles.engine import LruCache
 from tiebreak.roles.job_role import JobFollower, JobRole, Role
 from tiebreak.roles.notices import What
@@ -31,16 +26,17 @@ from tiebreak.roles.player import HEAD_START
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order
-from tiebreak.rpc.answers import Block
-from tiebreak.rpc.chain_errors import ChainUnavailable
-from tiebreak.transactions.sender import Sender
-from tiebreak.transactions.signer import Sent
-from tiebreak_demo.adversary.dishonest_queues import SilentQueue, silenced
-from tiebreak_demo.adversary.engines import execution_of, lying, prescribed_executor
-from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, tampering_auditor, tampering_trainer
-from tiebreak_demo.adversary.tampering import Lie
+from tiebreak_demo.adversary.engines import Lie, execution_of, lying, prescribed_executor
+from tiebreak_demo.adversary.parties import (
+    SilentQueue,
+    lying_auditor,
+    poisoning_trainer,
+    silenced,
+    tampering_auditor,
+    tampering_trainer,
+)
 
-from tests.adversaries import cheating, fabricating_trainer, log_forging_trainer
+from tests.adversaries import log_forging_trainer
 from tests.e2e.world import TERMS, Ticks, World, acts, ended, function_of, small_job, wide_task, with_terms
 from tests.engine.kept_jobs import kept_job
 
@@ -95,90 +91,12 @@ def test_a_poisoned_batch_is_found_at_exactly_its_step(world: World) -> None:
     assert world.contract_balance() == 0
 
 
-@pytest.mark.slow
-def test_a_lying_challenger_pays_the_honest_trainer_and_the_claim_becomes_final(world: World) -> None:
-    world.post()
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    liar = lying_auditor(world.context("auditor"), world.job, first_wrong_step=8)
-    customer = world.customer()
-    world.run(customer, trainer, liar, world.referee())
-    assert disputed(world) == (2, 2)
-    assert world.game().outcome is Outcome.TRAINER_WON
-    world.pass_challenge_window()
-    world.run(trainer, customer)
-    assert world.status is JobStatus.FINAL
-    assert world.gains() == {
-        "customer": -TERMS.reward + world.shares().customer,
-        "trainer": TERMS.reward + world.shares().winner,
-        "auditor": -TERMS.challenger_bond,
-    }
-    assert world.contract_balance() == 0
-
-
-@pytest.mark.slow
-def test_a_challenger_that_falls_silent_loses_its_bond_by_the_clock(world: World) -> None:
-    world.post()
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    silent = lying_auditor(silenced(world.context("auditor")), world.job, first_wrong_step=4)
-    world.run(trainer, silent, world.referee())
-    assert world.game().phase is not Phase.OVER
-    waiting = trainer.step()
-    assert not waiting.acted
-    deadline = world.game().deadlines[Side.CHALLENGER]
-    assert waiting.until == deadline + 1
-    world.pass_time(deadline)
-    world.run(trainer)
-    assert (world.game().outcome, world.game().reason) == (Outcome.TRAINER_WON, Reason.TIMEOUT)
-    world.pass_challenge_window()
-    world.run(trainer, world.customer())
-    assert world.gains() == {
-        "customer": -TERMS.reward + world.shares().customer,
-        "trainer": TERMS.reward + world.shares().winner,
-        "auditor": -TERMS.challenger_bond,
-    }
-
-
-@pytest.mark.slow
-def test_a_trainer_that_has_trained_nothing_cannot_open_its_root(world: World) -> None:
-    world.post()
-    trainer = fabricating_trainer(world.context("trainer"), world.job)
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    world.run(trainer, auditor)
-    assert world.said("root at level CHECKPOINT is not over the states at hand")
-    world.pass_time(world.game().deadlines[Side.TRAINER])
-    world.run(auditor, trainer, world.customer())
-    assert world.game().outcome is Outcome.CHALLENGER_WON
-    assert world.gains() == rejected_gains(world)
-
-
-@pytest.mark.slow
-def test_a_party_that_lies_about_its_nodes_is_refused_and_its_clock_runs_on(world: World) -> None:
-    world.post()
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    cheat = lying_auditor(cheating(world.context("auditor")), world.job, first_wrong_step=4)
-    world.run(trainer, cheat)
-    assert world.said("NotWhatIsDue")
-    assert world.game().search.height == 3  # five checkpoints, and nobody has moved
-    world.pass_time(world.game().deadlines[Side.CHALLENGER])
-    world.run(trainer)
-    assert world.game().outcome is Outcome.TRAINER_WON
-
-
 def lied_about(world: World, lie: Lie) -> tuple[JobRole, JobRole]:
     """A trainer that lies about a number, and an auditor; played until nobody has a move."""
     trainer = tampering_trainer(world.context("trainer"), world.job, lies=[lie])
     roles = trainer, AuditorRole(world.context("auditor"), world.job)
     world.run(*roles)
     return roles
-
-
-@pytest.mark.slow
-def test_a_referee_decides_about_a_rounding_that_the_contract_does_not(doubtful: None, world: World) -> None:
-    world.post()
-    roles = lied_about(world, Lie(step=2, operator=function_of(world.root / "files"), element=5, bit=22))
-    assert world.game().phase is Phase.REFEREE and world.game().disputed.element == 5
-    world.run(world.referee(), *roles, world.customer())
-    assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.VERDICT)
 
 
 @pytest.mark.slow
@@ -292,23 +210,6 @@ def test_a_lying_referee_costs_an_honest_trainer_its_bond(
     world.run(world.referee(), trainer, liar, world.customer())
     assert (world.game().outcome, world.game().reason) == (Outcome.CHALLENGER_WON, Reason.VERDICT)
     assert world.gains()["trainer"] == -TERMS.trainer_bond
-
-
-@pytest.mark.slow
-def test_followers_carry_several_jobs_from_the_posting_to_the_money(world: World) -> None:
-    jobs = [world.post(small_job(steps, 2)) for steps in (2, 6)]
-    trainers, auditors = world.context("trainer"), world.context("auditor")
-    trainer = JobFollower(trainers, "trainer", lambda job, posted: TrainerRole(trainers, job))
-    auditor = JobFollower(auditors, "auditor", lambda job, posted: AuditorRole(auditors, job))
-    world.run(trainer, auditor)
-    jobs.append(world.post(small_job(4, 2)))
-    world.run(trainer, auditor)
-    assert [world.contract.job(job).attestations for job in jobs] == [1, 1, 1]
-    world.pass_challenge_window()
-    world.run(trainer, auditor)
-    assert {world.contract.job(job).status for job in jobs} == {JobStatus.FINAL}
-    world.run(trainer)
-    assert trainer.step().state == "follows 0 jobs"
 
 
 @pytest.mark.slow
@@ -430,52 +331,6 @@ def test_an_auditor_that_comes_too_late_moves_for_a_silent_one_that_is_right(wor
     assert [world.game(i).search.height for i in (1, 2)] == [3, 3]
 
 
-@pytest.mark.slow
-def test_a_customer_that_hears_of_its_own_move_a_look_later_goes_on(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.post(kept_job("convolution"))
-    customer = world.customer()
-    world.run(customer, TrainerRole(world.context("trainer"), world.job))
-    world.pass_challenge_window()
-    look, late = Sender.poll, []
-
-    def poll(sender: Sender, head: Block | None = None) -> list[Sent]:
-        """Nothing yet, the first time that anything is on its way."""
-        if sender.pending and not late:
-            late.append(sender)
-            return []
-        return look(sender, head)
-
-    monkeypatch.setattr(Sender, "poll", poll)
-    assert acts(customer) and late == [customer.context.sender]
-    assert world.status is JobStatus.FINAL
-    assert ended(customer).finished and (world.root / "model.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_a_role_outlives_an_outage_of_the_chain(world: World) -> None:
-    world.post()
-
-    class FlakyContract(VerificationGame):
-        failures = 3
-
-        def views(self, calls: Sequence[ContractCall], *, block: int | None = None) -> list[Any]:
-            if self.failures:
-                self.failures -= 1
-                raise ChainUnavailable("the node is away: start it.")
-            return super().views(calls, block=block)
-
-    context = world.context("customer")
-    world.pass_time(world.contract.job(world.job).commit_deadline)
-    contract = FlakyContract(world.node, world.contract.address, context.sender)
-    customer = CustomerRole(replace(context, contract=contract), world.job, model=world.root / "model")
-    assert customer.run(poll=0.01).finished
-    assert contract.failures == 0
-    assert len(world.said("the node is away")) == 1  # told once, as long as it is the same
-    assert world.status is JobStatus.EXPIRED
-
-
 def until(done: Callable[[], bool], *roles: Role) -> None:
     """Let roles step, with their work in threads, until something has come about."""
     for _ in range(3000):
@@ -485,108 +340,6 @@ def until(done: Callable[[], bool], *roles: Role) -> None:
         if not any(acted):
             time.sleep(0.01)
     raise AssertionError("it does not come about")
-
-
-def chains_state(world: World) -> Callable[[], None]:
-    """The chain as it is now; call it to take back everything that comes after."""
-    transport = world.node._transport
-    if "anvil" not in str(transport.request("web3_clientVersion", [])):
-        pytest.skip("only anvil takes blocks back")
-    number = transport.request("evm_snapshot", [])
-    return lambda: transport.request("evm_revert", [number]) and None
-
-
-def mine(world: World, blocks: int) -> None:
-    for _ in range(blocks):
-        world.node._transport.request("evm_mine", [])
-
-
-@pytest.mark.slow
-def test_of_two_honest_challengers_the_one_whose_game_is_void_gets_its_bond_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its view of the job is that of a moment before, in which the claim still stood."""
-    world.post()
-    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=10)
-    slow = AuditorRole(silenced(world.context("second")), world.job)
-    fast = AuditorRole(world.context("auditor"), world.job)
-    world.run(trainer, slow)
-    before = world.contract.job(world.job)
-    world.run(trainer, fast, world.referee())
-    assert world.game(1).outcome is Outcome.VOID and world.game(1).bond_held
-    watch = slow.context.queue.watch
-    shown = [before]
-    newest = watch.job
-    monkeypatch.setattr(watch, "job", lambda job: shown.pop() if shown else newest(job))
-    assert not slow.step().finished
-    assert "REJECTED" in ended(slow).state
-    assert not world.game(1).bond_held
-    world.run(fast, trainer, world.customer())
-    assert world.gains()["second"] >= 0 and world.contract_balance() == 0
-
-
-@pytest.mark.slow
-def test_a_game_whose_end_is_taken_back_is_played_on(world: World) -> None:
-    world.post()
-    trainer = TrainerRole(world.context("trainer"), world.job)
-    liar = lying_auditor(world.context("auditor"), world.job, first_wrong_step=8)
-    world.run(trainer)
-    liar.step()
-    for role in itertools.cycle((trainer, liar)):
-        take_back = chains_state(world)
-        role.step()
-        role.context.sender.settle()  # so that the next state to go back to is not one in which its move is on its way
-        if world.game().phase is Phase.OVER:
-            break
-    trainer.step()
-    assert world.said("game 1 ended: TRAINER_WON")
-    take_back()
-    assert world.game().phase is not Phase.OVER
-    world.run(trainer, liar)
-    assert world.game().outcome is Outcome.TRAINER_WON
-
-
-@pytest.mark.slow
-def test_work_belongs_to_a_spec_and_not_to_the_number_of_a_job(world: World) -> None:
-    """A reorganisation gives the number to another job, when the first one has been trained already."""
-    take_back = chains_state(world)
-    first = world.post()
-    world.node.confirmations = 2
-    trainer = TrainerRole(world.context("trainer"), first)
-    for _ in range(5):
-        trainer.step()
-    assert world.said("trained to checkpoint root") and world.status is JobStatus.OPEN  # not deep enough for a bond
-    take_back()
-    world.node.confirmations = 0
-    other = world.post(small_job(6, 2))
-    world.node.confirmations = 2
-    assert other == first
-    mine(world, 3)
-    world.run(trainer)
-    assert world.status is JobStatus.CLAIMED
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    for _ in range(8):
-        auditor.step()
-        mine(world, 1)
-    assert world.contract.job(world.job).attestations == 1
-    assert world.said("has given its number away")
-
-
-@pytest.mark.slow
-def test_a_role_that_is_told_to_stop_ends_within_two_seconds(world: World) -> None:
-    world.post(small_job(3000, 1000))
-    context = replace(world.context("trainer"), background_jobs=BackgroundJobs())
-    trainer = TrainerRole(context, world.job)
-    while not [notice for notice in world.notices if notice.what is What.STEP]:
-        trainer.step()
-        time.sleep(0.02)
-    running = threading.Thread(target=trainer.run, kwargs={"poll": 30.0})
-    running.start()
-    time.sleep(0.1)  # until it waits, or shortly before
-    trainer.stop.set()
-    started = time.monotonic()
-    running.join(20.0)
-    assert not running.is_alive() and time.monotonic() - started < 2.0
 
 
 @pytest.mark.slow

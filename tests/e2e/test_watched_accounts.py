@@ -18,9 +18,8 @@ from tiebreak.cli.summary_text import (
     plain_summary,
 )
 from tiebreak.contract.enums import JobStatus, Outcome, Side
-from tiebreak.operation.messenger import Messenger
 from tiebreak.operation.metrics import Metrics
-from tiebreak.operation.monitor import Cause, RoleMonitor
+from tiebreak.operation.monitor import Cause, Messenger, RoleMonitor
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
 from tiebreak.roles.notices import Look, Notice, Progress, What

@@ -16,7 +16,6 @@ from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, PostedSpec, Terms
-from tiebreak.game.moves import next_root_of
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.customer_role import CustomerRole, post_job
 from tiebreak.roles.job_role import Role
@@ -25,6 +24,7 @@ from tiebreak.roles.policy import Policy
 from tiebreak.roles.referee_role import RefereeRole
 from tiebreak.rpc.node import ChainNode
 from tiebreak.store import FolderStore
+from tiebreak.strategy import next_root_of
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from tiebreak.transactions.signer import Sent

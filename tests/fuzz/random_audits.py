@@ -22,7 +22,7 @@ from roundlog.segment_audits.workers import process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import draw_intervals, repeat
-from tiebreak.segment_audits.stored_jobs import LocalStates, Stores
+from tiebreak.segment_audits import LocalStates, Stores
 
 from tests.engine.segment_audits.audit_workers import Behaviour, Stand, named
 from tests.engine.segment_audits.published_runs import require_a_game_can_be_won

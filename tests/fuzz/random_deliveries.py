@@ -21,7 +21,7 @@ from roundlog.segment_audits.workers import NoWorkersError
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.trainer import Trainer
-from tiebreak.segment_audits.stored_jobs import fetch_named, fetch_without_data, job_plan, read_elsewhere
+from tiebreak.segment_audits import fetch_named, fetch_without_data, job_plan, read_elsewhere
 from tiebreak.store import FolderStore, StoreError, dag_builder, replicated_store
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store

@@ -27,7 +27,7 @@ from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.run_files import checkpoint_path
 from roundlog.training.trainer import Trainer
 from safetensors.torch import load_model
-from tiebreak.segment_audits.stored_jobs import Stores, fetch_without_data
+from tiebreak.segment_audits import Stores, fetch_without_data
 from tiebreak.store import FolderStore
 
 from tests.chaos.machine import Round

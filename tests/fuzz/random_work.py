@@ -17,7 +17,7 @@ from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.rank_runs import agree, by_ranks, help_rank_0
 from roundlog.training.trainer import Trainer
-from tiebreak.segment_audits.stored_jobs import read_job
+from tiebreak.segment_audits import read_job
 from tiebreak.store import open_stores
 
 

@@ -12,16 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.scripts.script_corpus import RUN, refused, script
-from tests.scripts.script_rows import rows
+from tests.scripts.script_corpus import refused, script
+from tests.scripts.script_parts import entropy, rows, task
 
 
 def linear() -> nn.Module:
     return nn.Linear(6, 3)
-
-
-def entropy(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    return F.cross_entropy(m(batch["x"]), batch["y"])
 
 
 @script(
@@ -31,12 +27,10 @@ def entropy(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 )
 def loader() -> Task:
     data, model = rows(), linear()
-    return Task(
-        model=model,
-        loss=entropy,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    return task(
+        model,
         dataset=DataLoader(TensorDataset(data["x"], data["y"]), batch_size=8, shuffle=True),
-        **RUN,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
     )
 
 
@@ -45,13 +39,7 @@ def fields() -> Task:
     data, model = rows(), linear()
     dataset = TensorDataset(data["x"], data["y"])
     x, y = next(iter(DataLoader(dataset, batch_size=len(dataset))))
-    return Task(
-        model=model,
-        loss=entropy,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": x, "y": y},
-        **RUN,
-    )
+    return task(model, dataset={"x": x, "y": y}, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script(
@@ -66,7 +54,7 @@ def iterator() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return entropy(m, batch) + 0.1 * m(next(unlabelled)).softmax(1).max(1).values.mean()
 
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=data, **RUN)
+    return task(model, loss, data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script("A second data set as a field", source="the same, with as many rows as the first")
@@ -76,7 +64,7 @@ def second_data() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return entropy(m, batch) + 0.1 * m(batch["unlabelled"]).softmax(1).max(1).values.mean()
 
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=data, **RUN)
+    return task(model, loss, data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script(
@@ -90,7 +78,7 @@ def whole_data() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return entropy(m, batch) + 0.1 * m(data["x"]).mean().square()
 
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=data, **RUN)
+    return task(model, loss, data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script("Rows for all steps in a buffer", source="the same: a copy that is part of the model")
@@ -101,7 +89,7 @@ def rows_as_buffer() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return entropy(m, batch) + 0.1 * m(m.rows).mean().square()
 
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=data, **RUN)
+    return task(model, loss, data, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script("Images kept in bytes, scaled in the step", source="CIFAR-10 and MNIST as they are stored")
@@ -113,12 +101,11 @@ def bytes_as_images() -> Task:
         x = batch["x"].float().div(255).sub(mean[:, None, None]).div(std[:, None, None])
         return F.cross_entropy(m(x), batch["y"])
 
-    return Task(
-        model=model,
-        loss=loss,
+    return task(
+        model,
+        loss,
+        {"x": torch.randint(256, (32, 3, 8, 8), dtype=torch.uint8), "y": np.arange(32) % 4},
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randint(256, (32, 3, 8, 8), dtype=torch.uint8), "y": np.arange(32) % 4},
-        **RUN,
     )
 
 
@@ -129,13 +116,11 @@ def of_batch() -> Task:
         return (each * (batch["y"] > 0)).sum() / batch["words"]
 
     model = linear()
-    return Task(
-        model=model,
-        loss=loss,
+    return task(
+        model,
+        loss,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=rows(),
         of_batch=lambda batch: {"words": (batch["y"] > 0).sum().clamp(min=1)},
         accumulate="sum",
         micro_batches=2,
-        **RUN,
     )

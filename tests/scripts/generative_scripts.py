@@ -12,8 +12,8 @@ from roundlog import Task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.scripts.script_corpus import RUN, refused, script
-from tests.scripts.script_rows import rows
+from tests.scripts.script_corpus import refused, script
+from tests.scripts.script_parts import task
 
 
 class Vae(nn.Module):
@@ -30,14 +30,7 @@ class Vae(nn.Module):
 
 @script("A VAE", source="PyTorch's example of a VAE")
 def vae() -> Task:
-    model = Vae()
-    return Task(
-        model=model,
-        loss=lambda m, batch: sum(m(batch["x"])),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset=rows(),
-        **RUN,
-    )
+    return task(Vae(), lambda m, batch: sum(m(batch["x"])))
 
 
 @script(
@@ -55,14 +48,7 @@ def kl_annealing() -> Task:
             error, apart = super().forward(x)
             return error + beta * apart
 
-    model = Annealed()
-    return Task(
-        model=model,
-        loss=lambda m, batch: m(batch["x"]),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset=rows(),
-        **RUN,
-    )
+    return task(Annealed(), lambda m, batch: m(batch["x"]))
 
 
 @script("KL annealing by a buffer", source="the same, with the step as state of the model")
@@ -78,14 +64,7 @@ def kl_annealing_by_buffer() -> Task:
             error, apart = super().forward(x)
             return error + beta * apart
 
-    model = Annealed()
-    return Task(
-        model=model,
-        loss=lambda m, batch: m(batch["x"]),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset=rows(),
-        **RUN,
-    )
+    return task(Annealed(), lambda m, batch: m(batch["x"]))
 
 
 class Quantizer(nn.Module):
@@ -128,8 +107,7 @@ def vq_vae() -> Task:
                     self.move(z, chosen)
             return q
 
-    model = autoencoder(Codes())
-    return Task(model=model, loss=coded, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
+    return task(autoencoder(Codes()), coded)
 
 
 @script("A VQ-VAE that resets dead codes by torch.where", source="the same, for all codes at once")
@@ -144,8 +122,7 @@ def vq_vae_resets() -> Task:
                 self.codes.copy_(torch.where((self.count < 0.95)[:, None], fresh, self.codes))
             return q
 
-    model = autoencoder(Codes())
-    return Task(model=model, loss=coded, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
+    return task(autoencoder(Codes()), coded)
 
 
 def game(**more: nn.Module) -> nn.Module:
@@ -167,12 +144,10 @@ def dcgan() -> Task:
         fake = m["d"](m["g"](torch.randn(8, 4)))
         return says(fake, torch.ones_like(fake))
 
-    return Task(
-        model=model,
-        loss=[discriminator, generator],
+    return task(
+        model,
+        [discriminator, generator],
         optimizer=[torch.optim.Adam(model[name].parameters(), lr=2e-4, betas=(0.5, 0.999)) for name in ("d", "g")],
-        dataset=rows(),
-        **RUN,
     )
 
 
@@ -186,15 +161,13 @@ def wgan_gp() -> Task:
         (slope,) = torch.autograd.grad(m["d"](between).sum(), between, create_graph=True)
         return m["d"](fake).mean() - m["d"](x).mean() + 10 * (slope.norm(2, dim=1) - 1).square().mean()
 
-    return Task(
-        model=model,
-        loss={"critic": critic, "generator": lambda m, batch: -m["d"](m["g"](torch.randn(8, 4))).mean()},
+    return task(
+        model,
+        {"critic": critic, "generator": lambda m, batch: -m["d"](m["g"](torch.randn(8, 4))).mean()},
         optimizer={
             "critic": torch.optim.RMSprop(model["d"].parameters(), lr=1e-3),
             "generator": torch.optim.RMSprop(model["g"].parameters(), lr=1e-3),
         },
-        dataset=rows(),
-        **RUN,
     )
 
 
@@ -213,9 +186,7 @@ def inner_steps() -> Task:
             inner.step()
         return -m["d"](m["g"](torch.randn(8, 4))).mean()
 
-    return Task(
-        model=model, loss=loss, optimizer=torch.optim.RMSprop(model["g"].parameters(), lr=1e-3), dataset=rows(), **RUN
-    )
+    return task(model, loss, optimizer=torch.optim.RMSprop(model["g"].parameters(), lr=1e-3))
 
 
 class Denoiser(nn.Module):
@@ -236,5 +207,4 @@ def diffusion() -> Task:
         kept = m.kept[t][:, None]
         return F.mse_loss(m(kept.sqrt() * batch["x"] + (1 - kept).sqrt() * noise, t), noise)
 
-    model = Denoiser()
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
+    return task(Denoiser(), loss)

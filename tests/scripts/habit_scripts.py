@@ -13,20 +13,8 @@ from roundlog import Task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.scripts.script_corpus import RUN, refused, script
-from tests.scripts.script_rows import rows
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
-
-
-def entropy(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    return F.cross_entropy(m(batch["x"]), batch["y"])
-
-
-def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=1e-3)
+from tests.scripts.script_corpus import refused, script
+from tests.scripts.script_parts import entropy, mlp, task
 
 
 @script("Printing loss.item() and an accuracy", source="PyTorch's Quickstart")
@@ -37,8 +25,7 @@ def printing() -> Task:
         print(f"loss: {found.item():>7f}, accuracy: {100 * right.item():.1f} %")
         return found
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script(
@@ -48,7 +35,7 @@ def printing() -> Task:
 )
 def whole_loop() -> Task:
     model = mlp()
-    optimizer = adam(model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         optimizer.zero_grad()
@@ -57,7 +44,7 @@ def whole_loop() -> Task:
         optimizer.step()
         return found
 
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model, loss, optimizer=optimizer)
 
 
 @script(
@@ -71,8 +58,7 @@ def backward_of_a_part() -> Task:
         (found / 4).backward()
         return found
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script(
@@ -92,8 +78,7 @@ def running_loss() -> Task:
             running = 0.0
         return found
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script("A running mean of losses as a tensor", source="the same, with the mean as state")
@@ -106,8 +91,7 @@ def running_loss_as_tensor() -> Task:
         print(f"{running.item():.3f}")
         return found
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 class SummaryWriter:
@@ -127,7 +111,10 @@ class SummaryWriter:
 @script(
     "A writer for TensorBoard that is given loss.item()",
     source="many training loops",
-    outcome=refused("every loss stands in the run's history.jsonl", rewrite="history"),
+    outcome=refused(
+        "every loss stands in the run's history.jsonl",
+        advice="Leave the writer out, or feed it from `read_history` afterwards.",
+    ),
 )
 def tensorboard_item() -> Task:
     writer, step = SummaryWriter(), 0
@@ -139,14 +126,7 @@ def tensorboard_item() -> Task:
         step += 1
         return found
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script("No writer: every run has history.jsonl", source="read_history, for a writer of your own")
-def history() -> Task:
-    model = mlp()
-    return Task(model=model, loss=entropy, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script(
@@ -165,8 +145,7 @@ def checks() -> Task:
             raise FloatingPointError(f"loss is {found}")
         return found
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script(
@@ -181,8 +160,7 @@ def skipping() -> Task:
             return found.detach() * 0.0
         return found
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script("Rows whose loss is not finite count as zero", source="the same, by torch.where before the loss")
@@ -192,8 +170,7 @@ def not_finite_as_zero() -> Task:
         each = F.cross_entropy(m(batch["x"].nan_to_num(0.0, 0.0, 0.0)), batch["y"], reduction="none")
         return torch.where(good, each, 0.0).mean()
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script("model.train() and an evaluation in the step", source="training loops that validate every step")
@@ -205,31 +182,20 @@ def evaluation() -> Task:
         m.train()
         return entropy(m, batch)
 
-    model = nn.Sequential(nn.Dropout(0.1), mlp())
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(nn.Sequential(nn.Dropout(0.1), mlp()), loss)
 
 
 @script(
     "A seed set in the step",
     source="reproducibility, PyTorch forums",
-    outcome=refused("seed", rewrite="draws_without_seed"),
+    outcome=refused("seed", advice="Leave it out: the seed of the task is enough."),
 )
 def seed_in_step() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         torch.manual_seed(0)
         return entropy(m, {**batch, "x": batch["x"] + 0.1 * torch.randn(8, 6)})
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
-
-
-@script("Draws under the seed of the job", source="the same: the task's seed is enough")
-def draws_without_seed() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        return entropy(m, {**batch, "x": batch["x"] + 0.1 * torch.randn(8, 6)})
-
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script("An adversarial step on the input", source="FGSM, as in PyTorch's tutorial on adversarial examples")
@@ -239,5 +205,4 @@ def fgsm() -> Task:
         (slope,) = torch.autograd.grad(F.cross_entropy(m(x), batch["y"]), x)
         return 0.5 * entropy(m, batch) + 0.5 * F.cross_entropy(m(batch["x"] + 0.1 * slope.sign()), batch["y"])
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
+    return task(mlp(), loss)

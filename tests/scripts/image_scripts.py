@@ -13,8 +13,8 @@ from roundlog import Task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.scripts.script_corpus import RUN, refused, script
-from tests.scripts.script_rows import images
+from tests.scripts.script_corpus import refused, script
+from tests.scripts.script_parts import images, task
 
 
 @script("A CNN with dropout", source="PyTorch's example on MNIST")
@@ -33,12 +33,11 @@ def cnn() -> Task:
             return F.log_softmax(x, dim=1)
 
     model = Net()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.nll_loss(m(batch["x"]), batch["y"]),
+    return task(
+        model,
+        lambda m, batch: F.nll_loss(m(batch["x"]), batch["y"]),
+        images(),
         optimizer=torch.optim.Adadelta(model.parameters(), lr=1.0),
-        dataset=images(),
-        **RUN,
     )
 
 
@@ -60,12 +59,8 @@ def resnet() -> Task:
     model = nn.Sequential(
         BasicBlock(3, 6), BasicBlock(6, 8, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)
     )
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4),
-        dataset=images(),
-        **RUN,
+    return task(
+        model, dataset=images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     )
 
 
@@ -85,14 +80,7 @@ def flips_and_crops() -> Task:
         padded = F.pad(x, (2, 2, 2, 2))
         return padded[torch.arange(rows)[:, None, None, None], torch.arange(3)[None, :, None, None], down, right]
 
-    model = classifier()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(augment(batch["x"])), batch["y"]),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset=images(),
-        **RUN,
-    )
+    return task(classifier(), lambda m, batch: F.cross_entropy(m(augment(batch["x"])), batch["y"]), images())
 
 
 @script(
@@ -105,12 +93,11 @@ def flip_by_random() -> Task:
         return x.flip(-1) if random.random() < 0.5 else x
 
     model = classifier()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(augment(batch["x"])), batch["y"]),
+    return task(
+        model,
+        lambda m, batch: F.cross_entropy(m(augment(batch["x"])), batch["y"]),
+        images(),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=images(),
-        **RUN,
     )
 
 
@@ -123,7 +110,7 @@ def mixup_by_numpy() -> Task:
         return share * F.cross_entropy(y, batch["y"]) + (1 - share) * F.cross_entropy(y, batch["y"][other])
 
     model = classifier()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
+    return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script("MixUp with torch.distributions", source="timm's Mixup, drawn by torch")
@@ -135,7 +122,7 @@ def mixup() -> Task:
         return share * F.cross_entropy(y, batch["y"]) + (1 - share) * F.cross_entropy(y, batch["y"][other])
 
     model = classifier()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
+    return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script("CutMix by a mask", source="CutMix, with the box as a mask")
@@ -149,7 +136,7 @@ def cutmix() -> Task:
         return (1 - share) * F.cross_entropy(y, batch["y"]) + share * F.cross_entropy(y, batch["y"][other])
 
     model = classifier()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=images(), **RUN)
+    return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script(
@@ -161,13 +148,7 @@ def cumulative_norm() -> Task:
     model = nn.Sequential(
         nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, momentum=None), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)
     )
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=images(),
-        **RUN,
-    )
+    return task(model, dataset=images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script("Stochastic depth by a mask", source="timm's DropPath")
@@ -184,13 +165,7 @@ def stochastic_depth() -> Task:
             return self.head(x)
 
     model = Deep()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=images(),
-        **RUN,
-    )
+    return task(model, dataset=images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script(
@@ -219,7 +194,7 @@ def detector() -> Task:
         return (apart + each[found].sum() + 0.5 * each[~found].mean()) / found.sum().clamp(min=1)
 
     model = Net()
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dataset=images(), **RUN)
+    return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
 
 
 @script("Boxes of a detector, weighed where there are objects", source="the same, written for fixed shapes")
@@ -236,7 +211,7 @@ def detector_by_weights() -> Task:
         nothing = (each * (1 - found)).sum() / (1 - found).sum()
         return (apart + (each * found).sum() + 0.5 * nothing) / found.sum().clamp(min=1)
 
-    return Task(model=model, loss=loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), dataset=images(), **RUN)
+    return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
 
 
 def transformed(sample: Callable[[Tensor, Tensor], Tensor]) -> Task:
@@ -255,13 +230,7 @@ def transformed(sample: Callable[[Tensor, Tensor], Tensor]) -> Task:
             return self.head(sample(x, grid))
 
     model = Net()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-        dataset=images(),
-        **RUN,
-    )
+    return task(model, dataset=images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
 
 
 @script(

@@ -10,8 +10,8 @@ from roundlog import Task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.scripts.script_corpus import RUN, refused, script
-from tests.scripts.script_rows import words
+from tests.scripts.script_corpus import refused, script
+from tests.scripts.script_parts import task, words
 
 
 class Attention(nn.Module):
@@ -51,13 +51,12 @@ def next_word(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 @script("A GPT block with tied embeddings", source="nanoGPT")
 def gpt() -> Task:
     model = Decoder(Attention(), tied=True)
-    return Task(
-        model=model,
-        loss=next_word,
+    return task(
+        model,
+        next_word,
+        words(),
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1),
-        dataset=words(),
         max_grad_norm=1.0,
-        **RUN,
     )
 
 
@@ -75,14 +74,7 @@ def padding_mask() -> Task:
             y, _ = self.attention(x, x, x, key_padding_mask=padding)
             return self.head(y.masked_fill(padding[:, :, None], 0.0).sum(1) / length[:, None])
 
-    model = Net()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["ids"], batch["length"]), batch["y"]),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset=words(),
-        **RUN,
-    )
+    return task(Net(), lambda m, batch: F.cross_entropy(m(batch["ids"], batch["length"]), batch["y"]), words())
 
 
 @script("Rotary embeddings, cached at the first call", source="GPT-NeoX, and many that follow it")
@@ -108,8 +100,7 @@ def rotary() -> Task:
             y = F.scaled_dot_product_attention(self.turn(q), self.turn(k), v, is_causal=True)
             return self.out(y.transpose(1, 2).reshape(n, t, c))
 
-    model = Decoder(Rotary())
-    return Task(model=model, loss=next_word, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
+    return task(Decoder(Rotary()), next_word, words())
 
 
 @script("Masked words, drawn in the step", source="BERT, with Hugging Face's collator moved into the step")
@@ -121,8 +112,7 @@ def masked_words() -> Task:
         ids[masked] = 0
         return F.cross_entropy(m(ids).view(-1, 16), labels.view(-1), ignore_index=-100)
 
-    model = Decoder(nn.Linear(8, 8))
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
+    return task(Decoder(nn.Linear(8, 8)), loss, words())
 
 
 @script(
@@ -138,8 +128,7 @@ def masked_words_by_labels() -> Task:
         chosen = labels != -100
         return F.cross_entropy(logits[chosen], labels[chosen])
 
-    model = Decoder(nn.Linear(8, 8))
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
+    return task(Decoder(nn.Linear(8, 8)), loss, words())
 
 
 @script(
@@ -154,8 +143,7 @@ def mean_of_mask() -> Task:
         mask = torch.arange(8) < batch["length"][:, None] - 1
         return each[mask].mean()
 
-    model = Decoder(nn.Linear(8, 8))
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
+    return task(Decoder(nn.Linear(8, 8)), loss, words())
 
 
 @script("A mean weighted by a mask", source="the same, written for fixed shapes")
@@ -166,8 +154,7 @@ def weighted_mean() -> Task:
         mask = torch.arange(8) < batch["length"][:, None] - 1
         return torch.where(mask, each, 0.0).sum() / mask.sum()
 
-    model = Decoder(nn.Linear(8, 8))
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
+    return task(Decoder(nn.Linear(8, 8)), loss, words())
 
 
 class Experts(nn.Module):
@@ -192,8 +179,7 @@ def experts_by_nonzero() -> Task:
                 found.index_add_(0, row, expert(rows[row]) * weight[row, place, None])
             return found.view(x.shape)
 
-    model = Decoder(Mixture())
-    return Task(model=model, loss=next_word, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
+    return task(Decoder(Mixture()), next_word, words())
 
 
 @script("Experts that see all rows, by masks", source="a dense mixture of experts, with a loss of balance")
@@ -205,14 +191,7 @@ def experts_by_masks() -> Task:
             self.balance = 4 * (share.mean((0, 1)) * kept.mean((0, 1))).sum()
             return sum(expert(x) * (share * kept)[..., i, None] for i, expert in enumerate(self.experts))
 
-    model = Decoder(Mixture())
-    return Task(
-        model=model,
-        loss=lambda m, batch: next_word(m, batch) + 0.01 * m.mixer.balance,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset=words(),
-        **RUN,
-    )
+    return task(Decoder(Mixture()), lambda m, batch: next_word(m, batch) + 0.01 * m.mixer.balance, words())
 
 
 @script(
@@ -222,24 +201,22 @@ def experts_by_masks() -> Task:
 )
 def sparse_embedding() -> Task:
     model = nn.Sequential(nn.EmbeddingBag(16, 8, mode="mean", sparse=True), nn.Linear(8, 3))
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["y"]),
+    return task(
+        model,
+        lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["y"]),
+        words(),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=words(),
-        **RUN,
     )
 
 
 @script("A bag of words", source="PyTorch's tutorial on text classification")
 def bag_of_words() -> Task:
     model = nn.Sequential(nn.EmbeddingBag(16, 8, mode="mean"), nn.Linear(8, 3))
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["y"]),
+    return task(
+        model,
+        lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["y"]),
+        words(),
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset=words(),
-        **RUN,
     )
 
 
@@ -258,5 +235,4 @@ def einops_heads() -> Task:
             y = rearrange((q @ k.transpose(-1, -2) * 0.5).softmax(-1) @ v, "n h t d -> n t (h d)")
             return y[:, 1:] + reduce(y, "n t c -> n 1 c", "mean")
 
-    model = Decoder(Mixer())
-    return Task(model=model, loss=next_word, optimizer=torch.optim.AdamW(model.parameters()), dataset=words(), **RUN)
+    return task(Decoder(Mixer()), next_word, words())

@@ -11,8 +11,8 @@ from roundlog import Task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.scripts.script_corpus import RUN, script
-from tests.scripts.script_rows import rows
+from tests.scripts.script_corpus import script
+from tests.scripts.script_parts import task
 
 
 def encoder() -> nn.Module:
@@ -47,13 +47,7 @@ def moco_shifted() -> Task:
             return F.cross_entropy(logits, torch.zeros(len(x), dtype=torch.long))
 
     model = Net()
-    return Task(
-        model=model,
-        loss=lambda m, batch: m(batch["x"]),
-        optimizer=torch.optim.SGD(model.q.parameters(), lr=0.03),
-        dataset=rows(),
-        **RUN,
-    )
+    return task(model, lambda m, batch: m(batch["x"]), optimizer=torch.optim.SGD(model.q.parameters(), lr=0.03))
 
 
 @script("A teacher of BYOL", source="BYOL (Grill et al. 2020)")
@@ -68,5 +62,4 @@ def byol() -> Task:
         one, two = (batch["x"] + 0.1 * torch.randn_like(batch["x"]) for _ in range(2))
         return 2 - 2 * F.cosine_similarity(m(one), target(two)).mean()
 
-    model = nn.Sequential(online, predictor)
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
+    return task(nn.Sequential(online, predictor), loss)

@@ -13,30 +13,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from tests.scripts.script_corpus import RUN, Outcome, refused, script
-from tests.scripts.script_rows import rows
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
-
-
-def entropy(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    return F.cross_entropy(m(batch["x"]), batch["y"])
+from tests.scripts.script_corpus import Outcome, refused, script
+from tests.scripts.script_parts import entropy, mlp, task
 
 
 @script("Gradients accumulated over four parts", source="gradient_accumulation_steps of Hugging Face")
 def accumulation() -> Task:
-    model = mlp()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), micro_batches=4, **RUN)
+    return task(mlp(), micro_batches=4)
 
 
 @script("Gradients clipped by their norm", source="a habit of training loops")
 def clipping() -> Task:
     model = mlp()
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), max_grad_norm=1.0, **RUN)
+    return task(model, optimizer=torch.optim.RMSprop(model.parameters(), lr=1e-3), max_grad_norm=1.0)
 
 
 @script("Gradients clipped by value", source="PyTorch forums: clip_grad_value_ as hooks")
@@ -44,8 +33,7 @@ def clipping_by_value() -> Task:
     model = mlp()
     for parameter in model.parameters():
         parameter.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model)
 
 
 @script("Warmup and a cosine", source="get_cosine_schedule_with_warmup of Hugging Face")
@@ -56,7 +44,7 @@ def warmup_cosine() -> Task:
     model = mlp()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
+    return task(model, optimizer=optimizer, schedule=schedule)
 
 
 @script("StepLR, once an epoch", source="PyTorch's example on MNIST, whose scheduler is stepped once an epoch")
@@ -64,9 +52,7 @@ def step_lr() -> Task:
     model, steps_per_epoch = mlp(), 32 // 8
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1 * steps_per_epoch, gamma=0.7)
-    return Task(
-        model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **{**RUN, "steps": 8}
-    )
+    return task(model, optimizer=optimizer, schedule=schedule, steps=8)
 
 
 @script("ReduceLROnPlateau", source="a habit from Keras", outcome=refused("ReduceLROnPlateau", rewrite="step_lr"))
@@ -74,7 +60,7 @@ def plateau() -> Task:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    return Task(model=model, loss=entropy, optimizer=optimizer, schedule=schedule, dataset=rows(), **RUN)
+    return task(model, optimizer=optimizer, schedule=schedule)
 
 
 @script(
@@ -85,20 +71,18 @@ def plateau() -> Task:
 def averaged_model() -> Task:
     model = mlp()
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         average.update_parameters(m)  # of the step before
         return entropy(m, batch)
 
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model, loss)
 
 
 @script("An average of the weights by hand", source="the EMA class of many diffusion repositories")
 def ema() -> Task:
     model = mlp()
     shadow = {name: parameter.clone().detach() for name, parameter in model.named_parameters()}
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         with torch.no_grad():
@@ -106,7 +90,7 @@ def ema() -> Task:
                 shadow[name] = 0.99 * shadow[name] + 0.01 * parameter
         return entropy(m, batch)
 
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model, loss)
 
 
 @script("LoRA by hand", source="LoRA (Hu et al. 2021), as in minLoRA")
@@ -123,14 +107,16 @@ def lora() -> Task:
 
     model = mlp()
     model[0], model[2] = LoRA(model[0]), LoRA(model[2])
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model)
 
 
 @script(
     "Early stopping in the step",
     source="a habit of training loops: if loss < best",
-    outcome=refused("decide by torch.where", rewrite="keep_checkpoints"),
+    outcome=refused(
+        "decide by torch.where",
+        advice="Do all steps, and choose a checkpoint afterwards (`--validate`, `tiebreak export --steps`).",
+    ),
 )
 def early_stopping() -> Task:
     model, best = mlp(), copy.deepcopy(torch.tensor(9.0))
@@ -143,17 +129,7 @@ def early_stopping() -> Task:
             found = found * 0.0  # no patience left: stop
         return found
 
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
-
-
-@script("All steps, and a checkpoint chosen afterwards", source="the same, with --validate and tiebreak export --steps")
-def keep_checkpoints() -> Task:
-    model = mlp()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(
-        model=model, loss=entropy, optimizer=optimizer, dataset=rows(), batch_size=8, steps=6, interval=2, seed=1
-    )
+    return task(model, loss)
 
 
 @script("autocast in BF16", source="PyTorch's recipe on automatic mixed precision")
@@ -162,9 +138,7 @@ def autocast() -> Task:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return entropy(m, batch)
 
-    model = mlp()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script(
@@ -177,9 +151,7 @@ def autocast_in_fp16() -> Task:
         with torch.autocast("cpu", dtype=torch.float16):
             return entropy(m, batch)
 
-    model = mlp()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script("A model in BF16", source="fine-tuning scripts: model.to(torch.bfloat16), with the loss in FP32")
@@ -187,9 +159,7 @@ def model_in_bf16() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return F.cross_entropy(m(batch["x"].to(torch.bfloat16)).float(), batch["y"])
 
-    model = mlp().to(torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(mlp().to(torch.bfloat16), loss)
 
 
 @script(
@@ -199,8 +169,7 @@ def model_in_bf16() -> Task:
 )
 def autocast_left_on() -> Task:
     torch.set_autocast_enabled("cpu", True)
-    model = mlp()
-    return Task(model=model, loss=entropy, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
+    return task(mlp())
 
 
 @script("Parts of an activation written in place under autocast", source="gates, rotary embeddings and token shifts")
@@ -216,8 +185,7 @@ def parts_in_place() -> Task:
             z.narrow(1, 6, 2).select(0, 1).add_(1.0)
             return F.cross_entropy(m[2](m[1](z)).float(), batch["y"])
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script("Elements that a mask chooses, written under autocast", source="clipping and masking, PyTorch forums")
@@ -234,8 +202,7 @@ def masks_in_place() -> Task:
             y = m[2](h)
             return F.cross_entropy(y.float(), torch.where(chosen, batch["y"], -100)) + F.cross_entropy(y, batch["y"])
 
-    model = mlp()
-    return Task(model=model, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script(
@@ -251,32 +218,18 @@ def standstill_in_bf16() -> Task:
 
     model = nn.Linear(6, 3, bias=False).bfloat16()
     nn.init.ones_(model.weight)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, weight_decay=0.0)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model, loss, optimizer=torch.optim.AdamW(model.parameters(), lr=6e-4, weight_decay=0.0))
 
 
 @script(
     "A model in float64",
     source="scientific models: torch.set_default_dtype(torch.float64)",
-    outcome=refused("float64: convert the model with .float()", rewrite="float32"),
+    outcome=refused(
+        "float64: convert the model with .float()", advice="Every operator of an FP32 model is rounded once, from FP64."
+    ),
 )
 def float64() -> Task:
-    model = mlp().double()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"].double()), batch["y"]),
-        optimizer=optimizer,
-        dataset=rows(),
-        **RUN,
-    )
-
-
-@script("A model in float32", source="the same, converted once: every operator rounds once, from FP64")
-def float32() -> Task:
-    model = mlp().double().float()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(mlp().double(), lambda m, batch: F.cross_entropy(m(batch["x"].double()), batch["y"]))
 
 
 @script(
@@ -284,8 +237,7 @@ def float32() -> Task:
 )
 def lbfgs() -> Task:
     model = mlp()
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model, optimizer=torch.optim.LBFGS(model.parameters(), lr=0.8))
 
 
 @script("An optimizer around another, as SAM is written", source="davda54/sam (Foret et al. 2021)")
@@ -299,8 +251,7 @@ def sam() -> Task:
             self.base.step()
 
     model = mlp()
-    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model, optimizer=SAM(model.parameters(), torch.optim.SGD, lr=0.1))
 
 
 @script("SAM as a loss at moved weights", source="the same, by torch.func.functional_call")
@@ -313,8 +264,7 @@ def sam_in_loss() -> Task:
         return F.cross_entropy(torch.func.functional_call(m, moved, (batch["x"],)), batch["y"])
 
     model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model, loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script("MAML: an inner step of gradient descent", source="MAML (Finn et al. 2017), by torch.func")
@@ -326,9 +276,7 @@ def maml() -> Task:
         fast = {name: w - 0.1 * s for (name, w), s in zip(weights.items(), slopes, strict=True)}
         return F.cross_entropy(torch.func.functional_call(m, fast, (batch["x"][4:],)), batch["y"][4:])
 
-    model = mlp()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(mlp(), loss)
 
 
 @script("An optimizer of one's own", source="Lion (Chen et al. 2023), as in lucidrains' lion-pytorch")
@@ -346,8 +294,7 @@ def lion() -> Task:
                     average.mul_(0.99).add_(p.grad, alpha=0.01)
 
     model = mlp()
-    optimizer = Lion(model.parameters(), lr=1e-4)
-    return Task(model=model, loss=entropy, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(model, optimizer=Lion(model.parameters(), lr=1e-4))
 
 
 def experts() -> nn.Module:
@@ -363,9 +310,7 @@ def layer_by_if() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return entropy(m["one"] if batch["x"].mean() > 0 else m["two"], batch)
 
-    model = experts()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(experts(), loss)
 
 
 @script("Adam, and both layers computed", source="the same by torch.where: every parameter has a gradient, or zeros")
@@ -374,6 +319,4 @@ def layer_by_where() -> Task:
         y = torch.where(batch["x"].mean() > 0, m["one"](batch["x"]), m["two"](batch["x"]))
         return F.cross_entropy(y, batch["y"])
 
-    model = experts()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=rows(), **RUN)
+    return task(experts(), loss)

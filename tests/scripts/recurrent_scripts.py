@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from tests.scripts.language_scripts import next_word
-from tests.scripts.script_corpus import RUN, refused, script
-from tests.scripts.script_rows import words
+from tests.scripts.script_corpus import refused, script
+from tests.scripts.script_parts import task, words
 
 
 class Recurrent(nn.Module):
@@ -38,8 +38,7 @@ def lstm_state_none() -> Task:
             self.state = tuple(part.detach() for part in state)
             return self.head(y)
 
-    model = Net(nn.LSTM(8, 8, batch_first=True))
-    return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
+    return task(Net(nn.LSTM(8, 8, batch_first=True)), next_word, words())
 
 
 @script("An LSTM whose state begins as zeros and is carried on", source="PyTorch's word_language_model: init_hidden")
@@ -54,8 +53,7 @@ def lstm_state_zero() -> Task:
             y, self.hidden = self.layer(self.embed(ids), hidden)
             return self.head(y)
 
-    model = Net(nn.LSTM(8, 8, batch_first=True))
-    return Task(model=model, loss=next_word, optimizer=torch.optim.Adam(model.parameters()), dataset=words(), **RUN)
+    return task(Net(nn.LSTM(8, 8, batch_first=True)), next_word, words())
 
 
 @script(
@@ -69,13 +67,10 @@ def packed_gru() -> Task:
             packed = pack_padded_sequence(self.embed(ids), length, batch_first=True, enforce_sorted=False)
             return self.head(self.layer(packed)[1][-1])
 
-    model = Net(nn.GRU(8, 8, batch_first=True))
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["ids"], batch["length"]), batch["y"]),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset=words(),
-        **RUN,
+    return task(
+        Net(nn.GRU(8, 8, batch_first=True)),
+        lambda m, batch: F.cross_entropy(m(batch["ids"], batch["length"]), batch["y"]),
+        words(),
     )
 
 
@@ -86,13 +81,10 @@ def padded_gru() -> Task:
             y, _ = self.layer(self.embed(ids))
             return self.head(y[torch.arange(len(ids)), length - 1])
 
-    model = Net(nn.GRU(8, 8, batch_first=True))
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["ids"], batch["length"]), batch["y"]),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset=words(),
-        **RUN,
+    return task(
+        Net(nn.GRU(8, 8, batch_first=True)),
+        lambda m, batch: F.cross_entropy(m(batch["ids"], batch["length"]), batch["y"]),
+        words(),
     )
 
 
@@ -107,14 +99,7 @@ def teacher_forcing() -> Task:
                 word = torch.where(torch.rand(len(ids)) < 0.5, ids[:, t], found[-1].argmax(1))
             return torch.stack(found, 2)
 
-    model = Net(nn.GRUCell(8, 8))
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["ids"][:, 1:5]),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset=words(),
-        **RUN,
-    )
+    return task(Net(nn.GRUCell(8, 8)), lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["ids"][:, 1:5]), words())
 
 
 @script("CTC", source="PyTorch's CTCLoss, as in speech recognition")
@@ -129,10 +114,4 @@ def ctc() -> Task:
         frames = torch.full((len(batch["ids"]),), 9)
         return criterion(m(batch["ids"]).transpose(0, 1), batch["target"], frames, batch["length"] // 3)
 
-    return Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset={**words(), "target": torch.randint(1, 16, (32, 3))},
-        **RUN,
-    )
+    return task(model, loss, {**words(), "target": torch.randint(1, 16, (32, 3))})

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.nn import functional as F
 
-from tests.scripts.script_corpus import RUN, refused, script
+from tests.scripts.script_corpus import refused, script
+from tests.scripts.script_parts import task
 
 
 def played() -> dict[str, Tensor]:
@@ -47,8 +48,9 @@ def ppo() -> Task:
         return pg - 0.01 * policy.entropy().mean() + 0.5 * 0.5 * ((value - batch["r"]) ** 2).mean()
 
     model = Agent()
-    optimizer = torch.optim.Adam(model.parameters(), lr=2.5e-4, eps=1e-5)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), max_grad_norm=0.5, **RUN)
+    return task(
+        model, loss, played(), optimizer=torch.optim.Adam(model.parameters(), lr=2.5e-4, eps=1e-5), max_grad_norm=0.5
+    )
 
 
 @script(
@@ -69,8 +71,7 @@ def dqn_every_two() -> Task:
             best = batch["r"] + 0.99 * target(batch["next"]).max(1).values
         return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
 
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
+    return task(model, loss, played())
 
 
 @script("Q-learning whose target is copied by torch.where", source="DQN, with the step as state")
@@ -86,8 +87,7 @@ def dqn_by_where() -> Task:
             best = batch["r"] + 0.99 * target(batch["next"]).max(1).values
         return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), best)
 
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), **RUN)
+    return task(model, loss, played())
 
 
 @script("A target that explores by an epsilon that is stated", source="the same, with the numbers of all steps")
@@ -100,6 +100,5 @@ def epsilon_by_numbers() -> Task:
         chosen = torch.where(torch.rand(()) < batch["epsilon"], values.mean(1), values.max(1).values)
         return F.smooth_l1_loss(m(batch["s"]).gather(1, batch["a"][:, None]).squeeze(1), batch["r"] + 0.99 * chosen)
 
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     numbers = {"epsilon": lambda step: max(0.1, 0.9 - 0.2 * step)}
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=played(), numbers=numbers, **RUN)
+    return task(model, loss, played(), numbers=numbers)

@@ -12,8 +12,8 @@ from roundlog import Task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.scripts.script_corpus import RUN, refused, script
-from tests.scripts.script_rows import rows
+from tests.scripts.script_corpus import refused, script
+from tests.scripts.script_parts import task
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2], [1, 2, 3, 4, 5, 0, 3, 5]])
 """Of a graph of six nodes, from the first row to the second."""
@@ -24,16 +24,6 @@ class Graph(nn.Module):
         super().__init__()
         self.register_buffer("edge_index", EDGES)
         self.lift, self.head = nn.Linear(1, 4), nn.Linear(4, 3)
-
-
-def classified(model: nn.Module) -> Task:
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        dataset=rows(),
-        **RUN,
-    )
 
 
 @script("Graph attention by scatter_reduce", source="GAT (Velickovic et al. 2018), as in torch_scatter")
@@ -53,7 +43,7 @@ def gat() -> Task:
             near = torch.zeros_like(h).index_add(1, goal, h[:, source] * (weight / total)[..., None])
             return self.head(F.elu(near).mean(1))
 
-    return classified(Net())
+    return task(Net())
 
 
 @script("A sparse adjacency matrix", source="pygcn: torch.spmm", outcome=refused("sparse", rewrite="dense_graph"))
@@ -67,7 +57,7 @@ def sparse_graph() -> Task:
             near = torch.sparse.mm(self.adjacency, x.t()).t()
             return self.head(F.relu(self.lift(near[:, :, None])).mean(1))
 
-    return classified(Net())
+    return task(Net())
 
 
 @script("A dense adjacency matrix", source="the same, by .to_dense()")
@@ -80,7 +70,7 @@ def dense_graph() -> Task:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(F.relu(self.lift((x @ self.adjacency.t())[:, :, None])).mean(1))
 
-    return classified(Net())
+    return task(Net())
 
 
 @script("Hessians, and derivatives in forward mode", source="PyTorch's tutorial on Jacobians and Hessians")
@@ -93,8 +83,7 @@ def hessians() -> Task:
         penalty = curved.square().sum() + (slopes * torch.func.jacfwd(m)(one)).sum() + along(x).square().mean()
         return F.cross_entropy(y, batch["y"]) + 1e-3 * penalty
 
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
+    return task(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), loss)
 
 
 @script(
@@ -116,14 +105,7 @@ def fno() -> Task:
             smooth = torch.fft.irfft(F.pad(mixed, (0, modes.shape[-1] - 3)), n=h.shape[-1])
             return self.out(F.gelu(smooth + self.skip(h)))[:, 0]
 
-    model = Net()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset={"x": torch.randn(32, 16)},
-        **RUN,
-    )
+    return task(Net(), lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)), {"x": torch.randn(32, 16)})
 
 
 def waves_of(length: int, frequencies: int) -> tuple[Tensor, Tensor]:
@@ -154,14 +136,7 @@ def fno_by_products() -> Task:
             smooth = (mixed * self.share) @ self.cos.T - (turned * self.share) @ self.sin.T
             return self.out(F.gelu(smooth + self.skip(h)))[:, 0]
 
-    model = Net()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)),
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        dataset={"x": torch.randn(32, 16)},
-        **RUN,
-    )
+    return task(Net(), lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)), {"x": torch.randn(32, 16)})
 
 
 @script(
@@ -178,14 +153,7 @@ def complex_parameter() -> Task:
         def forward(self, x: Tensor) -> Tensor:
             return torch.fft.irfft(torch.fft.rfft(x) * self.weight, n=16)
 
-    model = Net()
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset={"x": torch.randn(32, 16)},
-        **RUN,
-    )
+    return task(Net(), lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)), {"x": torch.randn(32, 16)})
 
 
 def spectral(m: nn.Module, batch: dict[str, Tensor], spectrum: Callable[[Tensor], Tensor]) -> Tensor:
@@ -209,14 +177,7 @@ def stft_by_products() -> Task:
         frames = F.pad(x[:, None], (8, 8), mode="reflect")[:, 0].unfold(1, 16, 8) * window
         return ((frames @ cos).square() + (frames @ sin).square()).clamp(min=1e-8).sqrt()
 
-    model = waves()
-    return Task(
-        model=model,
-        loss=lambda m, batch: spectral(m, batch, spectrum),
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-3),
-        dataset={"x": torch.randn(32, 64)},
-        **RUN,
-    )
+    return task(waves(), lambda m, batch: spectral(m, batch, spectrum), {"x": torch.randn(32, 64)})
 
 
 @script(
@@ -238,7 +199,7 @@ def until_close() -> Task:
                     return self.head(new)
                 z = new
 
-    return classified(Net())
+    return task(Net())
 
 
 @script("A solver of as many rounds as it needs at most", source="the same; rows that are there stay where they are")
@@ -256,7 +217,7 @@ def fixed_iterations() -> Task:
                 z = torch.where(far, new, z)
             return self.head(z)
 
-    return classified(Net())
+    return task(Net())
 
 
 def kernel_of(x: Tensor, raw: Tensor) -> Tensor:
@@ -277,12 +238,10 @@ def process(likelihood: Callable[[Tensor, Tensor], Tensor]) -> Task:
             return likelihood(kernel_of(x, self.raw), y)
 
     model = Kernel()
-    return Task(
-        model=model,
-        loss=lambda m, batch: m(batch["x"], batch["x"][:, 0].sin()),
+    return task(
+        model,
+        lambda m, batch: m(batch["x"], batch["x"][:, 0].sin()),
         optimizer=torch.optim.Adam(model.parameters(), lr=0.1),
-        dataset=rows(),
-        **RUN,
     )
 
 

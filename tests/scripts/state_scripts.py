@@ -12,43 +12,29 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.checkpoint import checkpoint
 
-from tests.scripts.script_corpus import RUN, refused, script
-from tests.scripts.script_rows import rows
-
-
-def task_of(model: nn.Module) -> Task:
-    return Task(
-        model=model,
-        loss=lambda m, batch: F.cross_entropy(m(batch["x"]), batch["y"]),
-        optimizer=torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3),
-        dataset=rows(),
-        **RUN,
-    )
-
-
-def mlp() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+from tests.scripts.script_corpus import refused, script
+from tests.scripts.script_parts import mlp, task
 
 
 @script("Spectral norm", source="SN-GAN (Miyato et al. 2018)")
 def spectral_norm() -> Task:
     model = mlp()
     model[0] = parametrizations.spectral_norm(model[0])
-    return task_of(model)
+    return task(model)
 
 
 @script("The old spectral norm", source="torch.nn.utils.spectral_norm, as in many repositories")
 def old_spectral_norm() -> Task:
     model = mlp()
     model[0] = nn.utils.spectral_norm(model[0])
-    return task_of(model)
+    return task(model)
 
 
 @script("Weight norm", source="WaveNet, and speech models since")
 def weight_norm() -> Task:
     model = mlp()
     model[0], model[2] = parametrizations.weight_norm(model[0]), nn.utils.weight_norm(model[2])
-    return task_of(model)
+    return task(model)
 
 
 @script(
@@ -59,7 +45,7 @@ def weight_norm() -> Task:
 def orthogonal() -> Task:
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
     model[0] = parametrizations.orthogonal(model[0], orthogonal_map="cayley")
-    return task_of(model)
+    return task(model)
 
 
 @script("Orthogonal weights as a product of reflections", source="the same; Householder 1958")
@@ -73,7 +59,7 @@ def reflections() -> Task:
 
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
     parametrize.register_parametrization(model[0], "weight", Reflections())
-    return task_of(model)
+    return task(model)
 
 
 @script("Activations computed again", source="torch.utils.checkpoint")
@@ -89,7 +75,7 @@ def checkpointing() -> Task:
                 x = x + checkpoint(block, x, use_reentrant=False)
             return self.head(x)
 
-    return task_of(Net())
+    return task(Net())
 
 
 @script("A function of autograd", source="PyTorch's tutorial on custom functions: a straight-through estimator")
@@ -113,7 +99,7 @@ def custom_function() -> Task:
         def forward(self, x: Tensor) -> Tensor:
             return self.two(Sign.apply(self.one(x)))
 
-    return task_of(Net())
+    return task(Net())
 
 
 @script("Hooks that read activations and scale gradients", source="feature extraction, PyTorch forums")
@@ -126,24 +112,24 @@ def hooks() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         return F.cross_entropy(m(batch["x"]), batch["y"]) + 1e-2 * seen["h"].square().mean()
 
-    return Task(model=model, loss=loss, optimizer=torch.optim.Adam(model.parameters()), dataset=rows(), **RUN)
+    return task(model, loss)
 
 
 @script("A compiled model", source="torch.compile, one line of many scripts")
 def compiled() -> Task:
-    return task_of(torch.compile(mlp()))
+    return task(torch.compile(mlp()))
 
 
 @script("nn.DataParallel around the model", source="PyTorch's tutorial on DataParallel")
 def data_parallel() -> Task:
-    return task_of(nn.DataParallel(mlp()))
+    return task(nn.DataParallel(mlp()))
 
 
 @script("A scripted layer", source="torch.jit.script, for speed")
 def scripted() -> Task:
     model = mlp()
     model[0] = torch.jit.script(model[0])
-    return task_of(model)
+    return task(model)
 
 
 @script("Fake-quantized weights", source="quantization-aware training")
@@ -156,14 +142,14 @@ def fake_quantized() -> Task:
             )
             return F.linear(x, weight, self.bias)
 
-    return task_of(nn.Sequential(Quantized(6, 16), nn.ReLU(), Quantized(16, 3)))
+    return task(nn.Sequential(Quantized(6, 16), nn.ReLU(), Quantized(16, 3)))
 
 
 @script("A layer that is made at the first call", source="lazy modules of PyTorch")
 def lazy() -> Task:
     model = nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(3))
     model(torch.zeros(1, 6))
-    return task_of(model)
+    return task(model)
 
 
 @script("A buffer of running statistics", source="the same, with a buffer from the start")
@@ -178,7 +164,7 @@ def statistics() -> Task:
             self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
             return self.net(x - self.mean)
 
-    return task_of(Net())
+    return task(Net())
 
 
 @script("Old pruning by assigning .data", source="lottery tickets, as in early repositories")
@@ -191,11 +177,11 @@ def pruning_by_data() -> Task:
     model = mlp()
     model[0] = Pruned(6, 16)
     model[0].register_buffer("mask", (torch.rand(16, 6) < 0.5).float())
-    return task_of(model)
+    return task(model)
 
 
 @script("Pruning by a mask", source="torch.nn.utils.prune")
 def pruning() -> Task:
     model = mlp()
     prune.l1_unstructured(model[0], "weight", amount=0.5)
-    return task_of(model)
+    return task(model)

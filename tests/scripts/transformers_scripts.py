@@ -12,7 +12,8 @@ import torch
 from roundlog import Task, load_checkpoint
 from safetensors.torch import save_model
 
-from tests.scripts.script_corpus import RUN, script
+from tests.scripts.script_corpus import script
+from tests.scripts.script_parts import task
 
 
 def small_llama() -> Any:
@@ -55,12 +56,10 @@ def fine_tuned() -> Task:
         save_model(model, str(path))
         load_checkpoint(model, path)
     model.model.embed_tokens.requires_grad_(False)
-    optimizer = torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=1e-3)
     rows = torch.randint(40, (16, 6))
-    return Task(
-        model=model,
-        loss=lambda m, batch: m(input_ids=batch["x"], labels=batch["x"]).loss,
-        optimizer=optimizer,
-        dataset={"x": rows},
-        **RUN,
+    return task(
+        model,
+        lambda m, batch: m(input_ids=batch["x"], labels=batch["x"]).loss,
+        {"x": rows},
+        optimizer=torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=1e-3),
     )

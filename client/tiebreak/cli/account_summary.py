@@ -11,7 +11,7 @@ from roundlog.commitments import depth_of
 
 from tiebreak.contract.contract_calls import fee_at, place_of
 from tiebreak.contract.enums import AuditStatus, JobStatus, Level, Outcome, Phase, Side
-from tiebreak.game.moves import moves_in
+from tiebreak.strategy import moves_in
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress

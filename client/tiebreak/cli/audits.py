@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from roundlog.segment_audits import Listing, SegmentAudit, Sharing, StateSource
     from roundlog.training import Job, Receipt, Verdict
 
-    from tiebreak.segment_audits.published_run import PublishedRun, Whereabouts
+    from tiebreak.segment_audits import PublishedRun, Whereabouts
     from tiebreak.store.store import Store
 
 _SHOWN_FINDINGS = 20
@@ -286,7 +286,7 @@ def _claimed(
     """Return the claim, and the source from which workers get it. Raises CommandError, StoreError."""
     from roundlog.segment_audits import listing_of_run
 
-    from tiebreak.segment_audits.stored_jobs import LocalStates
+    from tiebreak.segment_audits import LocalStates
 
     directory = Path(claim).resolve()
     if not directory.is_dir():
@@ -301,35 +301,17 @@ def _claimed(
 def _from_store(
     job_directory: Path, job: Job, run: Path, claim: str, options: AuditOptions
 ) -> tuple[Listing, StateSource]:
-    from roundlog.segment_audits import CHECKPOINTS_FILE, MAX_LIST_BYTES, ListingError, read_listing
+    from tiebreak.segment_audits import Stores, addresses_of, claimed_listing, is_address, lies_elsewhere
 
-    from tiebreak.segment_audits.stored_jobs import Stores, addresses_of, lies_elsewhere
-    from tiebreak.store.dagpb import Cid
-    from tiebreak.store.store_errors import InvalidCid
-
-    try:
-        Cid.parse(claim)
-    except InvalidCid:
+    if not is_address(claim):
         raise WrongUsage(
             f"{claim[:80]} is neither a run directory nor the content address of a published log: workers start from "
             "claimed checkpoints, which a root alone does not bring."
-        ) from None
-    run.mkdir(parents=True, exist_ok=True)
-    store, log = options.open_content(), run / "claimed-log"
-    shutil.rmtree(log, ignore_errors=True)
+        )
     # Workers look at no log: beside it, the list of checkpoints is all that is fetched.
-    found = store.entries(claim)
-    if CHECKPOINTS_FILE in found:
-        store.get_file(found[CHECKPOINTS_FILE], log / CHECKPOINTS_FILE, max_bytes=MAX_LIST_BYTES)
-    try:
-        listing = read_listing(log / CHECKPOINTS_FILE, job.spec)
-    except ListingError as error:
-        raise CommandError(
-            f"{claim} lists no checkpoints of this job ({error}): it takes a log that was published with "
-            "--publish-every."
-        ) from error
-    if not listing.complete:
-        raise CommandError(f"{claim} is the log of a run that had not ended: ask for the whole one.")
+    store, room = options.open_content(), run / "claimed-log"
+    room.mkdir(parents=True, exist_ok=True)
+    listing = claimed_listing(store, claim, job.spec, room)
     job_cid = ""
     if options.cluster is not None:
         without_data = lies_elsewhere(job_directory)
@@ -483,7 +465,7 @@ class PublishedOptions(AuditOptions, ContractOptions):
 def is_published(text: str) -> bool:
     """Return whether an argument of `audit` names a published run: a content address, the number of a posted job, or a
     file with a receipt, and no directory."""
-    from tiebreak.segment_audits.published_run import is_address
+    from tiebreak.segment_audits import is_address
 
     path = Path(text)
     return not path.is_dir() and (is_address(text) or _is_number(text) or path.is_file())
@@ -494,8 +476,7 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
     lies in a temporary directory. Exit as `tiebreak audit` does."""
     from roundlog.segment_audits import Reports, audit_by_segments
 
-    from tiebreak.segment_audits.published_run import fetch
-    from tiebreak.segment_audits.stored_jobs import Stores, read_job
+    from tiebreak.segment_audits import Stores, fetch_run, read_job
 
     options.require_some()
     require_place_for(options.result)
@@ -505,7 +486,7 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
         limits, places = options.limits, options.places()
         store = options.open_content(stop=room.stop)
         where = _find(store, address, room.path, options)
-        run = fetch(store, where, room.path, limits, warn=output.warn, max_bytes=options.max_size)
+        run = fetch_run(store, where, room.path, limits, warn=output.warn, max_bytes=options.max_size)
         job = read_job(run.directory, limits, places)
         job_cid = where.job if options.cluster is not None else ""
         source = Stores(locations=places, job_cid=job_cid, job_dir=run.directory, limits=limits)
@@ -564,13 +545,13 @@ def free_name(run: str) -> Path:
 
 
 def _find(store: Store, address: str, room: Path, options: PublishedOptions) -> Whereabouts:
-    from tiebreak.segment_audits.published_run import find
+    from tiebreak.segment_audits import find_run
 
     if _is_number(address) and not Path(address).is_file():
         return _posted(int(address), options)
     claim = options.claim
     root = as_root(claim) if claim is not None else None
-    found = find(store, address, None if root is not None else claim, room)
+    found = find_run(store, address, None if root is not None else claim, room)
     if root is None or found.root is None:
         return replace(found, root=root or found.root)
     if root != found.root:
@@ -585,7 +566,7 @@ def _posted(number: int, options: PublishedOptions) -> Whereabouts:
     """Return where the chain says that a job and its claim lie, and what they have to be. Raises CommandError,
     ChainError."""
     from tiebreak.cli.summary_text import find_job
-    from tiebreak.segment_audits.published_run import Whereabouts, is_address
+    from tiebreak.segment_audits import Whereabouts, is_address
 
     if options.claim is not None:
         raise WrongUsage("the claim about a posted job is on the chain: leave --claim away.")

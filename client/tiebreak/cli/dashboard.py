@@ -40,15 +40,15 @@ def dashboard(
     if explorer is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?", explorer):
         raise WrongUsage(f"{explorer} is not the address of a block explorer: use the form https://etherscan.io.")
     try:
-        from tiebreak.dashboard.web import listen, serve
-        from tiebreak.http_server import url_of
+        from tiebreak.dashboard.web import serve
+        from tiebreak.http_server import listen_at, url_of
     except ModuleNotFoundError as error:
         raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
 
     from tiebreak.dashboard.site import Site
 
     site = Site(chain.open_game(), files=files or (), explorer=explorer or "")
-    with listen(host, port) as listening:
+    with listen_at(host, port, only_local=True) as listening:
         output.show_line(f"The page is at {url_of(listening)} (Ctrl-C ends it)")
         output.flush()
         with suppress(KeyboardInterrupt):  # how it is meant to end

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError
+from tiebreak.cli.generation import ProductArithmetic
+from tiebreak.cli.option_groups import option
 from tiebreak.cli.output import size
 
 if TYPE_CHECKING:
     from roundlog.capture import MakeTask
     from roundlog.training import Job, Sameness
-
-_EXACT = "exact"
-"""Arithmetic of products without an option."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,72 +43,95 @@ class JobOrigin:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class JobRequest:
-    """A job that is to be made, and the directory for it."""
+class RoundingPolicy(enum.StrEnum):
+    """Names of a spec's `rounding_policy`."""
 
-    source: str
-    """Name of what it is made of, for messages."""
-    out: Path | None
-    """None for a task that is only checked."""
-    max_memory: int
-    """Most bytes that a step of it may take."""
-    policy: str | None = None
-    """Rounding policy by its name; None: `certified`."""
-    bits: int | None = None
-    """Bits of every result; None: 32."""
-    arithmetic: str | None = None
-    """Arithmetic of products by its name; None: `exact`."""
-    quiet: bool = False
-    """Whether to print nothing but progress."""
-    torch_random: bool = False
-    """Whether the task has PyTorch's own random numbers and kernels."""
+    CERTIFIED = "certified"
+    THRESHOLD = "threshold"
 
-    def __post_init__(self) -> None:
-        """Raises CommandError if the directory is in use."""
-        if self.out is not None and self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-            raise CommandError(f"{self.out} is not an empty directory: choose another place for the job.")
 
-    def make(self, loaded: Callable[[], MakeTask], *, compare: bool = True) -> tuple[Job, JobOrigin | None]:
-        """The job, written to its directory, and the account of its making. loaded: gives the function that makes
-        the task; both are called where random numbers are portable. compare: False for a job that is neither compared
-        with the task's own steps nor written, and None. Raises CommandError, CaptureError, DefectError, and what
-        `loaded` does."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CaptureOptions:
+    """Options of the making of a job."""
+
+    panel: ClassVar = "The job"
+    out: Path | None = option("Directory for the job's files; made, or empty.")
+    setting: list[str] | None = option(
+        "A parameter of the function; a wrong NAME gets a list.", metavar="NAME=VALUE", name="--set"
+    )
+    data: Path | None = option(
+        "A text for gpt and gpt2, a folder of CIFAR-10's binary files for resnet50 and vgg11 (default: generated data, "
+        "but for gpt).",
+        metavar="PATH",
+    )
+    policy: RoundingPolicy | None = option(
+        "Rounding: certified (default), to the one right answer, or threshold, by the trainer's log, as OVT has it.",
+        metavar="NAME",
+    )
+    bits: int | None = option("Bits of every result, b_r of OVT (default: 32).", metavar="N", min=23, max=32)
+    arithmetic: ProductArithmetic | None = option(
+        "Products of BF16 and FP16 matrices: exact (default), rounded once, or as the tensor cores of a family of GPUs "
+        "add them (docs/arithmetic.md).",
+        metavar="NAME",
+    )
+    torch_random: bool = option(
+        "Let the function have PyTorch's own random numbers and kernels, whose bits are those of this machine; without "
+        "it the same function gives the same job everywhere.",
+        False,
+    )
+    check: bool = option(
+        "Make no job: say whether the task is captured, and what its job would cost, without the comparison with its "
+        "own steps, which takes most of the time. Exit code 3 if it is refused.",
+        False,
+    )
+
+    def make(
+        self, source: str, loaded: Callable[[], MakeTask], max_memory: int, *, quiet: bool
+    ) -> tuple[Job, JobOrigin | None]:
+        """Return the job, written to `out`, and the account of its making; with `check` it is neither compared with the
+        task's own steps nor written, and has none. source: name of what it is made of, for messages. loaded: gives the
+        function that makes the task; both are called where random numbers are portable. max_memory: most bytes that a
+        step may take. quiet: whether to print nothing but progress. Raises CommandError, CaptureError, DefectError, and
+        what `loaded` does."""
         from roundlog.capture import portable, torchs_own
         from roundlog.execution.microbatch import samples_of
         from roundlog.spec import POLICY_CERTIFIED, POLICY_NAMES
         from roundlog.training import JOB_STAGES, Job, run_bytes
 
+        out, compare = self.out, not self.check
         found: list[Sameness] = []
-
+        if out is None and compare:
+            raise CommandError("the job needs a directory for its files: name one with --out.")
+        if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise CommandError(f"{out} is not an empty directory: choose another place for the job.")
         with torchs_own() if self.torch_random else contextlib.nullcontext(), portable() as numbers:
             make_task = loaded()
             with output.progress("Making a job", stages=len(JOB_STAGES) - (not compare)) as bar:
 
                 def planned(job: Job) -> None:
                     least = run_bytes(job.program, job.spec, samples_of(job.program))
-                    if least > self.max_memory:
+                    if least > max_memory:
                         raise CommandError(
-                            f"{self.source} needs {least} bytes of memory, however its batches are cut, more than the "
-                            f"{self.max_memory} allowed: raise --max-memory, or make state or rows smaller."
+                            f"{source} needs {least} bytes of memory, however its batches are cut, more than the "
+                            f"{max_memory} allowed: raise --max-memory, or make state or rows smaller."
                         )
-                    if compare and not self.quiet:
-                        cost = JobCost.of(job, self.max_memory).facts(job)
-                        bar.show_facts(f"{self.source} is captured, and is compared with its own steps now", cost)
+                    if compare and not quiet:
+                        cost = JobCost.of(job, max_memory).facts(job)
+                        bar.show_facts(f"{source} is captured, and is compared with its own steps now", cost)
 
                 job = Job.from_task(
                     make_task,
-                    policy=POLICY_NAMES.index(self.policy) if self.policy is not None else POLICY_CERTIFIED,
+                    policy=POLICY_CERTIFIED if self.policy is None else POLICY_NAMES.index(self.policy),
                     bits=self.bits or 32,
-                    arithmetic=self.arithmetic or _EXACT,
+                    arithmetic=self.arithmetic or ProductArithmetic.EXACT,
                     report=found.append,
                     tell=bar.tell,
                     planned=planned,
                     compare=compare,
                 )
-        if not compare or self.out is None:
+        if not compare or out is None:
             return job, None
-        job.write(self.out)
+        job.write(out)
         return job, JobOrigin(found[0], None if numbers is None else dict(numbers.unportable))
 
 

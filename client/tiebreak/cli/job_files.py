@@ -31,7 +31,7 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1, content: 
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
     from roundlog.training import Job, JobLimits
 
-    from tiebreak.segment_audits.stored_jobs import lies_elsewhere, read_elsewhere
+    from tiebreak.segment_audits import lies_elsewhere, read_elsewhere
 
     limits = JobLimits(memory_bytes=max_memory, micro_batches=micro_batches)
     if lies_elsewhere(directory):
@@ -43,7 +43,7 @@ def require_publishable(directory: Path) -> None:
     """Refuse a directory that has more than the files of a job, or less. Raises CommandError."""
     from roundlog.training import JOB_FILES
 
-    from tiebreak.segment_audits.stored_jobs import lies_elsewhere
+    from tiebreak.segment_audits import lies_elsewhere
 
     if lies_elsewhere(directory):
         raise CommandError(
@@ -57,7 +57,7 @@ def require_publishable(directory: Path) -> None:
 def published_job(directory: Path, store: Store) -> str | None:
     """Return the address of a job's directory in the stores, where it is put if its data are in it; None, with a
     warning, if it has other files. Raises StoreError."""
-    from tiebreak.segment_audits.stored_jobs import addresses_of, lies_elsewhere
+    from tiebreak.segment_audits import addresses_of, lies_elsewhere
 
     if lies_elsewhere(directory):
         return addresses_of(directory).job
@@ -112,7 +112,7 @@ def fetch(
     """Fetch a job's files by content address, every byte checked, with its data or without them."""
     from roundlog.training import read_program
 
-    from tiebreak.segment_audits.stored_jobs import fetch_named, fetch_without_data, job_plan
+    from tiebreak.segment_audits import fetch_named, fetch_without_data, job_plan
 
     posted = _posted(job, chain)
     cid = job if posted is None else posted.job_cid

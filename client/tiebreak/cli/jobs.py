@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
 from tiebreak.cli import output
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage, sentence
-from tiebreak.cli.generation import ChoiceOptions, ProductArithmetic
+from tiebreak.cli.generation import ChoiceOptions
 from tiebreak.cli.job_capture import (
+    CaptureOptions,
     JobCost,
     JobOrigin,
-    JobRequest,
+    RoundingPolicy,
     job_facts,
     plain_job,
     show_checked_job,
@@ -36,49 +36,6 @@ if TYPE_CHECKING:
     from tiebreak.cli.role_process import RoleSetup
 
 _CONTRACTS_BITS = 32
-
-
-class RoundingPolicy(enum.StrEnum):
-    """Names of a spec's `rounding_policy`."""
-
-    CERTIFIED = "certified"
-    THRESHOLD = "threshold"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CaptureOptions:
-    """Options of the making of a job."""
-
-    panel: ClassVar = "The job"
-    out: Path | None = option("Directory for the job's files; made, or empty.")
-    setting: list[str] | None = option(
-        "A parameter of the function; a wrong NAME gets a list.", metavar="NAME=VALUE", name="--set"
-    )
-    data: Path | None = option(
-        "A text for gpt and gpt2, a folder of CIFAR-10's binary files for resnet50 and vgg11 (default: generated data, "
-        "but for gpt).",
-        metavar="PATH",
-    )
-    policy: RoundingPolicy | None = option(
-        "Rounding: certified (default), to the one right answer, or threshold, by the trainer's log, as OVT has it.",
-        metavar="NAME",
-    )
-    bits: int | None = option("Bits of every result, b_r of OVT (default: 32).", metavar="N", min=23, max=32)
-    arithmetic: ProductArithmetic | None = option(
-        "Products of BF16 and FP16 matrices: exact (default), rounded once, or as the tensor cores of a family of GPUs "
-        "add them (docs/arithmetic.md).",
-        metavar="NAME",
-    )
-    torch_random: bool = option(
-        "Let the function have PyTorch's own random numbers and kernels, whose bits are those of this machine; without "
-        "it the same function gives the same job everywhere.",
-        False,
-    )
-    check: bool = option(
-        "Make no job: say whether the task is captured, and what its job would cost, without the comparison with its "
-        "own steps, which takes most of the time. Exit code 3 if it is refused.",
-        False,
-    )
 
 
 @command(
@@ -191,25 +148,12 @@ def _capture(
             )
         require_publishable(Path(source))
         return read_job(Path(source), max_memory), Path(source), None
-    out = captured.out
-    if out is None and not captured.check:
-        raise CommandError("the job needs a directory for its files: name one with --out.")
     given = [*(captured.setting or []), *([] if captured.data is None else [f"data={captured.data}"])]
     if source is None and (given or captured.torch_random):
         raise WrongUsage("a text is made by its model alone: leave --set, --data and --torch-random away.")
-    request = JobRequest(
-        source or str(text.model),
-        out,
-        max_memory,
-        policy=captured.policy,
-        bits=captured.bits,
-        arithmetic=captured.arithmetic,
-        quiet=quiet,
-        torch_random=captured.torch_random,
-    )
     load = text.loader(choice) if source is None else functools.partial(load_task, source, given)
-    job, made = request.make(load, compare=not captured.check)
-    return job, out or Path(), made
+    job, made = captured.make(source or str(text.model), load, max_memory, quiet=quiet)
+    return job, captured.out or Path(), made
 
 
 @command("job show")

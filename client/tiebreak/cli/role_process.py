@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from roundlog.training import Helpers, RunOptions
 
     from tiebreak.contract.game import VerificationGame
-    from tiebreak.operation.messenger import Messenger
-    from tiebreak.operation.metrics import Endpoint
-    from tiebreak.operation.monitor import RoleMonitor
+    from tiebreak.http_server import LocalServer
+    from tiebreak.operation.monitor import Messenger, RoleMonitor
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.job_role import Role
     from tiebreak.roles.notices import Notify, OnLook, Progress
@@ -60,8 +59,7 @@ class Operation:
     @contextmanager
     def monitor(self, role: str, tell: Notify) -> Iterator[RoleMonitor]:
         """Give the monitor of a role, until the block ends. Raises CommandError, WrongUsage."""
-        from tiebreak.operation.messenger import Messenger, check_target
-        from tiebreak.operation.monitor import RoleMonitor
+        from tiebreak.operation.monitor import Messenger, RoleMonitor, check_target
 
         try:
             targets = [check_target(text) for text in self.notify or []]
@@ -72,19 +70,20 @@ class Operation:
             if self.metrics is None:
                 monitor = RoleMonitor(role, tell, messenger=messenger)
             else:
-                monitor, endpoint = _served(role, tell, messenger, self.metrics)
-                stack.callback(endpoint.close)
+                monitor, server = _served(role, tell, messenger, self.metrics)
+                stack.callback(server.stop)
             stack.callback(monitor.close)
             monitor.start()
             yield monitor
 
 
-def _served(role: str, tell: Notify, messenger: Messenger | None, port: int) -> tuple[RoleMonitor, Endpoint]:
-    """Return the monitor of a role, and the endpoint that serves its metrics. Raises CommandError."""
+def _served(role: str, tell: Notify, messenger: Messenger | None, port: int) -> tuple[RoleMonitor, LocalServer]:
+    """Return the monitor of a role, and the server of its metrics. Raises CommandError."""
     from tiebreak.operation.monitor import RoleMonitor
 
     try:
-        from tiebreak.operation.metrics import Endpoint, Metrics
+        from tiebreak.http_server import ServingError
+        from tiebreak.operation.metrics import Metrics, endpoint
     except ImportError as error:
         raise CommandError(
             f"--metrics needs {error.name}, which is not installed: pip install 'tiebreak[operate]'."
@@ -92,11 +91,11 @@ def _served(role: str, tell: Notify, messenger: Messenger | None, port: int) -> 
     metrics = Metrics(role)
     monitor = RoleMonitor(role, tell, messenger=messenger, metrics=metrics)
     try:
-        endpoint = Endpoint(port, metrics.text, {"/health": monitor.health, "/ready": monitor.ready})
-    except OSError as error:
-        raise CommandError(f"port {port} cannot be used ({error.strerror}): choose another.") from error
-    monitor.notice(Notice(role=role, what=What.COMPUTED, text=f"serves its metrics at {endpoint.url}/metrics"))
-    return monitor, endpoint
+        server = endpoint(port, metrics.text, {"/health": monitor.health, "/ready": monitor.ready})
+    except ServingError as error:
+        raise CommandError(str(error)) from error
+    monitor.notice(Notice(role=role, what=What.COMPUTED, text=f"serves its metrics at {server.url}/metrics"))
+    return monitor, server
 
 
 class RoleSetup:

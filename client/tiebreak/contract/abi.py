@@ -2,7 +2,7 @@
 
 eth-abi reads and writes the bytes, as it does below web3's contract objects. Those take more time, give no typed
 records, end in errors of many kinds for bytes that no contract gives, and refuse a whole answer for one text in it that
-is no UTF-8; tests/client/test_abi_codecs.py holds both against each other.
+is no UTF-8; tests/client/test_contract_records.py holds both against each other.
 
 Strings on the chain are a stranger's bytes: they are read as ASCII, everything unprintable replaced, so that one bad
 job cannot keep a client from reading all the others.
@@ -24,6 +24,7 @@ from eth_utils.address import to_checksum_address
 
 from tiebreak.contract import enums, events, structs
 from tiebreak.contract.code import damaged, load_artifact
+from tiebreak.contract.records import Parameter, kind_of
 from tiebreak.contract.structs import PostedSpec
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ContractError, InvalidAnswer
@@ -35,7 +36,7 @@ _SOLIDITYS_OWN: list[dict[str, Any]] = [
 
 _TIMES = 4
 """Times that a word is read at most: eth-abi reads the words of a struct without arrays twice for every struct around
-them, and the contract has them two deep (tests/client/test_abi_codecs.py reads all of it)."""
+them, and the contract has them two deep (tests/client/test_contract_records.py reads all of it)."""
 
 
 class _BoundedStream(ContextFramesBytesIO):
@@ -62,9 +63,6 @@ class _BoundedCodec(ABICodec):
 
 
 _CODEC = _BoundedCodec(registry)
-
-Parameter = Mapping[str, Any]
-"""One entry of `inputs`, `outputs` or `components` in an ABI."""
 
 
 class ContractAbi:
@@ -174,8 +172,7 @@ def _typed(parameter: Parameter, value: Any) -> Any:
     if kind.endswith("]"):
         item = _item(parameter)
         return tuple(_typed(item, element) for element in value)
-    family, _, name = parameter.get("internalType", "").partition(" ")
-    name = name.rsplit(".", 1)[-1].split("[")[0]
+    family, name = kind_of(parameter)
     if family == "enum":
         return getattr(enums, name)(value)
     if kind == "tuple":

@@ -115,6 +115,7 @@ class Deployed:
     """32 bytes each, in the order of declaration."""
 
 
+@functools.cache
 def load_artifact(name: str) -> Mapping[str, Any]:
     """Return one of the artifacts of this package. Raises DeploymentError."""
     try:

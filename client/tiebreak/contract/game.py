@@ -2,7 +2,7 @@
 
 A method for a call makes a request and sends nothing; `IVerificationGame.sol` says when each is due. `send` sends one
 and waits, `Sender.submit` and a role's queue send without waiting, and a batch carries several. Moves of a game are
-classes of their own (`tiebreak.game.moves`).
+classes of their own (`tiebreak.strategy`).
 
 All methods that ask raise the errors of `ChainNode`; `send` raises ContractError as well, with the name and the values
 of the contract's own error, before anything is spent.

@@ -18,8 +18,8 @@ from tiebreak.contract.structs import GameView, JobView
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.path import left_to_search, operator_words, step_of
 from tiebreak.dashboard.showing import EVENTS, FINDINGS, LEVELS, OUTCOMES, Names, Number, mover, name_words
-from tiebreak.game.moves import stride
 from tiebreak.rpc.answers import TransactionReceipt
+from tiebreak.strategy import stride
 
 MOST_MOVES = 400
 """Transactions of one game that are shown; the longest game of a job that the contract takes has some 250."""

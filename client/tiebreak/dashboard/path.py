@@ -13,7 +13,7 @@ from itertools import pairwise
 from tiebreak.contract.enums import Level, Phase
 from tiebreak.contract.structs import GameView, JobView, LevelView
 from tiebreak.dashboard.showing import LEVELS, Names, name_words
-from tiebreak.game.moves import stride
+from tiebreak.strategy import stride
 
 WIDTH = 1000.0
 """Units of the picture's width, which is stretched to whatever room there is."""

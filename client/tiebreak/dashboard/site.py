@@ -1,9 +1,15 @@
-"""The site: everything that the pages are made from, and the pages as data for the templates."""
+"""The site: everything that the pages are made from, and the pages as data for the templates. Names of operators and
+tensors come from files of jobs on this machine, under fixed names only, in directories that the user has named. They
+are read by a thread beside the pages: a page shows what is known, and is made anew when more is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +17,145 @@ from tiebreak.contract.contract_calls import fee_at, place_of
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Attested
 from tiebreak.contract.game import VerificationGame
-from tiebreak.contract.structs import AuditView, ClaimView, GameView, JobView
+from tiebreak.contract.structs import ANYONE, AuditView, ClaimView, GameView, JobView
 from tiebreak.dashboard import showing
-from tiebreak.dashboard.account_list import read_accounts
-from tiebreak.dashboard.chain_reader import PATIENCE, Busy, ContractPages, HeadMonitor, HeadSnapshot, Moment, Readings
+from tiebreak.dashboard.chain_reader import (
+    PAGE,
+    PATIENCE,
+    Busy,
+    ContractPages,
+    HeadMonitor,
+    HeadSnapshot,
+    Moment,
+    Readings,
+)
 from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history, verdict
-from tiebreak.dashboard.local_files import LocalFiles
 from tiebreak.dashboard.path import draw_levels
+from tiebreak.dashboard.showing import UNKNOWN, Names, is_settled
 from tiebreak.rpc.chain_errors import ChainError
+
+NEWEST = 100
+"""Newest jobs, and newest games, from which accounts are gathered."""
+
+MOST_ACCOUNTS = 60
+
+
+@dataclass(slots=True)
+class Account:
+    """One account. Amounts in wei; `balance`: outside of the contract. `roles`: how often it plays each."""
+
+    address: str
+    roles: dict[str, int] = field(default_factory=dict)
+    escrowed: int = 0
+    bonds: int = 0
+    credit: int = 0
+    balance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AccountsPage:
+    """All accounts of the newest jobs and games, but for those left out. `burnt`: wei of lost bonds."""
+
+    accounts: list[Account]
+    left_out: int
+    jobs: int
+    games: int
+    burnt: int
+
+
+def read_accounts(source: ContractPages, block: int) -> AccountsPage:
+    """Return the accounts as of a block. Raises ChainError."""
+    jobs, games = source.newest(NEWEST, block)
+    found: dict[str, Account] = {}
+
+    def plays(address: str, role: str, bond: int = 0) -> Account:
+        one = found.setdefault(address, Account(address))
+        one.roles[role] = one.roles.get(role, 0) + 1
+        one.bonds += bond
+        return one
+
+    for job in jobs.values():
+        is_live = not is_settled(job.status)
+        plays(job.customer, "customer").escrowed += is_live * _escrow(job)
+        plays(job.spec.referee, "referee")
+        if job.claim.trainer != ANYONE:
+            plays(job.claim.trainer, "trainer", is_live * job.terms.trainer_bond)
+    for game in games.values():
+        plays(game.challenger, "challenger", game.bond_held * game.challenger_bond)
+    audited = [number for number, job in jobs.items() if job.terms.attestations_needed][:PAGE]
+    for number, audits in source.audits(audited, block).items():
+        job = jobs[number]
+        for audit in audits:
+            plays(audit.auditor, "auditor", (not is_settled(job.status)) * job.terms.attestation_bond)
+    chosen = list(found.values())[:MOST_ACCOUNTS]
+    credits = source.credits([one.address for one in chosen], block)
+    for one in chosen:
+        one.credit = credits.get(one.address, 0)
+        one.balance = source.contract.node.balance(one.address)  # type: ignore[arg-type]
+    return AccountsPage(chosen, len(found) - len(chosen), len(jobs), len(games), source.burnt(block))
+
+
+def _escrow(job: JobView) -> int:
+    """Return the wei that a live job holds of its customer: the reward, and all fees."""
+    names = [one.name for one in fields(job.terms) if one.name == "reward" or one.name.endswith("_fee")]
+    return sum(getattr(job.terms, name) for name in names)
+
+
+_MOST_ENTRIES = 10_000
+
+
+class LocalFiles:
+    """Jobs in directories of the user, read by one thread. Used until `close`."""
+
+    def __init__(self, files: Sequence[Path], *, done: Callable[[], None] = lambda: None) -> None:
+        """files: directories of jobs, or of roles. done: is called when more is known."""
+        self._readings = Readings(patience=0.0, threads=1, done=done)
+        self._files = list(files)
+
+    def close(self) -> None:
+        """Let no further reading start."""
+        self._readings.close()
+
+    def jobs(self, job: JobView) -> tuple[Path, ...]:
+        """Return the directories that could be a job's files."""
+        found = []
+        for directory in self._files:
+            found += [room / "job" for room in _rooms(directory, job)]
+            found += [directory, directory / "job", directory.parent / "job"]
+        return tuple(path for path in found if (path / "program.json").is_file())
+
+    def names(self, job: JobView) -> Names:
+        """Return the names of a job's operators and slots, as far as they are known."""
+        root, rooms = job.spec.training.program_root, self.jobs(job)
+        with suppress(Busy):
+            return self._readings.get(("names", root, rooms), (0, None), partial(_names, rooms, root)).value
+        return UNKNOWN
+
+
+def _rooms(directory: Path, job: JobView) -> list[Path]:
+    """Return a role's rooms of jobs with this spec, which are named as by `RoleContext.room`. The same spec has the
+    same run, whichever job it was posted as."""
+    ending = f"-{job.spec_hash.hex()[:16]}"
+    try:
+        names = [entry.name for entry in islice(os.scandir(directory), _MOST_ENTRIES)]
+    except OSError:
+        return []
+    return [directory / name for name in sorted(names) if name.startswith("job-") and name.endswith(ending)]
+
+
+def _names(rooms: Sequence[Path], root: bytes) -> Names:
+    """Return the names in the files of a job, once they are shown to be the program that the chain commits to."""
+    from roundlog.training import read_program
+
+    for room in rooms:
+        try:
+            program, spec = read_program(room)
+        except Exception:  # a damaged file, or another program's: the page says less
+            continue
+        if spec.program_root == root:
+            return Names([(node.op, node.source) for node in program.nodes], list(program.state_names))
+    return UNKNOWN
+
 
 ATTESTATIONS = 50
 """Attestations of a job that are shown."""

@@ -7,7 +7,6 @@ name in the Host header has to be this machine's, so that no foreign page can re
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
 import socket
@@ -27,7 +26,7 @@ from starlette.routing import Route
 from tiebreak.dashboard import showing
 from tiebreak.dashboard.chain_reader import Busy, HeadSnapshot, Missing
 from tiebreak.dashboard.site import Site
-from tiebreak.http_server import bound_socket, bounded_server, names_this_machine
+from tiebreak.http_server import bounded_server, names_this_machine
 from tiebreak.quantities import exact_ether, in_utc
 from tiebreak.rpc.chain_errors import ChainError
 
@@ -190,30 +189,6 @@ def _page(request: Request) -> int:
     """Return the page that was asked for; the first one for anything else than a number."""
     text = request.query_params.get("page", "1")
     return int(text) if _NUMBER.fullmatch(text) else 1
-
-
-class ServerError(Exception):
-    """The page cannot be served at this address; the message is one sentence."""
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket on the loopback interface. `port` 0: any free one. Raises ServerError for any other interface, or
-    a port that is taken."""
-    try:
-        where = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
-    except ValueError:
-        raise ServerError(f"{host!r} is not an address of this machine alone: use 127.0.0.1.") from None
-    if not where.is_loopback:
-        raise ServerError(
-            f"{where} can be reached from other machines, and the page has no password: use 127.0.0.1, and a tunnel "
-            "(ssh -L) from elsewhere."
-        )
-    try:
-        return bound_socket(where, port)
-    except OSError as error:
-        raise ServerError(
-            f"port {port} of {where} cannot be used ({error.strerror}): choose another with --port, or 0 for any."
-        ) from error
 
 
 def serve(site: Site, listening: socket.socket) -> None:

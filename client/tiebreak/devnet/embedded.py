@@ -1,33 +1,144 @@
-"""A chain inside this process: eth-tester over py-evm (Prague), spoken to in JSON-RPC like any other node.
+"""A chain inside this process: eth-tester over py-evm (Prague), spoken to in JSON-RPC like any other node; and its
+record on disk, which plays again.
 
 Time runs with the wall clock, plus whatever `evm_increaseTime` has added; every transaction gets a block of its own at
-once. Nothing is kept when the process ends, but for what a `ChainRecord` holds.
+once. Nothing is kept when the process ends, but for what a `ChainRecord` holds: all that its blocks follow from, one
+JSON object a line. The first line has the instant of the genesis block. Then come blocks, each with its instant and its
+transaction if it has one, and the seconds by which the chain's clock is ahead of the wall clock. Lines are handed to
+the system and not synced, so that a killed process loses nothing, and a power failure may.
 
 Events are read by block, each once: eth-tester walks back from the newest block for every receipt that it looks at, so
-that a question about a few hundred blocks takes it seconds.
-"""
+that a question about a few hundred blocks takes it seconds."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
+import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from eth_abi.abi import encode
 from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
+from roundlog.storage import open_regular
 from web3 import EthereumTesterProvider, Web3
 from web3.exceptions import ContractLogicError
 from web3.types import RPCEndpoint
 
-from tiebreak.devnet.embedded_record import ChainRecord, RecordedEvent
 from tiebreak.process_resources import restore_recursion_limit
 from tiebreak.rpc.chain_errors import DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
+from tiebreak.rpc.web3_providers import plain
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
+
+_LATEST = 2**40
+"""Largest instant and offset, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """One line of a record: a block at `timestamp` (with its signed `transaction` as hex, if it has one), or a new
+    `offset` of the clock."""
+
+    timestamp: int = 0
+    transaction: str | None = None
+    offset: int | None = None
+
+
+class ChainRecord:
+    """A record in the file `path`, which is made if it is not there. Raises DevnetError if it cannot be used, or is not
+    a record. A last line that was cut off by a kill is dropped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            with open_regular(path) as file:
+                content = file.read()
+        except OSError as error:
+            raise DevnetError(f"{path} cannot be used ({error.strerror}): choose another place.") from error
+        whole = content[: content.rfind(b"\n") + 1]
+        self.length = len(whole)
+        """Bytes of the file, for `cut`."""
+        if len(whole) < len(content):
+            self.cut(self.length)
+        lines = whole.splitlines()
+        self._events = lines[1:]
+        if lines:
+            self.genesis = self._number(self._object(lines[0]), "genesis")
+        else:
+            self.genesis = int(time.time())
+            self._append({"genesis": self.genesis})
+
+    @property
+    def events(self) -> Iterator[RecordedEvent]:
+        """The events that the record held when it was opened. Raises DevnetError at a line that is none."""
+        for line in self._events:
+            found = self._object(line)
+            if "offset" in found:
+                yield RecordedEvent(offset=self._number(found, "offset"))
+                continue
+            transaction = found.get("transaction")
+            if transaction is not None and not re.fullmatch("0x([0-9a-fA-F]{2})+", str(transaction)):
+                raise self.damaged("a transaction is no hex")
+            yield RecordedEvent(self._number(found, "block"), None if transaction is None else str(transaction))
+
+    def add(self, event: RecordedEvent) -> None:
+        """Adds a line. Raises DevnetError, and then the record is as it was."""
+        if event.offset is not None:
+            self._append({"offset": event.offset})
+        else:
+            line: dict[str, object] = {"block": event.timestamp}
+            self._append(line if event.transaction is None else line | {"transaction": event.transaction})
+
+    def cut(self, length: int) -> None:
+        """Takes back all that came after the record had `length` bytes. Raises DevnetError."""
+        try:
+            os.ftruncate(self._descriptor, length)
+        except OSError as error:
+            raise DevnetError(f"{self._path} cannot be written ({error.strerror}): make room on its disk.") from error
+        self.length = length
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def damaged(self, why: str) -> DevnetError:
+        """The error for a record that cannot be played."""
+        return DevnetError(f"{self._path} is damaged ({why}): delete it to begin with a new chain.")
+
+    def _append(self, line: dict[str, object]) -> None:
+        raw = json.dumps(line).encode() + b"\n"
+        try:
+            written = os.write(self._descriptor, raw)
+        except OSError as error:
+            raise DevnetError(f"{self._path} cannot be written ({error.strerror}): make room on its disk.") from error
+        if written != len(raw):
+            self.cut(self.length)
+            raise DevnetError(f"{self._path} cannot be written: make room on its disk.")
+        self.length += len(raw)
+
+    def _object(self, line: bytes) -> dict[str, object]:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self.damaged("a line is no JSON object")
+        return found
+
+    def _number(self, line: dict[str, object], name: str) -> int:
+        number = line.get(name)
+        least = -_LATEST if name == "offset" else 0
+        if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LATEST:
+            raise self.damaged(f"{name} is missing, or no time")
+        return number
 
 
 class LogIndex:
@@ -377,23 +488,12 @@ def _revert_data(error: Exception) -> bytes | None:
 
 
 def _as_json(value: object) -> object:
-    """JSON-RPC's notation for what eth-tester's middleware returns."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return hex(value)
-    if isinstance(value, (bytes, bytearray)):
-        return "0x" + bytes(value).hex()
-    if isinstance(value, Mapping):
-        out: dict[str, object] = {}
-        for key, item in value.items():
-            if key == "logsBloom" and isinstance(item, int):
-                out[key] = f"0x{item:0512x}"
-            elif key in ("to", "contractAddress") and item == "":
-                out[key] = None
-            elif key != "state_root":
-                out[str(key)] = _as_json(item)
-        return out
-    if isinstance(value, (list, tuple)):
+    """Return JSON-RPC's notation for what eth-tester's middleware returns."""
+    if isinstance(value, list | tuple):
         return [_as_json(item) for item in value]
-    return str(value)
+    if not isinstance(value, Mapping):
+        return plain(value)
+    shown = {str(key): _as_json(item) for key, item in value.items() if key != "state_root"}
+    if isinstance(bloom := value.get("logsBloom"), int):
+        shown["logsBloom"] = f"0x{bloom:0512x}"
+    return shown | {name: None for name in ("to", "contractAddress") if value.get(name) == ""}

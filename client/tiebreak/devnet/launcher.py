@@ -2,16 +2,10 @@
 HTTP, on the loopback interface; and the directory in which it is kept over restarts.
 
 `anvil.json` or `embedded.jsonl`: the chain; `contract`: the address of the contract on it; `environment`: while the
-chain runs, a file for the shell's `.` that points commands to it; `lock`: held by the process that runs it.
-
-Every local program may move the chain's clock. Web pages may not: requests that a browser would send across sites (any
-Origin, other Content-Types, foreign Host names) are refused.
-"""
+chain runs, a file for the shell's `.` that points commands to it; `lock`: held by the process that runs it."""
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import platform
 import re
@@ -21,98 +15,20 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 from roundlog.storage import lock_file, open_regular, replace_file
 
-from tiebreak.http_server import LoopbackHandler, LoopbackServer
 from tiebreak.process_resources import environment_of_others
-from tiebreak.rpc.chain_errors import ChainError, DevnetError, RpcRefused
+from tiebreak.rpc.chain_errors import DevnetError
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.transport import HttpTransport, Transport
+from tiebreak.rpc.transport import HttpTransport
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
-MAX_REQUEST = 2 * 1024 * 1024
-"""Largest request that is read, in bytes: several times the largest transaction."""
-
-
-class RpcServer(LoopbackServer):
-    """Serves `chain` at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`.
-
-    Raises DevnetError when the port is taken.
-    """
-
-    def __init__(self, chain: Transport, port: int = 0) -> None:
-        try:
-            super().__init__(port, type("Handler", (_Handler,), {"chain": chain}))
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise port_taken(port) from error
-            raise DevnetError(f"port {port} cannot be used ({error.strerror}): choose another.") from error
-        self.start("devnet")
-
-
-def port_taken(port: int) -> DevnetError:
-    """The error for a port that another program has."""
-    return DevnetError(f"port {port} is taken: choose another, or stop what listens there.")
-
-
-class _Handler(LoopbackHandler):
-    chain: Transport
-    protocol_version = "HTTP/1.1"
-    timeout: ClassVar[float] = 30.0
-    disable_nagle_algorithm = True
-
-    def do_POST(self) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit() or int(length) > MAX_REQUEST:
-            self._answer(413, _error(None, -32600, f"send at most {MAX_REQUEST} bytes, with their Content-Length"))
-            return
-        body = self.rfile.read(int(length))
-        self.has_request()
-        if not self._is_local():
-            self._answer(403, _error(None, -32600, "only local programs may ask, with Content-Type application/json"))
-            return
-        self._answer(200, self._perform(body))
-
-    def _is_local(self) -> bool:
-        kind = self.headers.get("Content-Type", "").split(";")[0].strip().lower()
-        return self.is_for_this_machine() and kind == "application/json" and "Origin" not in self.headers
-
-    def _perform(self, body: bytes) -> dict[str, object]:
-        try:
-            request = json.loads(body)
-        except (ValueError, RecursionError):
-            return _error(None, -32700, "not JSON")
-        if not isinstance(request, dict):
-            return _error(None, -32600, "one request object a time")
-        request_id, method, params = request.get("id"), request.get("method"), request.get("params", [])
-        if not isinstance(request_id, (int, str)) or not isinstance(method, str) or not isinstance(params, list):
-            return _error(None, -32600, "not a JSON-RPC request")
-        try:
-            return {"jsonrpc": "2.0", "id": request_id, "result": self.chain.request(method, params)}
-        except RpcRefused as error:
-            return {"jsonrpc": "2.0", "id": request_id, "error": error.as_json()}
-        except ChainError as error:
-            return _error(request_id, -32000, str(error))
-
-    def _answer(self, status: int, content: dict[str, object]) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        if status != 200:
-            # The rest of the request was not read, so the connection cannot be used again.
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(body)
-
-
-def _error(request_id: object, code: int, message: str) -> dict[str, object]:
-    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}
-
+if TYPE_CHECKING:
+    from tiebreak.http_server import LocalServer
 
 _FILES = {"anvil": "anvil.json", "embedded": "embedded.jsonl"}
 
@@ -202,7 +118,9 @@ class Devnet:
     `kind` is "anvil" or "embedded". Time runs with the wall clock; `ChainNode.advance_time` moves it forward.
     """
 
-    def __init__(self, kind: str, url: str, process: subprocess.Popen[bytes] | None, server: RpcServer | None) -> None:
+    def __init__(
+        self, kind: str, url: str, process: subprocess.Popen[bytes] | None, server: LocalServer | None
+    ) -> None:
         """process: of `_WATCHED`."""
         self.kind = kind
         self.url = url
@@ -217,7 +135,7 @@ class Devnet:
         if self._process is not None:
             _end(self._process)
         if self._server is not None:
-            self._server.close()
+            self._server.stop()
             self._server = None
 
     def __enter__(self) -> Devnet:
@@ -246,12 +164,12 @@ def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None
             f"anvil is not installed: run npm ci in the project, put it on the PATH, or name it in {ANVIL_VARIABLE}."
         )
     # Imported here because py-evm takes a second to load.
-    from tiebreak.devnet.embedded import EmbeddedChain
-    from tiebreak.devnet.embedded_record import ChainRecord
+    from tiebreak.devnet.embedded import ChainRecord, EmbeddedChain
+    from tiebreak.devnet.rpc_server import serve_chain
 
     if port:
         _require_free(port)  # before a record is played, which may take a minute
-    server = RpcServer(EmbeddedChain(None if state is None else ChainRecord(state.file("embedded"))), port)
+    server = serve_chain(EmbeddedChain(None if state is None else ChainRecord(state.file("embedded"))), port)
     return Devnet("embedded", server.url, None, server)
 
 
@@ -338,4 +256,4 @@ def _require_free(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise port_taken(port) from error
+            raise DevnetError(f"port {port} is taken: choose another, or stop what listens there.") from error

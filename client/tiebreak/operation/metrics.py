@@ -3,16 +3,19 @@ and `/ready`. Amounts are in ether, times in seconds; docs/how-to/operating.md e
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from tiebreak.http_server import LoopbackHandler, LoopbackServer
+from tiebreak.http_server import LocalServer
 from tiebreak.operation.monitor import Cause, Situation
 from tiebreak.roles.notices import Notice, What
 
@@ -138,29 +141,15 @@ Health = Callable[[], tuple[bool, dict[str, object]]]
 """Whether all is well, and facts."""
 
 
-class Endpoint(LoopbackServer):
-    """Serves at http://127.0.0.1:`port` (0: any free port) in threads of this process, until `close`: `/metrics`, and
-    `/health` and `/ready` by what `health` says at their paths, with status 200 or 503, as JSON. Raises OSError where
-    the port cannot be had."""
+def endpoint(port: int, metrics: Callable[[], bytes], health: Mapping[str, Health]) -> LocalServer:
+    """Serve at http://127.0.0.1:`port` (0: any free port), until `stop`: `/metrics`, and `/health` and `/ready` by what
+    `health` says at their paths, with status 200 or 503, as JSON. Raises ServingError."""
 
-    def __init__(self, port: int, metrics: Callable[[], bytes], health: Mapping[str, Health]) -> None:
-        class Handler(LoopbackHandler):
-            def do_GET(self) -> None:
-                self.has_request()
-                status, kind, body = 404, "text/plain", b"there is /metrics, /health and /ready\n"
-                if not self.is_for_this_machine():
-                    status, body = 403, b"only local programs may ask\n"
-                elif self.path == "/metrics":
-                    status, kind, body = 200, CONTENT_TYPE, metrics()
-                elif self.path in health:
-                    is_well, facts = health[self.path]()
-                    status, kind = 200 if is_well else 503, "application/json"
-                    body = json.dumps({"ok": is_well} | facts).encode() + b"\n"
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+    def judged(judge: Health) -> Response:
+        is_well, facts = judge()
+        return JSONResponse({"ok": is_well} | facts, 200 if is_well else 503)
 
-        super().__init__(port, Handler)
-        self.start("endpoint")
+    handlers: dict[str, Callable[[], Response]] = {path: partial(judged, judge) for path, judge in health.items()}
+    handlers["/metrics"] = lambda: Response(metrics(), media_type=CONTENT_TYPE)
+    routes = [Route(path, lambda request, answer=answer: answer()) for path, answer in handlers.items()]
+    return LocalServer(Starlette(routes=routes), port, "endpoint")

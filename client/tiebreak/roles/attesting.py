@@ -29,7 +29,7 @@ from tiebreak.roles.sealing import Sealing, Secret
 from tiebreak.store import StoreError
 
 if TYPE_CHECKING:
-    from tiebreak.roles.job_role import JobOnChain
+    from tiebreak.roles.job_role import JobRole
 
 _RETURNED = (JobStatus.FINAL, JobStatus.LAPSED, JobStatus.REJECTED)
 """Statuses in which the bond of an attestation can be collected, unless an upheld verdict has taken it."""
@@ -48,8 +48,8 @@ def bond_in(posted: JobView, audit: AuditView | None, now: int) -> int:
 class Attesting:
     """The attestation of an auditor to one claim."""
 
-    def __init__(self, chain: JobOnChain, long_work: LongWork) -> None:
-        self._chain = chain
+    def __init__(self, role: JobRole, long_work: LongWork) -> None:
+        self._role = role
         self._long_work = long_work
         self._told_stakes = False
 
@@ -57,43 +57,43 @@ class Attesting:
         """Return the objection, in one clause, to a bond for an attestation or its seal now; None if there is none. It
         needs the bond, and the bond of an appeal in reserve: without an appeal a trainer that loses on purpose takes
         it."""
-        return self._chain.policy.attesting_objection(posted) or self._missing(posted)
+        return self._role.policy.attesting_objection(posted) or self._missing(posted)
 
     def _missing(self, posted: JobView) -> str | None:
         """Return obstacle to paying the bond now, in one sentence; None if there is none."""
         bond = posted.terms.attestation_bond
-        missing = self._chain.missing_funds(bond)
-        return missing or self._chain.missing_reserve(bond + posted.terms.challenger_bond)
+        missing = self._role.missing_funds(bond)
+        return missing or self._role.missing_reserve(bond + posted.terms.challenger_bond)
 
     def attest(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
         """Attest to a right claim with open audits, within the time for challenges."""
-        chain, terms = self._chain, posted.terms
-        if (why := chain.policy.attesting_objection(posted)) is not None:
-            return chain.leave(f"the claim on job {chain.job} is right, and gets no attestation from here: {why}")
+        role, terms = self._role, posted.terms
+        if (why := role.policy.attesting_objection(posted)) is not None:
+            return role.leave(f"the claim on job {role.job} is right, and gets no attestation from here: {why}")
         if (missing := self._missing(posted)) is not None:
             return Progress(state=missing)
         try:
             served = self._served(posted, trees, priority)
         except Refused as error:
-            return chain.leave(f"the claim on job {chain.job} is right, and gets no attestation from here: {error}")
+            return role.leave(f"the claim on job {role.job} is right, and gets no attestation from here: {error}")
         if served is None:
             state = "gets log and model, which an attestation promises to serve"
             return Progress(working=True, state=state, until=posted.claim.challenge_deadline + 1)
-        if not chain.confirmed(posted):
+        if not role.confirmed(posted):
             return Progress(working=True, state="waits until the claim lies deep enough")
         self.tell_stakes(posted)
         root = trees.claim.root
-        call = chain.calls.attest(
-            chain.job,
+        call = role.calls.attest(
+            role.job,
             spec_hash=posted.spec_hash,
             checkpoint_root=root,
             log_cid=served.log_cid,
             model_cid=served.model_cid,
             bond=terms.attestation_bond,
-            last_place=chain.policy.last_place(terms),
-            purpose=f"attest to 0x{root.hex()} on {chain.intention(posted)}",
+            last_place=role.policy.last_place(terms),
+            purpose=f"attest to 0x{root.hex()} on {role.intention(posted)}",
         )
-        chain.order("attest to the claim, and to serving log and model", call)
+        role.order("attest to the claim, and to serving log and model", call)
         return Progress(state="attests")
 
     def tell_stakes(self, posted: JobView) -> None:
@@ -102,16 +102,16 @@ class Attesting:
             self._told_stakes = True
             terms, place = posted.terms, posted.audits.count
             share = f"place {place + 1} is sure of {in_ether(sure_fee(terms, place))} of the audit fee"
-            self._chain.tell(What.STAKED, f"{stakes(posted, terms.attestation_bond)}; {share}")
+            self._role.tell(What.STAKED, f"{stakes(posted, terms.attestation_bond)}; {share}")
 
     def await_end(self, posted: JobView) -> Progress:
         """Wait for the end of a claim that this account has attested to, and end what holds it up."""
         self._long_work.forget("serving")  # it holds the audit
-        start_waiting(self._chain, posted)
+        start_waiting(self._role, posted)
         if games := posted.live_games + posted.queued_games:
-            end_overdue(self._chain, self._chain.live_games())
+            end_overdue(self._role, self._role.live_games())
             return Progress(state=f"has attested, and waits for {games} {'game' if games == 1 else 'games'}")
-        return end_claim(self._chain, posted)
+        return end_claim(self._role, posted)
 
     def collect(self, posted: JobView, audit: AuditView | None) -> Progress | None:
         """Collect what a job that is over owes to this account's audit; None if it owes nothing."""
@@ -121,11 +121,11 @@ class Attesting:
         owed = posted.status in _RETURNED and not posted.audits.lost if attested else posted.status is JobStatus.EXPIRED
         if not owed:
             return None
-        chain, audits = self._chain, self._chain.audits()
-        place = place_of(audits, chain.address)
+        role, audits = self._role, self._role.audits()
+        place = place_of(audits, role.address)
         fee = 0 if place is None else fee_at(posted, audits, place)
         what = "the bond of its audit" + (f", and {in_ether(fee)} of the audit fee" if fee else "")
-        chain.order(f"collect {what}", chain.calls.collect(chain.job, chain.address))
+        role.order(f"collect {what}", role.calls.collect(role.job, role.address))
         return Progress(state=f"collects {what}")
 
     def _served(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> PublishedAddresses | None:
@@ -174,12 +174,12 @@ _MOST_REPLACED = 3
 class BlindAudits:
     """The sealed audit of an auditor in one job."""
 
-    def __init__(self, chain: JobOnChain, long_work: LongWork, auditing: Auditing, attesting: Attesting) -> None:
-        self._chain = chain
+    def __init__(self, role: JobRole, long_work: LongWork, auditing: Auditing, attesting: Attesting) -> None:
+        self._role = role
         self._auditing = auditing
         self._attesting = attesting
-        self._sealing = Sealing(chain, long_work, "audit")
-        self._place = Sealing(chain, long_work, "place")
+        self._sealing = Sealing(role, long_work, "audit")
+        self._place = Sealing(role, long_work, "place")
         self._told_late = False
         self._replaced = 0
         """Seals that were not known to this process, and that it has replaced."""
@@ -187,13 +187,13 @@ class BlindAudits:
 
     def before_opening(self, posted: JobView, audit: AuditView | None) -> Progress:
         """Repeat the run and seal its root, of a job in status SEALED; then waits for the claim."""
-        job, now = self._chain.job, self._chain.now()
+        job, now = self._role.job, self._role.now()
         deadline = posted.audits.audit_deadline
         if audit is not None and (now > deadline or self._is_filled(posted, audit)):
             self._auditing.rest()
-            return end_unopened(self._chain, posted)
+            return end_unopened(self._role, posted)
         if now > posted.audits.opening_deadline:
-            return self._chain.leave(f"the trainer has not opened its claim on job {job} in time")
+            return self._role.leave(f"the trainer has not opened its claim on job {job} in time")
         if now > deadline:
             return Progress(state="waits for the claim to be opened", until=posted.audits.opening_deadline + 1)
         if audit is None and (why := self._attesting.objection(posted)) is not None:
@@ -208,9 +208,9 @@ class BlindAudits:
             return Progress(working=True, state="asks for a second opinion on a stop")
         if doubts[0] is not None:
             lost = "" if audit is None else ", so that the bond of its place is lost"
-            self._chain.tell(What.WARNING, f"seals no audit of job {job}: {doubts[0]}{lost}")
+            self._role.tell(What.WARNING, f"seals no audit of job {job}: {doubts[0]}{lost}")
             return Progress(state=f"seals no audit: {doubts[0]}", until=deadline + 1)
-        if audit is None and not self._chain.confirmed(posted):
+        if audit is None and not self._role.confirmed(posted):
             return Progress(working=True, state="waits until the sealed claim lies deep enough")
         return self._seal(posted, trees.claim.root, audit)
 
@@ -229,27 +229,27 @@ class BlindAudits:
         if not self._is_empty(posted, audit):
             return False
         why = "its audit was not done in time, so that the bond of the place that it had taken is lost"
-        self._chain.tell(What.WARNING, why)
+        self._role.tell(What.WARNING, why)
         return True
 
     def _while_working(self, posted: JobView, audit: AuditView | None) -> Progress:
         """Take a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
         done in time after all."""
         deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
-        time = deadline - self._chain.now() - BLOCKS_A_MOVE * self._chain.block_seconds()
+        time = deadline - self._role.now() - BLOCKS_A_MOVE * self._role.block_seconds()
         if audit is None:
             share = sure_fee(posted.terms, posted.audits.count)
-            if share and left is not None and _DEAREST * left <= time and self._chain.confirmed(posted):
+            if share and left is not None and _DEAREST * left <= time and self._role.confirmed(posted):
                 nothing = self._place.of_audit(posted, bytes(32))
                 self._pay(posted, nothing, self._place, "take a place for its audit")
                 return Progress(state="takes a place, and audits blindly", until=deadline)
             return Progress(working=True, state="audits blindly", until=deadline)
         if left is not None and left > time and not self._told_late:
             self._told_late = True
-            late = f"the audit of job {self._chain.job} will not be done by {in_utc(deadline)}, as fast as it goes now"
+            late = f"the audit of job {self._role.job} will not be done by {in_utc(deadline)}, as fast as it goes now"
             bond = in_ether(posted.terms.attestation_bond)
             remedy = f"give it the machine alone, or the bond of {bond} on its place is lost"
-            self._chain.tell(What.ALERT, f"{late}: {remedy}")
+            self._role.tell(What.ALERT, f"{late}: {remedy}")
         return Progress(working=True, state="audits blindly, and has its place", deadline=deadline)
 
     def _seal(self, posted: JobView, root: bytes, audit: AuditView | None) -> Progress:
@@ -258,7 +258,7 @@ class BlindAudits:
         if secret.checkpoint_root != root:
             # Never on a sound machine: the same job always comes to the same root.
             why = "this audit came to another root than an earlier one, which may be sealed already: check this machine"
-            self._chain.tell(What.WARNING, why)
+            self._role.tell(What.WARNING, why)
             return Progress(state=why)
         if audit is None:
             self._pay(posted, secret, self._sealing, "seal its audit")
@@ -267,28 +267,28 @@ class BlindAudits:
         # Two processes with one key must not replace each other's seals for ever.
         if not is_known and self._replaced == _MOST_REPLACED:
             why = "another process of this account has sealed this audit: stop one of the two, which cannot open it"
-            self._chain.tell(What.WARNING, why)
+            self._role.tell(What.WARNING, why)
             return Progress(state=why, deadline=posted.audits.audit_deadline)
         text = "seal its audit in the place that it has"
-        call = self._chain.calls.replace_seal(self._chain.job, seal=self._sealing.seal(secret))
-        is_new = self._chain.order(text, call)
+        call = self._role.calls.replace_seal(self._role.job, seal=self._sealing.seal(secret))
+        is_new = self._role.order(text, call)
         self._replaced += bool(is_new) and not is_known
         return Progress(state="seals its audit", deadline=posted.audits.audit_deadline)
 
     def _pay(self, posted: JobView, secret: Secret, sealing: Sealing, text: str) -> None:
         """Make the one payment of this audit's bond: its name is the same for a place and for a seal, so that a bond
         is paid once, whichever of them was sent before a kill."""
-        chain, terms = self._chain, posted.terms
+        role, terms = self._role, posted.terms
         kept = sealing.keep(posted, secret)
         self._attesting.tell_stakes(posted)
-        call = chain.calls.seal_audit(
-            chain.job,
+        call = role.calls.seal_audit(
+            role.job,
             spec_hash=posted.spec_hash,
             seal=sealing.seal(kept),
             bond=terms.attestation_bond,
-            last_place=chain.policy.last_place(terms),
+            last_place=role.policy.last_place(terms),
         )
-        chain.order(text, call)
+        role.order(text, call)
 
     def open(self, posted: JobView, audit: AuditView) -> Progress:
         """Open the sealed audit, of a job in status CLAIMED, within the window."""
@@ -307,7 +307,7 @@ class BlindAudits:
             return Progress(working=True, state="gets its log and model ready", deadline=deadline)
         served = self._publishing.published(posted, priority)
         # In the second half of the window it no longer waits for a store: the bond is lost at its end.
-        if served is None and self._chain.now() > deadline - posted.terms.opening_window // 2:
+        if served is None and self._role.now() > deadline - posted.terms.opening_window // 2:
             served = self._publishing.addresses(posted, priority)
         if served is None:
             return Progress(working=True, state="publishes its log and model", deadline=deadline)
@@ -316,10 +316,10 @@ class BlindAudits:
         return Progress(state="opens its audit", deadline=deadline)
 
     def _order_opening(self, text: str, root: bytes, served: PublishedAddresses, secret: Secret) -> None:
-        chain = self._chain
+        role = self._role
         addresses = {"log_cid": served.log_cid, "model_cid": served.model_cid}
-        call = chain.calls.open_audit(chain.job, checkpoint_root=root, **addresses, salt=secret.salt)
-        chain.order(text, call)
+        call = role.calls.open_audit(role.job, checkpoint_root=root, **addresses, salt=secret.salt)
+        role.order(text, call)
 
     def is_published(self, posted: JobView) -> bool:
         """Return whether log and model of an attestation are published by this process; has it done if not. The audit
@@ -345,5 +345,5 @@ class BlindAudits:
         if self._sealing.seal(again) == audit.seal:
             return again
         why = "the sealed audit cannot be opened: its file is lost, and its salt does not follow from the key"
-        self._chain.tell(What.WARNING, why)
+        self._role.tell(What.WARNING, why)
         return None

@@ -14,7 +14,7 @@ from tiebreak.roles.auditing import Auditing
 from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_role import JobOnChain, JobRole
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games, await_appeals, earliest_deadline, end_overdue, start_waiting
@@ -25,15 +25,15 @@ from tiebreak.roles.shared_audits import Workers
 class Appealing:
     """The appeal of an auditor in one job."""
 
-    def __init__(self, chain: JobOnChain, long_work: LongWork, auditing: Auditing) -> None:
-        self._chain = chain
+    def __init__(self, role: JobRole, long_work: LongWork, auditing: Auditing) -> None:
+        self._role = role
         self._auditing = auditing
-        self._games = Games(chain, long_work, Side.TRAINER)
+        self._games = Games(role, long_work, Side.TRAINER)
         self._told_stakes = False
 
     def games(self) -> dict[int, GameView]:
         """Return the appeals that this account has made."""
-        return self._chain.games(lambda game: game.is_appeal and game.trainer == self._chain.address)
+        return self._role.games(lambda game: game.is_appeal and game.trainer == self._role.address)
 
     def consider(self, posted: JobView, audit: AuditView) -> Progress:
         """Do what is due for an attestation to a claim in status APPEALABLE."""
@@ -41,16 +41,16 @@ class Appealing:
         self._games.tell_ended(mine)
         if live := {number: game for number, game in mine.items() if game.phase is not Phase.OVER}:
             return self._play(posted, live)
-        if not audit.appeal and self._chain.now() <= posted.audits.appeal_deadline:
+        if not audit.appeal and self._role.now() <= posted.audits.appeal_deadline:
             return self._appeal(posted)
-        return await_appeals(self._chain, posted)
+        return await_appeals(self._role, posted)
 
     def _appeal(self, posted: JobView) -> Progress:
-        chain, bond, deadline = self._chain, posted.terms.challenger_bond, posted.audits.appeal_deadline
+        role, bond, deadline = self._role, posted.terms.challenger_bond, posted.audits.appeal_deadline
         root = posted.claim.checkpoint_root
-        if (why := chain.policy.objection(posted, bond)) is not None:
+        if (why := role.policy.objection(posted, bond)) is not None:
             return self._gives_up(why, deadline)
-        if (missing := chain.missing_reserve(bond)) is not None:
+        if (missing := role.missing_reserve(bond)) is not None:
             return Progress(state=missing, deadline=deadline)
         priority = Priority(deadline=deadline, stake=posted.terms.attestation_bond + bond, bonded=True)
         trees = self._auditing.trees(posted, priority, root)
@@ -58,29 +58,29 @@ class Appealing:
             return Progress(working=True, state="gets its audit ready for an appeal", deadline=deadline)
         if trees.claim.root != root:
             return self._gives_up(f"its own replay comes to 0x{trees.claim.root.hex()} now", deadline)
-        if not chain.confirmed_verdict(posted):
+        if not role.confirmed_verdict(posted):
             return Progress(working=True, state="waits until the verdict lies deep enough", deadline=deadline)
         if not self._told_stakes:
             self._told_stakes = True
             lost = f"the claim is right, and was lost in game {posted.audits.verdict}"
-            chain.tell(What.STAKED, f"{lost}: {stakes(posted, bond)}")
-        purpose = f"appeal against game {posted.audits.verdict} in {chain.intention(posted)}"
-        call = chain.calls.appeal(chain.job, spec_hash=posted.spec_hash, bond=bond, purpose=purpose)
-        chain.order("appeal against the verdict", call)
+            role.tell(What.STAKED, f"{lost}: {stakes(posted, bond)}")
+        purpose = f"appeal against game {posted.audits.verdict} in {role.intention(posted)}"
+        call = role.calls.appeal(role.job, spec_hash=posted.spec_hash, bond=bond, purpose=purpose)
+        role.order("appeal against the verdict", call)
         return Progress(state="appeals", deadline=deadline)
 
     def _gives_up(self, why: str, deadline: int) -> Progress:
-        text = f"does not appeal against the verdict on job {self._chain.job}, which takes its bond: {why}"
-        self._chain.tell(What.WARNING, text)
+        text = f"does not appeal against the verdict on job {self._role.job}, which takes its bond: {why}"
+        self._role.tell(What.WARNING, text)
         return Progress(state=text, until=deadline + 1)
 
     def _play(self, posted: JobView, live: dict[int, GameView]) -> Progress:
         running = {number: game for number, game in live.items() if game.phase is not Phase.QUEUED}
         # While the own appeal is queued, appeals of others whose clocks ran out hold it up.
-        end_overdue(self._chain, running or self._chain.live_games())
+        end_overdue(self._role, running or self._role.live_games())
         due = earliest_deadline(running.values(), Side.TRAINER)
         priority = Priority(
-            deadline=due or self._chain.now() + posted.terms.clock_allowance,
+            deadline=due or self._role.now() + posted.terms.clock_allowance,
             stake=posted.terms.attestation_bond + posted.terms.challenger_bond,
             bonded=True,
         )
@@ -113,11 +113,11 @@ class AuditorRole(JobRole):
         published, in place of this process alone; audits that are sealed are made here all the same."""
         super().__init__(context, job)
         self._only_with_bond = only_with_bond
-        self._games = Games(self.chain, self.long_work, Side.CHALLENGER)
+        self._games = Games(self, self.long_work, Side.CHALLENGER)
         self._auditing = Auditing(self.long_work, verify_log=verify_log, use_log=use_log, workers=workers)
-        self._attesting = Attesting(self.chain, self.long_work)
-        self._blind = BlindAudits(self.chain, self.long_work, self._auditing, self._attesting)
-        self._appealing = Appealing(self.chain, self.long_work, self._auditing)
+        self._attesting = Attesting(self, self.long_work)
+        self._blind = BlindAudits(self, self.long_work, self._auditing, self._attesting)
+        self._appealing = Appealing(self, self.long_work, self._auditing)
         self._told_stakes = False
 
     # The work.
@@ -130,20 +130,20 @@ class AuditorRole(JobRole):
         # A challenger's bond in an appeal is that of the game which it has won.
         own = [game for game in begun.values() if self._began(game)]
         bonds = sum(game.challenger_bond for game in own if game.phase is not Phase.OVER or game.bond_held)
-        return bonds + bond_in(posted, self.chain.audit(), self.context.now())
+        return bonds + bond_in(posted, self.audit(), self.now())
 
     def _challenges(self) -> dict[int, GameView]:
         """Return games in which this account is the challenger; also of appeals against a game that it has won."""
-        return self.chain.games(lambda game: game.challenger == self.context.address)
+        return self.games(lambda game: game.challenger == self.address)
 
     def _began(self, game: GameView) -> bool:
         """Return whether the bond of a game's beginning is this account's."""
-        return self.context.address == (game.trainer if game.is_appeal else game.challenger)
+        return self.address == (game.trainer if game.is_appeal else game.challenger)
 
     def consider(self, posted: JobView) -> Progress:
         if posted.status is JobStatus.OPEN:
             return Progress(state="waits for a claim")
-        mine, audit = self._challenges(), self.chain.audit()
+        mine, audit = self._challenges(), self.audit()
         self._games.tell_ended(mine)
         held = self.bond_held(posted)
         void = [
@@ -153,7 +153,7 @@ class AuditorRole(JobRole):
         ]
         for number in void:
             call = self.context.contract.release_bond(number)
-            self.order("fetch the bond of a void game back", call, job=self.job, game=number)
+            self.order("fetch the bond of a void game back", call, game=number)
         if void:
             return Progress(state="fetches its bond back", stake=held)
         return replace(self._consider(posted, mine, audit, held), stake=held)
@@ -188,7 +188,7 @@ class AuditorRole(JobRole):
         live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
         if live:
             return self._play(posted, live)
-        return await_appeals(self.chain, posted)
+        return await_appeals(self, posted)
 
     def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
         """Return whether a challenge of this auditor, which another one's verdict has made void, holds the root that
@@ -204,7 +204,7 @@ class AuditorRole(JobRole):
 
     def _unwanted(self, posted: JobView) -> str | None:
         """Return the objection, in one clause, to an audit of this job; None if there is none."""
-        policy, bond = self.context.policy, posted.terms.challenger_bond
+        policy, bond = self.policy, posted.terms.challenger_bond
         return policy.objection(posted, bond) if self._only_with_bond else policy.not_worth_it(posted)
 
     def _during_claim(self, posted: JobView, mine: dict[int, GameView], audit: AuditView | None) -> Progress:
@@ -213,7 +213,7 @@ class AuditorRole(JobRole):
             return self._play(posted, live)
         if mine:
             return self.leave("the game is over and the claim stands")
-        now = self.context.now()
+        now = self.now()
         if audit is not None and audit.status is AuditStatus.ATTESTED:
             if not posted.terms.opening_window or self._blind.is_published(posted):
                 self._auditing.rest()
@@ -222,16 +222,16 @@ class AuditorRole(JobRole):
         if audit is not None and is_sealed and not self._blind.is_never_filled(posted, audit):
             if now <= posted.audits.audit_opening_deadline:
                 return self._blind.open(posted, audit)
-            self.notify_job(What.WARNING, "its sealed audit was not opened in time, so its bond is lost")
+            self.tell(What.WARNING, "its sealed audit was not opened in time, so its bond is lost")
         # Attestations are read before the audit and after it, not while it runs.
         asks = not posted.terms.attestations_needed and not self._auditing.is_under_way
-        if asks and self.context.contract.has_attested(self.job, self.context.address):
+        if asks and self.context.contract.has_attested(self.job, self.address):
             return self.leave(f"the claim on job {self.job} is right, and this account has said so")
         if now > posted.claim.challenge_deadline and not posted.live_games:
             return self.leave(f"the window for challenges to job {self.job} is closed")
         if (why := self._unwanted(posted)) is not None:
             return self.leave(f"job {self.job} is left alone: {why}")
-        if (missing := self.chain.missing_funds(posted.terms.challenger_bond)) is not None:
+        if (missing := self.missing_funds(posted.terms.challenger_bond)) is not None:
             return Progress(state=missing)
         trees = self._auditing.audited(posted, self._priority(posted))
         if trees is None:
@@ -245,7 +245,7 @@ class AuditorRole(JobRole):
         root, claimed = trees.claim.root, posted.claim.checkpoint_root
         if root == claimed and (missing := self._auditing.unaudited) is not None:
             return self.leave(f"nothing wrong was found in the claim on job {self.job}, and {missing}")
-        if self.context.now() > posted.claim.challenge_deadline:
+        if self.now() > posted.claim.challenge_deadline:
             return self._help_others(root == claimed, trees)
         if root == claimed and trees.fabricated.needed:
             return self.leave(
@@ -260,12 +260,12 @@ class AuditorRole(JobRole):
                 return self.leave(f"the claim on job {self.job} is right, and gets no attestation from here: {why}")
             return self._attesting.attest(posted, trees, self._priority(posted))
         call = self.context.contract.attest(self.job, spec_hash=posted.spec_hash, checkpoint_root=root)
-        self.order("attest", call, job=self.job)
+        self.order("attest", call)
         return Progress(state="attests")
 
     def _challenge(self, posted: JobView, trees: DisputeTrees) -> Progress:
         root, bond = trees.claim.root, posted.terms.challenger_bond
-        objection = self.context.policy.objection(posted, bond)
+        objection = self.policy.objection(posted, bond)
         if objection is None:
             doubts = self._auditing.doubts(posted, trees, self._priority(posted))
             if doubts is None:
@@ -274,12 +274,12 @@ class AuditorRole(JobRole):
         if objection is not None:
             wrong = f"the claim on job {self.job} is wrong (root 0x{root.hex()})"
             return self.leave(f"{wrong}, but not challenged: {objection}")
-        if not self.chain.confirmed(posted):
+        if not self.confirmed(posted):
             return Progress(working=True, state="waits until the claim lies deep enough")
         if not self._told_stakes:
             self._told_stakes = True
-            self.notify_job(What.COMPUTED, f"found checkpoint root 0x{root.hex()}, which is not the claimed one")
-            self.notify_job(What.STAKED, stakes(posted, bond))
+            self.tell(What.COMPUTED, f"found checkpoint root 0x{root.hex()}, which is not the claimed one")
+            self.tell(What.STAKED, stakes(posted, bond))
         claimed = posted.claim.checkpoint_root
         call = self.context.contract.challenge(
             self.job,
@@ -287,19 +287,19 @@ class AuditorRole(JobRole):
             claimed_root=claimed,
             checkpoint_root=root,
             bond=bond,
-            purpose=f"challenge 0x{claimed.hex()} on {self.chain.intention(posted)}",
+            purpose=f"challenge 0x{claimed.hex()} on {self.intention(posted)}",
         )
-        self.order("challenge the claim", call, job=self.job)
+        self.order("challenge the claim", call)
         return Progress(state="challenges")
 
     def _play(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
         running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
-        start_waiting(self.chain, posted)
+        start_waiting(self, posted)
         # While all own games are queued, games of others whose clocks ran out hold them up.
-        end_overdue(self.chain, running or self.chain.live_games())
+        end_overdue(self, running or self.live_games())
         due = earliest_deadline(running.values(), Side.CHALLENGER)
         priority = Priority(
-            deadline=due or self.context.now() + posted.terms.clock_allowance,
+            deadline=due or self.now() + posted.terms.clock_allowance,
             stake=posted.terms.challenger_bond + posted.terms.trainer_bond,
             bonded=True,
         )
@@ -315,12 +315,12 @@ class AuditorRole(JobRole):
         """Make moves after the challenge deadline, in the games of others that hold the right root."""
         if claim_is_right:
             return self.leave(f"the claim on job {self.job} is right")
-        root, live = trees.claim.root, self.chain.live_games()
+        root, live = trees.claim.root, self.live_games()
         mates = {number: game for number, game in live.items() if game.levels[0].roots[Side.CHALLENGER] == root}
         for number, game in mates.items():
             self._games.help_along(number, game, trees)
         # A game that is lost by the clock is left alone, unless a game that can be won waits behind it.
         waits = any(game.phase is Phase.QUEUED for game in mates.values())
         won = {number: game for number, game in mates.items() if not game.deadlines[Side.CHALLENGER]}
-        end_overdue(self.chain, live if waits else won)
+        end_overdue(self, live if waits else won)
         return Progress(state="the claim is wrong, but only the games of others can still show it")

@@ -124,15 +124,16 @@ class CustomerRole(JobRole):
         if posted.status not in OVER and self._model.exists():
             # Told now, since the end of the job may be a week away.
             text = f"{self._model} exists already: move it away, or the model of job {self.job} has no place"
-            self.notify_job(What.WARNING, text)
+            self.tell(What.WARNING, text)
         match posted.status:
             case JobStatus.OPEN:
-                if self.context.now() <= posted.commit_deadline:
+                if self.now() <= posted.commit_deadline:
                     return Progress(state="waits for a trainer", until=posted.commit_deadline + 1)
-                self.order("take the reward back", self.context.contract.reclaim(self.job), job=self.job)
-                return Progress(state="reclaims")
+                return self._reclaim()
             case JobStatus.SEALED:
-                return self._await_opening(posted)
+                if self.now() <= (opening := posted.audits.opening_deadline):
+                    return Progress(state="waits for the trainer to open its claim", until=opening + 1)
+                return self._reclaim()
             case JobStatus.CLAIMED:
                 return self._watch(posted)
             case JobStatus.APPEALABLE:
@@ -142,45 +143,41 @@ class CustomerRole(JobRole):
         return self.leave(f"job {self.job} is {posted.status.name}: refunded")
 
     def _watch(self, posted: JobView) -> Progress:
-        start_waiting(self.chain, posted)
+        start_waiting(self, posted)
         if games := posted.live_games + posted.queued_games:
-            end_overdue(self.chain, self.context.queue.games_of(self.job))
+            end_overdue(self, self.live_games())
             return Progress(state=f"waits for {games} games")
         deadline = posted.claim.challenge_deadline
-        if self.context.now() <= deadline:
+        if self.now() <= deadline:
             return Progress(state="waits for the challenge window to close", until=deadline + 1)
-        self.order("finalize", self.context.contract.finalize(self.job), job=self.job)
+        self.order("finalize", self.context.contract.finalize(self.job))
         return Progress(state="finalizes")
 
     def _collect_forfeits(self, posted: JobView) -> None:
         """Take the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas.
         They can be taken at any time from then on: the account that ends the claim may come first."""
         deadline = posted.audits.audit_opening_deadline
-        if not deadline or self.context.now() <= deadline:
+        if not deadline or self.now() <= deadline:
             return
-        audits = self.context.queue.watch.audits_of(self.job)
+        audits = self.audits()
         unopened = [audit.auditor for audit in audits if audit.status is AuditStatus.SEALED]
         if not unopened:
             return
         gas = COLLECT_GAS * self.context.queue.funds(0, self.context.clock()).price
         for auditor in unopened if posted.terms.attestation_bond // 2 > gas else ():
             text = f"take the bond of {auditor}, whose sealed audit was not opened"
-            self.order(text, self.context.contract.collect(self.job, auditor), job=self.job)
+            self.order(text, self.context.contract.collect(self.job, auditor))
 
-    def _await_opening(self, posted: JobView) -> Progress:
-        deadline = posted.audits.opening_deadline
-        if self.context.now() <= deadline:
-            return Progress(state="waits for the trainer to open its claim", until=deadline + 1)
-        self.order("take the reward back", self.context.contract.reclaim(self.job), job=self.job)
+    def _reclaim(self) -> Progress:
+        self.order("take the reward back", self.calls.reclaim(self.job))
         return Progress(state="reclaims")
 
     def _await_appeals(self, posted: JobView) -> Progress:
-        """Return the claim is rejected; the reward comes back once the auditors that attested to it had time to
-        appeal."""
+        """Wait until the auditors that attested to the rejected claim had time to appeal: then the reward returns."""
         if games := posted.live_games + posted.queued_games:
-            end_overdue(self.chain, self.context.queue.games_of(self.job))
+            end_overdue(self, self.live_games())
             return Progress(state=f"waits for {games} appeals")
-        return end_appeals(self.chain, posted)
+        return end_appeals(self, posted)
 
     def _collect(self, posted: JobView) -> Progress:
         priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)
@@ -194,7 +191,7 @@ class CustomerRole(JobRole):
             part = partial_path(self._model)
             self._fetch_model(posted, part)
             commit_file(part, self._model)
-            self.notify_job(What.FETCHED, f"the trained model is in {self._model}")
+            self.tell(What.FETCHED, f"the trained model is in {self._model}")
             return self._model
 
         if self.long_work.result(Lane.FILES, "model", fetch, priority, "fetching the model") is None:
@@ -215,14 +212,14 @@ class CustomerRole(JobRole):
         if checked[0] is None:
             return self.leave(f"the model is in {self._model}")
         why = f"{self._model} is not the model of job {self.job}, for {checked[0]}: move it away"
-        self.notify_job(What.WARNING, why)
+        self.tell(What.WARNING, why)
         return Progress(state=why)
 
     def _fetch_model(self, posted: JobView, path: Path) -> None:
         """Fetch the model from the claim's address, or else from one by which an auditor has promised to serve it.
         Raises Refused or StoreError if none has it. An address that lets the model drip does not hold up the next."""
         job = self.long_work.read_job(posted)
-        audits = self.context.queue.watch.audits_of(self.job)
+        audits = self.audits()
         served = [audit.model_cid for audit in audits if audit.model_cid]
         errors: list[Refused | StoreError] = []
         within = self.long_work.patience("model")

@@ -34,7 +34,7 @@ from roundlog.training import (
     run_bytes,
 )
 
-from tiebreak.game.moves import Leaves, Output, Place, Trace, Tree
+from tiebreak.strategy import Leaves, Output, Place, Trace, Tree
 
 if TYPE_CHECKING:
     from roundlog.training import Helpers

@@ -20,7 +20,7 @@ from roundlog.storage import StorageError, load_tensors
 from roundlog.training import kept_bytes, log_header, log_path, most_job_bytes, most_state_bytes
 
 from tiebreak.contract.structs import PostedSpec
-from tiebreak.segment_audits.stored_jobs import fetch_named, job_plan, log_plan
+from tiebreak.segment_audits import fetch_named, job_plan, log_plan
 from tiebreak.store.staging import require_space, set_back, size_of
 from tiebreak.store.store_errors import (
     ContentTooLarge,

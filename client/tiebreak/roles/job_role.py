@@ -27,11 +27,10 @@ from tiebreak.transactions.spending import SpendingLimit
 
 if TYPE_CHECKING:
     from tiebreak.contract.contract_calls import ContractCall
-    from tiebreak.contract.game import VerificationGame
     from tiebreak.contract.structs import AuditView, GameView
-    from tiebreak.game.moves import Row
     from tiebreak.roles.context import RoleContext
     from tiebreak.rpc.answers import TransactionReceipt
+    from tiebreak.strategy import Row
     from tiebreak.transactions.signer import Funds
 
 
@@ -44,6 +43,8 @@ class Role(ABC):
     """A role that works one `step` at a time. All that it keeps in memory it can find again."""
 
     name: str
+    job: int | None = None
+    """The job that the role is about, if it is about one."""
 
     def __init__(self, context: RoleContext) -> None:
         self.context = context
@@ -128,18 +129,21 @@ class Role(ABC):
         game: int | None = None,
         receipt: TransactionReceipt | None = None,
     ) -> None:
-        """Tell a notice; a warning only if it is new."""
-        notice = Notice(role=self.name, what=what, text=text, job=job, game=game, receipt=receipt)
+        """Tell a notice; a warning only if it is new. text: one sentence without a full stop. job: None for the role's
+        own, if it has one; 0 for none."""
+        about = self.job if job is None else job or None
+        notice = Notice(role=self.name, what=what, text=text, job=about, game=game, receipt=receipt)
         if what is not What.WARNING or self._warnings.is_new(notice):
             self.context.notify(notice)
 
     def repeated_warnings(self) -> str:
-        """Return number of repeated warnings since the last call, in one clause; empty if there were none."""
+        """Return the number of repeated warnings since the last call, in one clause; empty if there were none."""
         return self._warnings.summary()
 
     def order(self, text: str, call: ContractCall, *, job: int | None = None, game: int | None = None) -> bool:
-        """Order a call of the contract, to be sent with this look. If the contract refuses it, mostly because another
-        account was faster, the next look sees that. False if the call is under way already, or held back."""
+        """Order a call of the contract, to be sent with this look. text: what it does, in one clause. If the contract
+        refuses it, mostly because another account was faster, the next look sees that. False if the call is under way
+        already, or held back."""
 
         def sent(receipt: TransactionReceipt) -> None:
             self.tell(What.SENT, text, job=job, game=game, receipt=receipt)
@@ -156,7 +160,7 @@ class Role(ABC):
         """Withdraw this account's credit from the contract. False if there is none."""
         credit = self.context.queue.credit()
         if credit:
-            self.order(f"withdraw {in_ether(credit)}", self.context.contract.withdraw())
+            self.order(f"withdraw {in_ether(credit)}", self.context.contract.withdraw(), job=0)  # of all jobs
         return credit > 0
 
 
@@ -182,164 +186,33 @@ class Ending:
         self._why = ""
 
 
-class JobOnChain:
-    """One job as the chain shows it to an account, and what the parts of its role can do about it: tell a notice, order
-    a call of the contract, leave the job. All methods raise the errors of ChainNode.
+class JobRole(Role):
+    """A role in one job. Its parts stand in classes of their own, and tell notices, order calls and leave through it.
 
     A part keeps nothing that the chain could take back; after a kill, or a reorganisation, it decides anew. A call that
     was ordered stays ordered, whatever fails later in the same look: a clock that has run out is claimed although the
     trees of another game cannot be had."""
 
-    def __init__(self, role: JobRole) -> None:
-        context = role.context
-        self._role = role
-        self.job = role.job
-        self.chain_id = context.contract.node.chain_id
-        self.address = context.address
-        """The role's account."""
-        self.calls: VerificationGame = context.contract
-        """Maker of calls of the contract; it sends none."""
-        self.policy = context.policy
-        self._context = context
-
-    def tell(self, what: What, text: str, *, game: int | None = None) -> None:
-        """Tell a notice about the job, or about a game of it; a warning only if it is new. text: one sentence without
-        a full stop."""
-        self._role.notify_job(what, text, game=game)
-
-    def order(self, text: str, call: ContractCall, *, game: int | None = None) -> bool:
-        """Order a call of the contract, to be sent with this look. text: what the call does, in one clause. False if
-        it is under way already, or held back."""
-        return self._role.order(text, call, job=self.job, game=game)
-
-    def leave(self, why: str) -> Progress:
-        """Leave the job for a reason (a clause), once it was seen often and deep enough and nothing is owed."""
-        return self._role.leave(why)
-
-    def now(self) -> int:
-        """Return seconds since 1970 by the chain's clock: the timestamp of a block mined now."""
-        return self._context.now()
-
-    def newest_block(self) -> int:
-        """Return number of the newest block seen."""
-        head = self._context.queue.watch.head
-        assert head is not None, "look first"
-        return head.number
-
-    def block_seconds(self) -> float:
-        """Return seconds between two blocks; measured once."""
-        return self._context.queue.block_seconds()
-
-    def posted(self) -> JobView | None:
-        """Return the job as the chain shows it now; None if it shows none."""
-        try:
-            return self._context.queue.watch.job(self.job)
-        except ContractError as error:
-            if error.name == "WrongJobStatus":
-                return None
-            raise
-
-    def _confirmed_job(self) -> JobView | None:
-        """Return the job as blocks show it that lie deep enough; None if they do not show it yet."""
-        try:
-            return self._context.queue.watch.confirmed_job(self.job)
-        except NotConfirmed:
-            return None
-
-    def confirmed(self, posted: JobView) -> bool:
-        """Return whether the job and the claim on it are confirmed. Only then is a bond put on them."""
-        deep = self._confirmed_job()
-        if deep is None:
-            return False
-        return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
-
-    def confirmed_verdict(self, posted: JobView) -> bool:
-        """Return whether the verdict on the claim is confirmed. Only then is a bond put on an appeal."""
-        deep = self._confirmed_job()
-        return deep is not None and deep.status is posted.status and deep.audits.verdict == posted.audits.verdict
-
-    def is_confirmed_after(self, instant: int) -> bool:
-        """Return whether the newest block that lies deep enough is later than an instant (seconds since 1970), so that
-        no reorganisation lets anybody act as if before it."""
-        node = self._context.contract.node
-        if node.confirmations == 0:
-            return True
-        block = node.block(max(0, self.newest_block() - node.confirmations))
-        return block is not None and block.timestamp > instant
-
-    def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
-        """Return games of this job for which `wanted` is true, by their numbers."""
-        found = self._context.queue.games_of(self.job)
-        return {number: game for number, game in found.items() if wanted(game)}
-
-    def live_games(self) -> dict[int, GameView]:
-        """Return games of this job that are not over, including queued ones."""
-        return self.games(lambda game: game.phase is not Phase.OVER)
-
-    def audits(self) -> list[AuditView]:
-        """Return audits of this job with a bond, in the order of their places."""
-        return self._context.queue.watch.audits_of(self.job)
-
-    def audit(self) -> AuditView | None:
-        """This account's audit with a bond; None if it has none."""
-        return next((audit for audit in self.audits() if audit.auditor == self.address), None)
-
-    def shown_rows(self, game: int, *, everywhere: bool = False) -> tuple[Row, ...]:
-        """Return rows that the other side may have shown in a game (`ContractWatch.shown_rows`)."""
-        return self._context.queue.watch.shown_rows(game, everywhere=everywhere)
-
-    def posted_chunk(self, game: int) -> bytes | None:
-        """Return the chunk that the trainer has posted in a game; None if the node does not show it."""
-        return self._context.queue.watch.posted_chunk(game)
-
-    def intention(self, posted: JobView) -> str:
-        """Return the job's part in the name of a payment that is made once. A job's number alone is not unique: other
-        contracts use it, too, and a reorganisation may give it to another job."""
-        return f"job {self.job} of {self._context.contract.address} with spec 0x{posted.spec_hash.hex()}"
-
-    def missing_funds(self, bond: int) -> str | None:
-        """Return the funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending
-        that forbids the bond, in one sentence, which is told; None if there is neither. bond: wei."""
-        found = self._funds(bond)  # first: limits are reckoned at its price of gas
-        try:
-            self._context.queue.require_allowed(self.job, bond)
-        except SpendingLimit as error:
-            self.tell(What.WARNING, str(error))
-            return str(error)
-        return self._told(found)
-
-    def missing_reserve(self, wei: int) -> str | None:
-        """Return the funds that this account lacks for an amount that no limit on spending holds back, and the gas of a
-        whole dispute, in one sentence, which is told; None if none."""
-        return self._told(self._funds(wei))
-
-    def _funds(self, wei: int) -> Funds:
-        return self._context.queue.funds(wei, self._context.clock(), job=self.job)
-
-    def _told(self, found: Funds) -> str | None:
-        """Return the sentence about missing funds, told; None if none are missing."""
-        if not found.missing:
-            return None
-        self.tell(What.WARNING, found.sentence)
-        return found.sentence
-
-
-class JobRole(Role):
-    """A role in one job."""
+    job: int
 
     def __init__(self, context: RoleContext, job: int) -> None:
         super().__init__(context)
         self.job = job
+        self.address = context.address
+        """The role's account."""
+        self.chain_id = context.contract.node.chain_id
+        self.calls = context.contract
+        """Maker of calls of the contract; it sends none."""
+        self.policy = context.policy
         self._ending = Ending(context.contract.node.confirmations)
-        self.chain = JobOnChain(self)
-        self.long_work = LongWork(context, job, role=self.name, tell=self.notify_job, stops=lambda: self.stop.is_set())
+        self.long_work = LongWork(context, job, role=self.name, tell=self.tell, stops=lambda: self.stop.is_set())
         self._leaves = False
 
     # Looking.
 
     def look(self) -> Progress:
         self.context.queue.watch.follow(self.job)
-        posted = self.chain.posted()
+        posted = self.posted()
         if posted is None:
             # The node may lag behind, or the job may be posted later.
             return Progress(state=f"there is no job {self.job} yet")
@@ -390,27 +263,27 @@ class JobRole(Role):
     def _try_again(self, why: str, held: int) -> Progress:
         """Schedule refused work for another attempt after a pause. Memory may be short at present, or a limit lower
         than when the bond was paid."""
-        self.notify_job(What.WARNING, why)
+        self.tell(What.WARNING, why)
         self.long_work.try_again()
         return Progress(state=why, stake=held)
 
     def leave(self, why: str) -> Progress:
-        """End the role, after it has seen the same reason often enough and deep enough, and has withdrawn all that it
-        is owed."""
+        """End the role for a reason (a clause), after it has seen the same one often enough and deep enough, and has
+        withdrawn all that it is owed."""
         self._leaves = True
         if self.context.contract.node.agreement.undecided:
             self._ending.clear()  # a node may have made the reason up
             return Progress(working=True, state=f"{why}, if the chain's nodes agree")
         if self.context.queue.is_busy or self.withdraw():
             return Progress(working=True, state=why)
-        if not self._ending.seen(why, self.chain.newest_block()):
+        if not self._ending.seen(why, self.newest_block()):
             return Progress(working=True, state=f"{why}; looks once more")
         return Progress(finished=True, state=why)
 
     def _begin_anew(self, posted: JobView) -> None:
         """Drop results of another job. Results belong to a spec, not to the number that the chain has given to it."""
         if self.long_work.spec_hash is not None:
-            self.notify_job(
+            self.tell(
                 What.WARNING, f"job {self.job} is another job than before: a reorganisation has given its number away"
             )
         self.long_work.begin_anew(posted.spec_hash)
@@ -424,9 +297,114 @@ class JobRole(Role):
         self.long_work.drop()
         self.context.queue.watch.unfollow(self.job)
 
-    def notify_job(self, what: What, text: str, *, game: int | None = None) -> None:
-        """Tell a notice about this job; a warning only if it is new."""
-        self.tell(what, text, job=self.job, game=game)
+    # The job as the chain shows it. All methods raise the errors of ChainNode.
+
+    def now(self) -> int:
+        """Return seconds since 1970 by the chain's clock: the timestamp of a block mined now."""
+        return self.context.now()
+
+    def newest_block(self) -> int:
+        """Return the number of the newest block seen."""
+        head = self.context.queue.watch.head
+        assert head is not None, "look first"
+        return head.number
+
+    def block_seconds(self) -> float:
+        """Return seconds between two blocks; measured once."""
+        return self.context.queue.block_seconds()
+
+    def posted(self) -> JobView | None:
+        """Return the job as the chain shows it now; None if it shows none."""
+        try:
+            return self.context.queue.watch.job(self.job)
+        except ContractError as error:
+            if error.name == "WrongJobStatus":
+                return None
+            raise
+
+    def _confirmed_job(self) -> JobView | None:
+        """Return the job as blocks show it that lie deep enough; None if they do not show it yet."""
+        try:
+            return self.context.queue.watch.confirmed_job(self.job)
+        except NotConfirmed:
+            return None
+
+    def confirmed(self, posted: JobView) -> bool:
+        """Return whether the job and the claim on it are confirmed. Only then is a bond put on them."""
+        deep = self._confirmed_job()
+        if deep is None:
+            return False
+        return (deep.spec_hash, deep.terms, deep.claim) == (posted.spec_hash, posted.terms, posted.claim)
+
+    def confirmed_verdict(self, posted: JobView) -> bool:
+        """Return whether the verdict on the claim is confirmed. Only then is a bond put on an appeal."""
+        deep = self._confirmed_job()
+        return deep is not None and deep.status is posted.status and deep.audits.verdict == posted.audits.verdict
+
+    def is_confirmed_after(self, instant: int) -> bool:
+        """Return whether the newest block that lies deep enough is later than an instant (seconds since 1970), so that
+        no reorganisation lets anybody act as if before it."""
+        node = self.context.contract.node
+        if node.confirmations == 0:
+            return True
+        block = node.block(max(0, self.newest_block() - node.confirmations))
+        return block is not None and block.timestamp > instant
+
+    def games(self, wanted: Callable[[GameView], bool]) -> dict[int, GameView]:
+        """Return games of this job for which `wanted` is true, by their numbers."""
+        found = self.context.queue.games_of(self.job)
+        return {number: game for number, game in found.items() if wanted(game)}
+
+    def live_games(self) -> dict[int, GameView]:
+        """Return games of this job that are not over, including queued ones."""
+        return self.games(lambda game: game.phase is not Phase.OVER)
+
+    def audits(self) -> list[AuditView]:
+        """Return audits of this job with a bond, in the order of their places."""
+        return self.context.queue.watch.audits_of(self.job)
+
+    def audit(self) -> AuditView | None:
+        """Return this account's audit with a bond; None if it has none."""
+        return next((audit for audit in self.audits() if audit.auditor == self.address), None)
+
+    def shown_rows(self, game: int, *, everywhere: bool = False) -> tuple[Row, ...]:
+        """Return rows that the other side may have shown in a game (`ContractWatch.shown_rows`)."""
+        return self.context.queue.watch.shown_rows(game, everywhere=everywhere)
+
+    def posted_chunk(self, game: int) -> bytes | None:
+        """Return the chunk that the trainer has posted in a game; None if the node does not show it."""
+        return self.context.queue.watch.posted_chunk(game)
+
+    def intention(self, posted: JobView) -> str:
+        """Return the job's part in the name of a payment that is made once. A job's number alone is not unique: other
+        contracts use it, too, and a reorganisation may give it to another job."""
+        return f"job {self.job} of {self.context.contract.address} with spec 0x{posted.spec_hash.hex()}"
+
+    def missing_funds(self, bond: int) -> str | None:
+        """Return the funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending
+        that forbids the bond, in one sentence, which is told; None if there is neither. bond: wei."""
+        found = self._funds(bond)  # first: limits are reckoned at its price of gas
+        try:
+            self.context.queue.require_allowed(self.job, bond)
+        except SpendingLimit as error:
+            self.tell(What.WARNING, str(error))
+            return str(error)
+        return self._tell_missing(found)
+
+    def missing_reserve(self, wei: int) -> str | None:
+        """Return the funds that this account lacks for an amount that no limit on spending holds back, and the gas of a
+        whole dispute, in one sentence, which is told; None if none."""
+        return self._tell_missing(self._funds(wei))
+
+    def _funds(self, wei: int) -> Funds:
+        return self.context.queue.funds(wei, self.context.clock(), job=self.job)
+
+    def _tell_missing(self, found: Funds) -> str | None:
+        """Return the sentence about missing funds, told; None if none are missing."""
+        if not found.missing:
+            return None
+        self.tell(What.WARNING, found.sentence)
+        return found.sentence
 
 
 Make = Callable[[int, JobView], JobRole | None]
@@ -480,9 +458,9 @@ class JobFollower(Role):
         except (Interrupted, MachineError, AccountError):
             raise  # not the job's fault, so that it says nothing about the job
         except OUTAGES as error:
-            role.notify_job(What.WARNING, sentence(error))
+            role.tell(What.WARNING, sentence(error))
             return Progress(state=sentence(error))
         except Exception as error:
             # An error in one job must not end the others; this job is looked at again.
-            role.notify_job(What.WARNING, f"could not look after job {role.job} ({type(error).__name__}: {error})")
+            role.tell(What.WARNING, f"could not look after job {role.job} ({type(error).__name__}: {error})")
             return Progress(state=str(error))

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, get_args
 
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
-from tiebreak.game.moves import (
+from tiebreak.roles.background_jobs import Lane, Priority
+from tiebreak.roles.notices import Progress, What
+from tiebreak.strategy import (
+    RUNNING,
     ClaimTimeout,
     Decision,
     ForcedMove,
     Helpless,
     InTurn,
+    Known,
     Move,
     Need,
     NeedChunk,
@@ -26,24 +30,25 @@ from tiebreak.game.moves import (
     Row,
     Wait,
     describe_move,
+    forced_move,
+    next_move,
+    place_of,
+    timeout_is_due,
 )
-from tiebreak.game.strategy import RUNNING, Known, forced_move, next_move, place_of, timeout_is_due
-from tiebreak.roles.background_jobs import Lane, Priority
-from tiebreak.roles.notices import Progress, What
 
 if TYPE_CHECKING:
     from tiebreak.contract.game import VerificationGame
     from tiebreak.contract.structs import GameView, JobView
     from tiebreak.roles.engine import DisputeTrees
-    from tiebreak.roles.job_role import JobOnChain
+    from tiebreak.roles.job_role import JobRole
     from tiebreak.roles.long_work import LongWork
 
 
 class Games:
     """The games of one side under one claim. It remembers nothing that the chain could take back."""
 
-    def __init__(self, chain: JobOnChain, long_work: LongWork, side: Side) -> None:
-        self._chain = chain
+    def __init__(self, role: JobRole, long_work: LongWork, side: Side) -> None:
+        self._role = role
         self._long_work = long_work
         self._side = side
         self._told: dict[int, str] = {}
@@ -77,7 +82,7 @@ class Games:
 
     def _advice(self, game: GameView) -> str:
         """Return advice to the person who runs this role, about a game in which it cannot move."""
-        if self._chain.now() > game.deadlines[self._side]:
+        if self._role.now() > game.deadlines[self._side]:
             return "that game is lost: keep this role running, so that no other is"
         return (
             "let this role run in the directory that the claim or the challenge was made from, on a sound machine, "
@@ -95,7 +100,7 @@ class Games:
         name an element, so this helps with the moves between."""
         if game.phase not in RUNNING or not game.deadlines[self._side]:
             return
-        clock, now = game.clocks[self._side], self._chain.now()
+        clock, now = game.clocks[self._side], self._role.now()
         # The first half of its time is left to the party: of two equal moves one fails.
         if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
             return
@@ -106,11 +111,11 @@ class Games:
 
     def _order(self, game_id: int, game: GameView, move: Move) -> None:
         """Order the call that makes a move."""
-        self._chain.order(describe_move(game, move), call_of(self._chain.calls, game_id, move), game=game_id)
+        self._role.order(describe_move(game, move), call_of(self._role.calls, game_id, move), game=game_id)
 
     def _decide(self, game_id: int, game: GameView, trees: DisputeTrees) -> Decision | None:
         """Return the decision in a game; None while it is computed, or what the other side has shown cannot be had."""
-        now = self._chain.now()
+        now = self._role.now()
         moves = game.phase in RUNNING and game.deadlines[self._side] and now <= game.deadlines[self._side]
         if not moves:
             return next_move(game, self._side, Known(), now)
@@ -118,11 +123,11 @@ class Games:
         # A move that takes long is computed once, with all that it may need.
         opened = game.phase is Phase.OPENING and not game.deadlines[self._side.other]
         if not _is_quick(game) and (opened or game.phase is Phase.BISECTION):
-            rows = self._chain.shown_rows(game_id)
+            rows = self._role.shown_rows(game_id)
         decision = self._decided(game_id, game, trees, rows)
         for everywhere in (False, True):
             if isinstance(decision, NeedRow):
-                rows = self._chain.shown_rows(game_id, everywhere=everywhere)
+                rows = self._role.shown_rows(game_id, everywhere=everywhere)
                 decision = self._decided(game_id, game, trees, rows)
         if isinstance(decision, NeedRow):
             self._tell(What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id)
@@ -154,7 +159,7 @@ class Games:
     def _chunk(self, game_id: int) -> bytes | None:
         """Return the posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show
         it."""
-        found = self._chain.posted_chunk(game_id)
+        found = self._role.posted_chunk(game_id)
         if found is None:
             self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
         return found
@@ -162,7 +167,7 @@ class Games:
     def _tell(self, what: What, text: str, game_id: int) -> None:
         if self._told.get(game_id) != text:
             self._told[game_id] = text
-            self._chain.tell(what, text, game=game_id)
+            self._role.tell(what, text, game=game_id)
 
 
 def earliest_deadline(games: Iterable[GameView], side: Side) -> int | None:
@@ -200,72 +205,72 @@ HEAD_START = 2
 """Blocks in which only the parties of a game claim its timeout, so that not all roles pay for the same call."""
 
 
-def start_waiting(chain: JobOnChain, posted: JobView) -> None:
+def start_waiting(role: JobRole, posted: JobView) -> None:
     """Start the next game of a job with blind audits. There no game starts by itself before all audits are open."""
     opened = posted.audits.audit_opening_deadline
     free = posted.live_games < posted.terms.concurrent_games
-    if opened and posted.queued_games and free and chain.now() > opened:
-        chain.order("start the next game", chain.calls.start_game(chain.job))
+    if opened and posted.queued_games and free and role.now() > opened:
+        role.order("start the next game", role.calls.start_game(role.job))
 
 
-def end_appeals(chain: JobOnChain, posted: JobView) -> Progress:
+def end_appeals(role: JobRole, posted: JobView) -> Progress:
     """Have a verdict paid once nobody can appeal any more; for jobs in status APPEALABLE, in which no appeal is
     live."""
     deadline = posted.audits.appeal_deadline
-    if chain.now() <= deadline:
+    if role.now() <= deadline:
         return Progress(state="waits for appeals", until=deadline + 1)
-    chain.order("finalize", chain.calls.finalize(chain.job))
+    role.order("finalize", role.calls.finalize(role.job))
     return Progress(state="finalizes")
 
 
-def await_appeals(chain: JobOnChain, posted: JobView) -> Progress:
+def await_appeals(role: JobRole, posted: JobView) -> Progress:
     """Wait for the appeals of others in a job in status APPEALABLE, and end what holds them up; then as
     `end_appeals`."""
     if appeals := posted.live_games + posted.queued_games:
-        end_overdue(chain, chain.live_games())
+        end_overdue(role, role.live_games())
         return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-    return end_appeals(chain, posted)
+    return end_appeals(role, posted)
 
 
-def end_claim(chain: JobOnChain, posted: JobView) -> Progress:
+def end_claim(role: JobRole, posted: JobView) -> Progress:
     """Finalize a claim that this account has attested to, once its window is closed and no game is left; after a head
     start for trainer and customer, who mostly do it."""
-    ready = posted.claim.challenge_deadline + _head_start(chain)
-    if chain.now() <= ready:
+    ready = posted.claim.challenge_deadline + _head_start(role)
+    if role.now() <= ready:
         return Progress(state="waits for the end of the claim", until=ready + 1)
-    chain.order("finalize", chain.calls.finalize(chain.job))
+    role.order("finalize", role.calls.finalize(role.job))
     return Progress(state="finalizes")
 
 
-def end_unopened(chain: JobOnChain, posted: JobView) -> Progress:
+def end_unopened(role: JobRole, posted: JobView) -> Progress:
     """End a job whose sealed claim was not opened in time, so that sealed audits get their bonds back; after a head
     start for the customer."""
-    ready = posted.audits.opening_deadline + _head_start(chain)
-    if chain.now() <= ready:
+    ready = posted.audits.opening_deadline + _head_start(role)
+    if role.now() <= ready:
         return Progress(state="waits until the claim is opened", until=ready + 1)
-    chain.order("end the job, whose claim was not opened", chain.calls.reclaim(chain.job))
+    role.order("end the job, whose claim was not opened", role.calls.reclaim(role.job))
     return Progress(state="ends a job whose claim was not opened")
 
 
-def _head_start(chain: JobOnChain) -> int:
+def _head_start(role: JobRole) -> int:
     """Return seconds of `HEAD_START`."""
-    return math.ceil(HEAD_START * chain.block_seconds())
+    return math.ceil(HEAD_START * role.block_seconds())
 
 
-def end_overdue(chain: JobOnChain, games: Mapping[int, GameView]) -> None:
+def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
     """End games in which every running clock, or the referee's, is out; games of others after a head start.
 
     Colluding parties would never end their games, and other games are queued behind them. This needs no trees, and
     only games that are at hand."""
-    now = chain.now()
+    now = role.now()
     for number, game in games.items():
-        side = next((side for side in Side if game.party(side) == chain.address), None)
+        side = next((side for side in Side if game.party(side) == role.address), None)
         if side is None:
-            late = _head_start(chain)
+            late = _head_start(role)
             text = "end a game of others whose clock ran out"
         elif game.deadlines[side]:
             continue  # a party does not profit from the end of a game that it has lost
         else:
             late, text = 0, describe_move(game, ClaimTimeout())
         if timeout_is_due(game, now - late):
-            chain.order(text, chain.calls.claim_timeout(number), game=number)
+            role.order(text, role.calls.claim_timeout(number), game=number)

@@ -23,7 +23,6 @@ from tiebreak.contract.structs import JobView
 from tiebreak.roles.notices import OUTAGES, Notice, Notify, What, of_warnings, sentence
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.store import Store
-from tiebreak.store.dag_reader import Plan
 from tiebreak.store.dagpb import Cid
 from tiebreak.store.store import Build
 from tiebreak.store.store_errors import InvalidCid
@@ -53,6 +52,7 @@ class PublishedContent(Store):
 
     def __init__(self, store: Store, directory: Path) -> None:
         super().__init__(store.name, store.stop, store.on_transfer)
+        self.width = store.width
         self._store, self._directory = store, directory
         self._path = directory / "published.json"
         self._lock = threading.Lock()
@@ -71,20 +71,6 @@ class PublishedContent(Store):
 
     def add_directory(self, path: Path) -> str:
         return self._remember(path, self._store.add_directory(path))
-
-    def address_of_file(self, path: Path) -> str:
-        return self._store.address_of_file(path)
-
-    def address_of_directory(self, path: Path) -> str:
-        return self._store.address_of_directory(path)
-
-    def get_file(self, cid: str, dest: Path, *, max_bytes: int, within: float | None = None) -> None:
-        self._store.get_file(cid, dest, max_bytes=max_bytes, within=within)
-
-    def get_directory(
-        self, cid: str, dest: Path, plan: Plan, *, max_bytes: int, within: float | None = None
-    ) -> list[str]:
-        return self._store.get_directory(cid, dest, plan, max_bytes=max_bytes, within=within)
 
     def pin(self, cid: str) -> None:
         self._store.pin(cid)

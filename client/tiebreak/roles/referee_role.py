@@ -17,37 +17,8 @@ from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.fetched_content import Refused
-from tiebreak.roles.job_role import JobRole, Role
-from tiebreak.roles.notices import Progress, What, together
-
-
-class RefereeRole(Role):
-    """A role that answers every game that calls this account. It never finishes by itself."""
-
-    name = "referee"
-
-    def __init__(self, context: RoleContext) -> None:
-        super().__init__(context)
-        self._seen = 0
-        self._jobs: dict[int, RefereesJob] = {}
-
-    def look(self) -> Progress:
-        for number, posted in self.context.queue.jobs_after(self._seen):
-            if posted.spec.referee == self.context.address:
-                self._jobs[number] = RefereesJob(self.context, number)
-            else:
-                self.context.queue.watch.unfollow(number)
-            self._seen = number
-        found = []
-        for number, job in list(self._jobs.items()):
-            progress = job.look()
-            if progress.finished:
-                self._jobs.pop(number).close()
-            found.append(progress)
-        return together(found, f"watches {len(self._jobs)} jobs")
-
-    def doing(self) -> list[str]:
-        return [clause for job in self._jobs.values() for clause in job.doing()]
+from tiebreak.roles.job_role import JobFollower, JobRole
+from tiebreak.roles.notices import Progress, What
 
 
 class RefereesJob(JobRole):
@@ -66,10 +37,10 @@ class RefereesJob(JobRole):
     def consider(self, posted: JobView) -> Progress:
         if posted.status in (JobStatus.FINAL, JobStatus.REJECTED, JobStatus.EXPIRED, JobStatus.LAPSED):
             return self.leave(f"job {self.job} is {posted.status.name}")
-        if posted.spec.referee != self.context.address or not posted.live_games:
+        if posted.spec.referee != self.address or not posted.live_games:
             return Progress(state="watches")
-        now = self.context.now()
-        asked = self.chain.games(lambda game: game.phase is Phase.REFEREE and now <= game.referee_deadline)
+        now = self.now()
+        asked = self.games(lambda game: game.phase is Phase.REFEREE and now <= game.referee_deadline)
         if not asked:
             return Progress(state="watches")
         due = min(game.referee_deadline for game in asked.values())
@@ -97,10 +68,10 @@ class RefereesJob(JobRole):
         try:
             descriptor = asked_operator(job.program, operator, game.operator.descriptor_hash)
         except Refused as error:
-            self.notify_job(What.WARNING, f"cannot decide game {game_id}: {error}", game=game_id)
+            self.tell(What.WARNING, f"cannot decide game {game_id}: {error}", game=game_id)
             return
         if (argument := self._argument(game_id, game)) is None:
-            self.notify_job(What.WARNING, f"the node does not show what was asked in game {game_id}", game=game_id)
+            self.tell(What.WARNING, f"the node does not show what was asked in game {game_id}", game=game_id)
             return
         bits = self.long_work.result(
             Lane.GAMES,
@@ -116,21 +87,31 @@ class RefereesJob(JobRole):
         if self._told.get(game_id) != bits:
             self._told[game_id] = bits
             text = f"{what} is 0x{bits:x}, and claimed was 0x{game.disputed.claimed:x}"
-            self.notify_job(What.COMPUTED, text, game=game_id)
+            self.tell(What.COMPUTED, text, game=game_id)
         call = self.context.contract.adjudicate(game_id, bits)
-        self.order(f"decide about {what}", call, job=self.job, game=game_id)
+        self.order(f"decide about {what}", call, game=game_id)
 
     def _argument(self, game_id: int, game: GameView) -> int | None:
         """Return bits of the function's argument, as the contract has read them from the agreed operand; None if the
         node does not show them."""
         if game_id not in self._arguments:
-            contract, newest = self.context.contract, self.chain.newest_block()
+            contract, newest = self.context.contract, self.newest_block()
             oldest = max(contract.first_block, last_block_before(contract.node, game.started_at, newest))
             for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
                 if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:
                     self._arguments[game_id] = event.bits
                     break
         return self._arguments.get(game_id)
+
+
+class RefereeRole(JobFollower):
+    """A role that answers every game that calls this account. It never finishes by itself."""
+
+    def __init__(self, context: RoleContext) -> None:
+        super().__init__(context, "referee", self._own)
+
+    def _own(self, number: int, posted: JobView) -> JobRole | None:
+        return RefereesJob(self.context, number) if posted.spec.referee == self.context.address else None
 
 
 def asked_operator(program: Program, operator: int, descriptor_hash: bytes) -> Descriptor:

@@ -23,9 +23,9 @@ from tiebreak.roles.notices import What
 from tiebreak.transactions.journal import HEX
 
 if TYPE_CHECKING:
-    from tiebreak.game.moves import Leaves
-    from tiebreak.roles.job_role import JobOnChain
+    from tiebreak.roles.job_role import JobRole
     from tiebreak.roles.long_work import LongWork, PublishedAddresses
+    from tiebreak.strategy import Leaves
 
 _MOST_BYTES = 1 << 16
 SALT_BYTES = 32
@@ -101,9 +101,9 @@ class Sealing:
     """The one seal of a role in a job: of a trainer's claim, of an auditor's audit, or of nothing, which takes a place
     before the audit is done."""
 
-    def __init__(self, chain: JobOnChain, long_work: LongWork, kind: str) -> None:
+    def __init__(self, role: JobRole, long_work: LongWork, kind: str) -> None:
         """kind: "claim", "audit" or "place"; part of the file's name and of the salt."""
-        self._chain = chain
+        self._role = role
         self._long_work = long_work
         self._kind = kind
 
@@ -125,8 +125,8 @@ class Sealing:
 
     def seal(self, secret: Secret) -> bytes:
         """Return the seal itself, 32 bytes."""
-        chain = self._chain
-        about = chain.chain_id, chain.calls.address, chain.job, chain.address
+        role = self._role
+        about = role.chain_id, role.calls.address, role.job, role.address
         if self._kind != "claim":
             return audit_seal(*about, checkpoint_root=secret.checkpoint_root, salt=secret.salt)
         return claim_seal(
@@ -162,7 +162,7 @@ class Sealing:
             return None
 
     def _salt(self, posted: JobView) -> bytes:
-        name = f"{self._kind}, {self._chain.chain_id}, {self._chain.intention(posted)}"
+        name = f"{self._kind}, {self._role.chain_id}, {self._role.intention(posted)}"
         return self._long_work.context.sender.secret(name.encode()) or new_salt()
 
     def _path(self, posted: JobView) -> Path:

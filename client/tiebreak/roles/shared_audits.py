@@ -26,7 +26,7 @@ from roundlog.training import Job, JobLimits, Run
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Priority
 from tiebreak.roles.fetched_content import Refused
 from tiebreak.roles.notices import What
-from tiebreak.segment_audits.stored_jobs import Stores
+from tiebreak.segment_audits import Stores
 
 if TYPE_CHECKING:
     from tiebreak.contract.structs import JobView

@@ -16,7 +16,7 @@ from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.fetched_content import Refused, require_decidable
-from tiebreak.roles.job_role import JobOnChain, JobRole
+from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork, PublishedAddresses, Publishing
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import Games, earliest_deadline, end_overdue, start_waiting
@@ -77,45 +77,45 @@ class SealedClaim:
     Log and model are published when it is opened: an auditor that could read them earlier could seal an audit without
     work."""
 
-    def __init__(self, chain: JobOnChain, long_work: LongWork, run: TrainedRun, publishing: Publishing) -> None:
-        self._chain = chain
+    def __init__(self, role: JobRole, long_work: LongWork, run: TrainedRun, publishing: Publishing) -> None:
+        self._role = role
         self._run = run
         self._publishing = publishing
-        self._sealing = Sealing(chain, long_work, "claim")
+        self._sealing = Sealing(role, long_work, "claim")
 
     def seal(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
         """Seal the claim, of a job in status OPEN."""
         addresses = self._publishing.addresses(posted, priority)
         if addresses is None:
             return Progress(working=True, state="computes the addresses of log and model")
-        if not self._chain.confirmed(posted):
+        if not self._role.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
         secret = self._sealing.keep(posted, self._sealing.of_claim(posted, trees.claim, addresses))
         if secret.checkpoint_root != trees.claim.root:
             # Never on a sound machine: the same job always comes to the same root.
             why = "this run came to another root than an earlier one, which may be sealed already: check this machine"
-            self._chain.tell(What.WARNING, why)
+            self._role.tell(What.WARNING, why)
             return Progress(state=why)
-        call = self._chain.calls.seal_claim(
-            self._chain.job,
+        call = self._role.calls.seal_claim(
+            self._role.job,
             spec_hash=posted.spec_hash,
             seal=self._sealing.seal(secret),
             bond=posted.terms.trainer_bond,
         )
-        self._chain.order("seal the claim", call)
+        self._role.order("seal the claim", call)
         return Progress(state="seals its claim")
 
     def open(self, posted: JobView) -> Progress:
         """Open the claim in its window, of a job in status SEALED; never earlier."""
-        audits, now, stake = posted.audits, self._chain.now(), posted.terms.trainer_bond
+        audits, now, stake = posted.audits, self._role.now(), posted.terms.trainer_bond
         if now <= audits.audit_deadline:
             return Progress(state="waits for auditors to seal", until=audits.audit_deadline + 1, stake=stake)
         if now > audits.opening_deadline:
-            return self._chain.leave(f"the claim on job {self._chain.job} was not opened in time, so its bond is lost")
+            return self._role.leave(f"the claim on job {self._role.job} was not opened in time, so its bond is lost")
         # In the second half of the window nothing is waited for: the bond is lost at its end.
         late = now > audits.audit_deadline + posted.terms.opening_window // 2
         deadline = audits.opening_deadline
-        if not late and not self._chain.is_confirmed_after(audits.audit_deadline):
+        if not late and not self._role.is_confirmed_after(audits.audit_deadline):
             state = "waits until the end of the time for audits lies deep enough"
             return Progress(working=True, state=state, stake=stake, deadline=deadline)
         priority = Priority(deadline=deadline, stake=stake, bonded=True)
@@ -132,9 +132,9 @@ class SealedClaim:
                 return Progress(working=True, state="computes its seal again", stake=stake, deadline=deadline)
             if published is not None and published != PublishedAddresses(secret.log_cid, secret.model_cid):
                 why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
-                self._chain.tell(What.WARNING, f"{why}: publish them with the release that sealed them")
-        call = self._chain.calls.open_claim(
-            self._chain.job,
+                self._role.tell(What.WARNING, f"{why}: publish them with the release that sealed them")
+        call = self._role.calls.open_claim(
+            self._role.job,
             claimed=secret.claimed,
             final_state_root=secret.final_state_root,
             log_cid=secret.log_cid,
@@ -142,7 +142,7 @@ class SealedClaim:
             salt=secret.salt,
         )
         text = f"open the claim of checkpoint root 0x{secret.checkpoint_root.hex()}"
-        self._chain.order(text, call)
+        self._role.order(text, call)
         return Progress(state="opens its claim", stake=stake, deadline=deadline)
 
     def finish_publishing(self, posted: JobView) -> None:
@@ -172,10 +172,10 @@ class TrainerRole(JobRole):
     def __init__(self, context: RoleContext, job: int, *, publish_every: int = 0) -> None:
         """publish_every: publish every so many checkpoints, for audits by many workers; 0 for none."""
         super().__init__(context, job)
-        self._games = Games(self.chain, self.long_work, Side.TRAINER)
+        self._games = Games(self, self.long_work, Side.TRAINER)
         self._run = TrainedRun(self.long_work)
         self._publishing = Publishing(self.long_work, RUN, publish_every)
-        self._sealed = SealedClaim(self.chain, self.long_work, self._run, self._publishing)
+        self._sealed = SealedClaim(self, self.long_work, self._run, self._publishing)
         self._told_stakes = False
 
     # The work.
@@ -184,24 +184,24 @@ class TrainerRole(JobRole):
         return f"job {self.job} cannot be trained: {why}"
 
     def bond_held(self, posted: JobView) -> int:
-        mine = posted.status in _HELD and posted.claim.trainer == self.context.address
+        mine = posted.status in _HELD and posted.claim.trainer == self.address
         return posted.terms.trainer_bond if mine else 0
 
     def consider(self, posted: JobView) -> Progress:
         if posted.status is not JobStatus.OPEN:
             return self._after_commit(posted)
-        if posted.terms.trainer not in (ANYONE, self.context.address):
+        if posted.terms.trainer not in (ANYONE, self.address):
             return self.leave(f"job {self.job} is reserved for {posted.terms.trainer}")
-        if (objection := self.context.policy.objection(posted, posted.terms.trainer_bond)) is not None:
+        if (objection := self.policy.objection(posted, posted.terms.trainer_bond)) is not None:
             return self.leave(f"job {self.job} is left alone: {objection}")
-        if self.context.now() > posted.commit_deadline:
+        if self.now() > posted.commit_deadline:
             return self.leave(f"nobody has committed to job {self.job} in time")
         require_decidable(self.context, posted)
-        if (missing := self.chain.missing_funds(posted.terms.trainer_bond)) is not None:
+        if (missing := self.missing_funds(posted.terms.trainer_bond)) is not None:
             return Progress(state=missing)
         if not self._told_stakes:
             # Told before the work, so that a user can object in time.
-            self.notify_job(What.STAKED, stakes(posted, posted.terms.trainer_bond))
+            self.tell(What.STAKED, stakes(posted, posted.terms.trainer_bond))
             self._told_stakes = True
         priority = Priority(deadline=posted.commit_deadline, stake=posted.terms.reward)
         if not self.long_work.files_are_here(posted, priority):
@@ -218,7 +218,7 @@ class TrainerRole(JobRole):
         return self._commit(posted, trees, addresses)
 
     def _after_commit(self, posted: JobView) -> Progress:
-        if posted.claim.trainer != self.context.address:
+        if posted.claim.trainer != self.address:
             return self.leave(f"job {self.job} was not claimed by this trainer")
         if posted.status is JobStatus.SEALED:
             return self._sealed.open(posted)
@@ -227,7 +227,7 @@ class TrainerRole(JobRole):
         return self._defend(posted)
 
     def _commit(self, posted: JobView, trees: DisputeTrees, addresses: PublishedAddresses) -> Progress:
-        if not self.chain.confirmed(posted):
+        if not self.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
         claim = trees.claim
         call = self.context.contract.commit(
@@ -239,33 +239,33 @@ class TrainerRole(JobRole):
             model_cid=addresses.model_cid,
             bond=posted.terms.trainer_bond,
         )
-        self.order(f"commit to checkpoint root 0x{claim.root.hex()}", call, job=self.job)
+        self.order(f"commit to checkpoint root 0x{claim.root.hex()}", call)
         return Progress(state="commits")
 
     def _defend(self, posted: JobView) -> Progress:
         stake = posted.terms.trainer_bond
         if posted.game_count:
-            self._games.tell_ended(self.chain.games(lambda game: True))
-        start_waiting(self.chain, posted)
+            self._games.tell_ended(self.games(lambda game: True))
+        start_waiting(self, posted)
         if posted.live_games or posted.queued_games:
             return self._play(posted, stake)
         if posted.terms.opening_window and not self._publishing.is_done:
             self._sealed.finish_publishing(posted)
         else:
             self._run.rest()
-        if self.context.now() <= posted.claim.challenge_deadline:
+        if self.now() <= posted.claim.challenge_deadline:
             return Progress(
                 state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
             )
-        self.order("finalize", self.context.contract.finalize(self.job), job=self.job)
+        self.order("finalize", self.context.contract.finalize(self.job))
         return Progress(state="finalizes", stake=stake)
 
     def _play(self, posted: JobView, stake: int) -> Progress:
-        games = self.chain.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
+        games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
         # Every game delays the claim. A silent challenger loses by the clock, for which nothing has to be computed.
-        end_overdue(self.chain, games)
+        end_overdue(self, games)
         due = earliest_deadline(games.values(), Side.TRAINER)
-        later = self.context.now() + posted.terms.clock_allowance
+        later = self.now() + posted.terms.clock_allowance
         priority = Priority(deadline=due or later, stake=stake, bonded=True)
         trees = self._run.trees(posted, priority)
         if trees is None:

@@ -23,7 +23,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tiebreak.http_server import BackgroundServer, bound_socket, bounded_server, names_this_machine, url_of
+from tiebreak.http_server import (
+    BackgroundServer,
+    ServingError,
+    bounded_server,
+    names_this_machine,
+    read_body,
+    url_of,
+)
 from tiebreak.server.completion_bodies import error_event
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
 from tiebreak.server.text_service import PendingAnswer, TextChangedError, TextService
@@ -41,25 +48,6 @@ _BODY_SECONDS = 10.0
 _HEALTH = "/health"
 _IDLE_CONNECTIONS = 64
 """Connections beside those that wait for answers."""
-
-
-class ServingError(Exception):
-    """The server cannot be had at this address; the message is one sentence."""
-
-
-def listen_at(host: str, port: int) -> socket.socket:
-    """Return a socket at an address of this machine; port 0: any free one. Raises ServingError."""
-    try:
-        where = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
-    except ValueError:
-        raise ServingError(f"{host!r} is no IP address: use 127.0.0.1 to answer this machine alone.") from None
-    try:
-        return bound_socket(where, port)
-    except OSError as error:
-        raise ServingError(
-            f"port {port} of {where} cannot be used ({error.strerror}): choose others with --host and --port, "
-            "or port 0 for any."
-        ) from error
 
 
 def make_completion_app(service: TextService) -> Starlette:
@@ -261,20 +249,13 @@ async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _body(request: Request) -> bytes:
-    too_long = RequestError(f"The request has more than {MAX_REQUEST_BYTES} bytes.", status=413)
-    given = request.headers.get("content-length", "0")
-    if not given.isascii() or not given.isdigit() or len(given) > 12 or int(given) > MAX_REQUEST_BYTES:
-        raise too_long
-    found = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
-            async for part in request.stream():
-                found += part
-                if len(found) > MAX_REQUEST_BYTES:
-                    raise too_long
+            return await read_body(request, MAX_REQUEST_BYTES)
+    except ValueError:
+        raise RequestError(f"The request has more than {MAX_REQUEST_BYTES} bytes.", status=413) from None
     except TimeoutError:
         raise RequestError("The request was not there in time.", status=408) from None
-    return bytes(found)
 
 
 def _refusal(error: RequestError) -> JSONResponse:

@@ -1,5 +1,5 @@
 """Dishonest parties, for the demo and the tests. Each is an honest role whose context has another engine, other batches
-or another queue."""
+or another queue, which drops orders of the role."""
 
 from __future__ import annotations
 
@@ -11,13 +11,54 @@ import torch
 from roundlog.program import Program, first_store
 from roundlog.training import Job
 from tiebreak.contract.enums import Side
+from tiebreak.contract.game import VerificationGame
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.transaction_queue import Order, TransactionQueue
+from tiebreak.transactions.sender import Sender
 
-from tiebreak_demo.adversary.dishonest_queues import ResigningQueue
-from tiebreak_demo.adversary.engines import ChangedBatches, CopyingEngine, MakeExecution, execution_of, lying
-from tiebreak_demo.adversary.tampering import Lie, tampered
+from tiebreak_demo.adversary.engines import (
+    ChangedBatches,
+    CopyingEngine,
+    Lie,
+    MakeExecution,
+    execution_of,
+    lying,
+    tampered,
+)
+
+_MOVES = {
+    *("inTurn", "bisect", "openLevel", "openOperator", "proveStore", "postChunk"),
+    *("proveElement", "disputeSum", "openPartials", "proveSegment"),
+}
+
+
+class SilentQueue(TransactionQueue):
+    """A queue that sends only the first `moves` moves, and all other orders."""
+
+    def __init__(self, contract: VerificationGame, sender: Sender, *, moves: int = 0) -> None:
+        super().__init__(contract, sender)
+        self.moves = moves
+
+    def put(self, order: Order) -> bool:
+        if order.call.function in _MOVES:
+            if self.moves == 0:
+                return False
+            self.moves -= 1
+        return super().put(order)
+
+
+class ResigningQueue(TransactionQueue):
+    """A queue that makes no appeals."""
+
+    def put(self, order: Order) -> bool:
+        return order.call.function != "appeal" and super().put(order)
+
+
+def silenced(context: RoleContext, *, moves: int = 0) -> RoleContext:
+    """Return the context of a party that falls silent after its first `moves` moves."""
+    return replace(context, make_queue=lambda contract, sender: SilentQueue(contract, sender, moves=moves))
 
 
 def poisoned_batches(job: Job, step: int) -> ChangedBatches:

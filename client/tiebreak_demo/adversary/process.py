@@ -26,8 +26,7 @@ from tiebreak.store import locations, open_stores
 from tiebreak.transactions.keys import load_account
 from tiebreak.transactions.sender import Sender
 
-from tiebreak_demo.adversary.dishonest_queues import silenced
-from tiebreak_demo.adversary.parties import lying_auditor, other_weight_trainer, poisoning_trainer
+from tiebreak_demo.adversary.parties import lying_auditor, other_weight_trainer, poisoning_trainer, silenced
 
 KINDS: dict[str, Callable[[RoleContext, int, int], Role]] = {
     "poison": lambda context, job, step: poisoning_trainer(context, job, poisoned_step=step),

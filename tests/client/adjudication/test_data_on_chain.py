@@ -24,10 +24,10 @@ from roundlog.spec import TrainingSpec
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
 from tiebreak.contract.structs import ANYONE
-from tiebreak.game.moves import Output, opening_arguments
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.segment_audits.stored_jobs import fetch_without_data, read_elsewhere
+from tiebreak.segment_audits import fetch_without_data, read_elsewhere
 from tiebreak.store import FolderStore
+from tiebreak.strategy import Output, opening_arguments
 
 VALUE = 0
 

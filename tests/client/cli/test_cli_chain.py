@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import stat
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -95,25 +91,6 @@ def test_a_chain_that_does_not_answer_is_named(run: Run, chain: Chain) -> None:
     away = chain.environment(0) | {"TIEBREAK_CHAIN": "http://127.0.0.1:1"}
     refused(run("status", env=away), "http://127.0.0.1:1", "start the node, or check the address")
     refused(run("status", "--chain", "nonsense", env=chain.environment()), "http://127.0.0.1:8545")
-
-
-@pytest.mark.slow
-def test_a_role_names_a_chain_that_does_not_answer_and_waits_for_it() -> None:
-    """After a reboot roles and node start in any order."""
-    words = "trainer run --job 1 --chain http://127.0.0.1:1"
-    command = [sys.executable, "-m", "tiebreak.cli.app", *words.split()]
-    env = dict(os.environ) | {
-        "TIEBREAK_CONTRACT": devnet_account(0).address,
-        "TIEBREAK_PRIVATE_KEY": bytes(devnet_account(0).key).hex(),
-    }
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-    assert process.stdout is not None
-    said = process.stdout.readline()
-    assert "http://127.0.0.1:1" in said and "start the node" in said
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=20)
-    assert process.returncode == 130 and "Traceback" not in output
 
 
 def test_a_contract_that_is_none_is_named(run: Run, chain: Chain) -> None:

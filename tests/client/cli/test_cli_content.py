@@ -17,7 +17,7 @@ from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
 from tiebreak.store import Transfer, open_store
 from tiebreak.transactions.keys import devnet_account
 
-from tests.client.cli.cli_world import Chain, Run, Trained, refused
+from tests.client.cli.cli_world import Chain, Run, Trained
 from tests.client.crafted_blocks import everything
 from tests.client.http_stand_in import serving
 from tests.client.pinning_stand_in import TOKEN, Service
@@ -43,21 +43,6 @@ def test_kubo_and_a_pinning_service_keep_a_job(
     open_store(kubo_url).get_directory(cid, tmp_path / "found", everything, max_bytes=1 << 30)
     for path in trained.job.iterdir():
         assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_a_pinning_service_without_its_token_is_refused_at_once(run: Run, chain: Chain, tmp_path: Path) -> None:
-    place = ("--store", tmp_path / "a", "--dir", tmp_path / "role", "--pin-service", "https://pins.example/psa")
-    words = ("trainer", "run", "--job", 1, *place)
-    refused(run(*words, env=chain.environment(1)), "TIEBREAK_PIN_TOKEN", "--pin-token")
-    token = tmp_path / "token"
-    token.write_text("a-secret-token")
-    token.chmod(0o644)
-    refused(run(*words, "--pin-token", token, env=chain.environment(1)), "chmod 600")
-    token.chmod(0o600)
-    text = refused(
-        run(*words[:-1], "http://pins.example", "--pin-token", token, env=chain.environment(1)), "https:// address"
-    )
-    assert "a-secret-token" not in text
 
 
 def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

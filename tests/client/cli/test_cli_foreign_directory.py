@@ -14,10 +14,9 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from machines.tasks import SMALL
-from roundlog.training.job import Job
 
 from tests.client.cli.cli_world import Chain, Run, Trained, refused
+from tests.engine.kept_jobs import kept_job
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = str(Path(sys.executable).with_name("tiebreak"))
@@ -122,7 +121,7 @@ def run(*arguments: object) -> str:
 
 
 def test_a_job_is_trained_and_audited_without_names_and_files_of_linux(tmp_path: Path) -> None:
-    Job.from_task(lambda: SMALL["logistic"](2)).write(tmp_path / "job")
+    kept_job("logistic_sgd").write(tmp_path / "job")
     trained = run("train", tmp_path / "job", "--run", tmp_path / "trained")
     audited = run(
         "audit", tmp_path / "job", "--run", tmp_path / "audited", "--claim", tmp_path / "trained", "--log",

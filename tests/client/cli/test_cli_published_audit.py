@@ -352,7 +352,7 @@ def test_claims_without_what_workers_need_are_refused(run: Run, published: Publi
     hostile.mkdir()
     (hostile / CHECKPOINTS_FILE).write_bytes(b'{"format": "\x1b[31m"}')
     address = FolderStore(store).add_directory(hostile)
-    text = refused(audit(run, published, "--claim", address, *words), "lists no checkpoints")
+    text = refused(audit(run, published, "--claim", address, *words), "claims nothing about this job")
     assert text.isprintable()
     missing = "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
     refused(audit(run, published, "--claim", missing, *words), missing)

@@ -22,7 +22,6 @@ from tiebreak.cli.ranks import RankGroup
 
 from tests.client.cli.cli_world import Run, Trained, refused
 from tests.e2e.world import small_job
-from tests.engine.kept_jobs import KEPT_JOBS
 from tests.engine.ranks.rank_processes import free_port, seconds_to_stop
 
 ALONE = [sys.executable, "-P", "-m", "tiebreak"]
@@ -149,14 +148,6 @@ def test_a_role_runs_on_the_device_of_its_place_alone_and_with_helpers(monkeypat
     assert (found.device, found.keep_every) == (torch.device("cuda:2"), 7)
     # One process alone has what was chosen.
     assert RankGroup(None).on_device(options) is options
-
-
-@pytest.mark.slow
-def test_a_rank_with_another_job_is_named_by_all(trained: Trained, tmp_path: Path) -> None:
-    run, other = tmp_path / "trained", KEPT_JOBS / "logistic_sgd"
-    for code, _, err in ended(by_hand([train(trained.job, run), train(other, run)])):
-        assert code == 1
-        assert ") has another job (" in err and "give every rank the same job" in err
 
 
 @pytest.mark.slow

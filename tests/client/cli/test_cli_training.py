@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
-import roundlog
-import torch
-from job_sources import logistic_sgd
 from roundlog.commitments import state_root
-from roundlog.log import Decision, Entries, LogReader, LogWriter
+from roundlog.log import Decision
 from roundlog.log.payload import LogError
 from roundlog.storage import StorageError, load_tensors, save_tensors
-from roundlog.training.job import JOB_FILES, Job
+from roundlog.training.job import Job
 from roundlog.training.run import root_sum
 from roundlog.training.run_files import HISTORY_FILE, read_history
-from roundlog.training.trainer import log_header, log_path
+from roundlog.training.trainer import log_path
 from safetensors.torch import load_file
 from tiebreak.cli.failures import sentence
 
 from tests.client.cli.cli_world import Run, Trained, refused
+from tests.engine.forged_logs import Steps, rewrite
 from tests.engine.kept_jobs import KEPT_JOBS
 
 
@@ -51,37 +48,17 @@ def test_the_first_wrong_checkpoint_of_a_run_is_named(run: Run, trained: Trained
     assert "checkpoint 2 of 2: steps 2 to 3" in result.stdout
 
 
-def with_one_bent_entry(logged: Trained, log: Path) -> tuple[Job, int, int]:
-    """A copy of the log with one decision of step 3 turned round, all others as they were. Returns the job, and which
-    operator and element it is."""
-    job = Job.read(logged.job)
-    shutil.copytree(logged.run / "log", log)
-    header = log_header(job, 1)
-    sizes = [node.type.numel for node in job.program.nodes]
-    with LogReader(log_path(log, 1), header, sizes) as reader:
-        steps = {step: dict(reader.step(step)) for step in (2, 3)}
-    operator, entries = next((op, e) for op, e in steps[3].items() if (e.decisions != int(Decision.VALUE)).any())
-    place = int((entries.decisions != int(Decision.VALUE)).argmax())
-    turned = entries.decisions.copy()
-    turned[place] = int(Decision.UP) + int(Decision.DOWN) - turned[place]
-    steps[3][operator] = Entries(entries.indices, turned, entries.values)
-    log_path(log, 1).unlink()
-    with LogWriter(log_path(log, 1), header) as writer:
-        for step, found in steps.items():
-            writer.append(step, found)
-    return job, operator, int(entries.indices[place])
-
-
 def test_a_bent_log_entry_is_no_wrong_claim(run: Run, logged: Trained, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with_one_bent_entry(logged, log)
-    words = ("audit", logged.job, "--log", log, "--claim", logged.run)
-    result = run(*words, "--run", tmp_path / "a", "--json")
-    found = json.loads(result.stdout)
-    assert result.exit_code == 3
+    def bend(steps: Steps) -> None:
+        found = next(entries for entries in steps[3].values() if (entries.decisions != int(Decision.VALUE)).any())
+        found.decisions[(found.decisions != int(Decision.VALUE)).argmax()] ^= 1
+
+    rewrite(Job.read(logged.job), logged.run / "log", tmp_path / "log", bend)
+    words = ("audit", logged.job, "--run", tmp_path / "a", "--log", tmp_path / "log", "--claim", logged.run)
+    found = json.loads(run(*words, "--json").stdout)
     assert found["agrees"] is True and found["first_wrong_interval"] is None
     assert found["log"] == "wrong" and len(found["findings"]) == 1
-    shown = run(*words, "--run", tmp_path / "b")
+    shown = run(*words)
     assert shown.exit_code == 3
     assert "right: the same root" in shown.stdout and "WRONG: 1 wrong entries" in shown.stdout
     assert "WRONG: another root" not in shown.stdout and "no wrong entry" not in shown.stdout
@@ -121,6 +98,10 @@ def test_paths_that_are_not_there_are_named(run: Run, trained: Trained, tmp_path
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--log", nowhere), f"no directory of logs {nowhere}")
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", nowhere), "neither a root", str(nowhere))
     refused(run("log", "inspect", nowhere), str(nowhere))
+    (path := tmp_path / "00000000.rlog").write_bytes(b"not a log")
+    refused(run("log", "inspect", tmp_path), str(path))
+    path.unlink()
+    refused(run("log", "inspect", tmp_path), f"{tmp_path} holds no .rlog files")
 
 
 def test_the_run_of_another_job_is_not_touched(run: Run, trained: Trained, tmp_path: Path) -> None:
@@ -140,20 +121,6 @@ def test_a_log_can_be_inspected_with_the_names_of_the_job(run: Run, logged: Trai
     assert sum(one["bytes"] for one in files) == sum(path.stat().st_size for path in (logged.run / "log").iterdir())
     shown = run("log", "inspect", logged.run / "log").stdout
     assert "00000001.rlog" in shown and files[0]["root"] in shown
-
-
-def test_a_damaged_log_is_named_with_the_offset(run: Run, logged: Trained, tmp_path: Path) -> None:
-    path = tmp_path / "00000000.rlog"
-    content = bytearray(log_path(logged.run / "log", 0).read_bytes())
-    path.write_bytes(content[:-7])
-    refused(run("log", "inspect", path), f"{path}: byte ")
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    refused(run("log", "inspect", path), f"{path}: byte ")
-    path.write_bytes(b"not a log")
-    refused(run("log", "inspect", tmp_path), str(path))
-    path.unlink()
-    refused(run("log", "inspect", tmp_path), f"{tmp_path} holds no .rlog files")
 
 
 # Validation and history.
@@ -184,18 +151,8 @@ def test_what_cannot_be_validated_on_is_refused(run: Run, trained: Trained, rows
     words = ("train", trained.job, "--run", tmp_path / "t")
     refused(run(*words, "--validate-every", "3"), "name the rows with --validate", code=2)
     refused(run(*words, "--validate", tmp_path / "no"), f"{tmp_path / 'no'}: does not exist")
-    job = Job.read(trained.job)
-    save_tensors(rows, {name: field[:3].clone() for name, field in job.dataset.items()})
-    refused(run(*words, "--validate", rows), "less than one batch of 8 rows")
-    shutil.copy(trained.job / "initial.safetensors", rows)
-    refused(run(*words, "--validate", rows), str(rows))
     rows.write_bytes(b"\xff" * 100)
     refused(run(*words, "--validate", rows), str(rows))
-    field = next(name for name, one in job.dataset.items() if not one.dtype.is_floating_point)
-    fitting = {name: one[:8].clone() for name, one in job.dataset.items()}
-    fitting[field].view(-1)[3] = 10**6
-    save_tensors(rows, fitting)
-    refused(run(*words, "--validate", rows), "the validation set does not fit the job's program")
 
 
 def test_a_resumed_run_says_from_where(run: Run, trained: Trained, tmp_path: Path) -> None:
@@ -219,56 +176,20 @@ def test_a_history_that_cannot_be_written_is_spoken_of(run: Run, trained: Traine
     assert "0x" + trained.root.hex() in shown.stdout
 
 
-# `tiebreak export`.
-
-
-def test_a_trained_model_is_exported(run: Run, trained: Trained, tmp_path: Path) -> None:
+def test_a_model_is_exported_or_a_sentence_says_why_not(run: Run, trained: Trained, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    for steps, option in ((4, ()), (2, ("--steps", 2))):
-        done = run("export", trained.run, "--to", file, *option)
-        assert done.exit_code == 0, done.output
-        assert f"{steps} steps" in re.sub(r"\s+", " ", done.stdout)
-        wanted = logistic_sgd().model
-        roundlog.load_into(wanted, trained.run, steps=steps)
-        model = logistic_sgd().model
-        model.load_state_dict(load_file(file), strict=True)
-        assert all(torch.equal(one, wanted.state_dict()[name]) for name, one in model.state_dict().items())
-    fetched = shutil.copy(trained.run / "checkpoints" / "00000004.safetensors", tmp_path / "collected.safetensors")
-    told = json.loads(run("export", fetched, "--to", file, "--json").stdout)
-    assert (told["state"], told["steps"], told["model"]) == (str(fetched), None, str(file))
-    assert told["tensors"] == len(load_file(file)) and told["left_out"] == len(load_file(fetched)) - told["tensors"]
-    assert told["bytes"] == sum(tensor.nbytes for tensor in load_file(file).values())
-
-
-def test_what_cannot_be_exported_is_refused_in_a_sentence(run: Run, trained: Trained, tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(b"mine")
+    told = json.loads(run("export", trained.run, "--to", file, "--json").stdout)
+    assert (told["steps"], told["model"], told["tensors"]) == (4, str(file), len(load_file(file)))
     refused(run("export", trained.job, "--to", file), "is not the directory of a run", "name the directory")
     refused(run("export", trained.run, "--to", tmp_path, "--json"), "is a directory: name a file in it")
     refused(run("export", trained.run, "--to", file, "--steps", 3), "no state after 3 steps: choose one of 2, 4")
     refused(run("export", trained.run, "--to", file, "--max-memory", "0.0001MB"), "allow them with --max-memory")
-    damaged = tmp_path / "damaged"
-    shutil.copytree(trained.run, damaged)
-    state = damaged / "checkpoints" / "00000004.safetensors"
-    state.write_bytes(state.read_bytes()[:-1])
-    refused(run("export", damaged, "--to", file), str(state), "bytes where its tensors need")
-    state.write_bytes(b"")
-    refused(run("export", damaged, "--to", file), str(state), "`tiebreak train`")
-    assert file.read_bytes() == b"mine"
 
 
 # Bits that flip in a finished run.
 
 
-FILES = (
-    "run.json",
-    "roots",
-    "roots.sums",
-    "checkpoints/00000002.safetensors",
-    "checkpoints/00000004.safetensors",
-    "log/00000000.rlog",
-    "log/00000001.rlog",
-)
+EARLIER, LAST = (f"checkpoints/{step:08}.safetensors" for step in (2, 4))
 PLACES = (0.0, 0.6)
 """Parts of a file: its header, its inside."""
 
@@ -283,14 +204,6 @@ def flip(path: Path, place: float) -> None:
     data = bytearray(path.read_bytes())
     data[round(place * (len(data) - 1))] ^= 0x04
     path.write_bytes(data)
-
-
-def contents(directory: Path) -> dict[Path, bytes]:
-    """Every file of a directory; a history without its seconds, which differ from run to run."""
-    found = {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-    if (history := Path("history.jsonl")) in found:
-        found[history] = re.sub(rb'"seconds":[^,}]+', b"", found[history])
-    return found
 
 
 @pytest.mark.parametrize("name", ["run.json", "roots", "checkpoints/00000002.safetensors", "log/00000001.rlog"])
@@ -315,28 +228,20 @@ def test_an_audit_notices_a_damaged_run(run: Run, trained: Trained, copy: Path, 
         assert found["log"] == "right"
 
 
-@pytest.mark.parametrize(("name", "place"), [*((name, 0.6) for name in FILES), ("run.json", 0.0), ("roots.sums", 0.0)])
-def test_training_in_a_damaged_run_mends_it(run: Run, trained: Trained, copy: Path, name: str, place: float) -> None:
-    whole = contents(trained.run)
-    flip(copy / name, place)
-    damaged = contents(copy)
-    result = run("train", trained.job, "--run", copy, "--json")
-    if name == "run.json":
-        refused(result, str(copy), "choose an empty directory" if place else "nothing is lost")
-        assert contents(copy) == damaged
-        (copy / name).unlink()
-        result = run("train", trained.job, "--run", copy, "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert found["checkpoint_root"] == "0x" + trained.root.hex()
-    assert contents(copy) == whole
-    if name in ("checkpoints/00000002.safetensors", "log/00000000.rlog"):
-        assert found["mended_intervals"] == [0]
+def test_training_in_a_damaged_run_mends_it_but_for_whose_it_is(run: Run, trained: Trained, copy: Path) -> None:
+    flip(copy / EARLIER, 0.6)
+    found = json.loads(run("train", trained.job, "--run", copy, "--json").stdout)
+    assert found["checkpoint_root"] == "0x" + trained.root.hex() and found["mended_intervals"] == [0]
+    assert (copy / EARLIER).read_bytes() == (trained.run / EARLIER).read_bytes()
+    for place, said in ((0.6, "choose an empty directory"), (0.0, "nothing is lost")):
+        shutil.copy(trained.run / "run.json", copy)
+        flip(copy / "run.json", place)
+        refused(run("train", trained.job, "--run", copy), str(copy), said)
 
 
 def test_a_model_is_verified_without_a_chain(run: Run, trained: Trained, copy: Path) -> None:
     job = Job.read(trained.job)
-    model = copy / FILES[4]
+    model = copy / LAST
     root = "0x" + state_root(load_tensors(model, job.program.states).values()).hex()
     words = ("verify", model, "--job", trained.job, "--root")
     shown = run(*words, root)
@@ -345,16 +250,16 @@ def test_a_model_is_verified_without_a_chain(run: Run, trained: Trained, copy: P
     wrong = run(*words, "0x" + bytes(32).hex())
     assert wrong.exit_code == 3 and wrong.stdout.startswith("WRONG: ") and len(wrong.stdout.splitlines()) == 1
     for place in PLACES:
-        shutil.copy(trained.run / FILES[4], model)
+        shutil.copy(trained.run / LAST, model)
         flip(model, place)
         wrong = run(*words, root)
         assert wrong.exit_code == 3 and wrong.stdout.startswith(f"WRONG: {model} is not the state with the root {root}")
-    other = run("verify", trained.run / FILES[3], "--job", trained.job, "--root", root)
+    other = run("verify", trained.run / EARLIER, "--job", trained.job, "--root", root)
     assert other.exit_code == 3 and f"not {root}" in other.stdout
 
 
 def test_what_a_model_cannot_be_verified_with_is_named(run: Run, trained: Trained, tmp_path: Path) -> None:
-    model, root = trained.run / FILES[4], "0x" + bytes(32).hex()
+    model, root = trained.run / LAST, "0x" + bytes(32).hex()
     refused(run("verify", tmp_path / "no", "--job", trained.job, "--root", root), "there is no file", "no")
     refused(run("verify", model, "--job", tmp_path / "no", "--root", root), "there is no job directory")
     refused(run("verify", model, "--job", trained.job, "--root", "0x12"), "is not a root", code=2)
@@ -363,24 +268,11 @@ def test_what_a_model_cannot_be_verified_with_is_named(run: Run, trained: Traine
     job = tmp_path / "job"
     shutil.copytree(trained.job, job)
     flip(job / "program.json", 0.5)
-    refused(run("verify", model, "--job", job, "--root", root), str(job))
+    refused(run("verify", model, "--job", job, "--root", root), str(job), "copy the job again", "tiebreak job create")
     huge = tmp_path / "huge"
     huge.write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
     wrong = run("verify", huge, "--job", trained.job, "--root", root)
     assert wrong.exit_code == 3 and "has a header of" in wrong.stdout
-
-
-@pytest.mark.parametrize("name", JOB_FILES)
-def test_a_damaged_job_is_refused_with_the_remedy(run: Run, trained: Trained, tmp_path: Path, name: str) -> None:
-    for place in PLACES:
-        job = Path(shutil.copytree(trained.job, tmp_path / str(place)))
-        flip(job / name, place)
-        said = refused(run("job", "show", job), str(job), "copy the job again", "tiebreak job create")
-        assert refused(run("train", job, "--run", tmp_path / "run")) == said
-        if name == "program.json":
-            root = "0x" + bytes(32).hex()
-            refused(run("verify", trained.run / FILES[4], "--job", job, "--root", root), "copy the job again")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_full_disk_says_so_whoever_notices_it() -> None:

@@ -29,10 +29,9 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.contract.enums import Level, Outcome, Reason, Side
 from tiebreak.contract.structs import GameView
-from tiebreak.game.moves import InTurn, Move, Place, ProveSegment, ProveStore, Trace, Tree
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak_demo.adversary.engines import execution_of, lying_trees
-from tiebreak_demo.adversary.tampering import BentExecutor, Lie, tampered
+from tiebreak.strategy import InTurn, Move, Place, ProveSegment, ProveStore, Trace, Tree
+from tiebreak_demo.adversary.engines import BentExecutor, Lie, execution_of, lying_trees, tampered
 
 from tests.adversaries import hiding
 from tests.client.disputes import Cast, Party

@@ -16,11 +16,17 @@ from roundlog.spec import TrainingSpec
 from tiebreak.contract.contract_watch import find_rows
 from tiebreak.contract.enums import Outcome, Phase, Reason, Side
 from tiebreak.contract.structs import NextRoot
-from tiebreak.game.moves import (
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.job_role import JobRole
+from tiebreak.roles.long_work import LongWork
+from tiebreak.roles.notices import What
+from tiebreak.roles.player import Games
+from tiebreak.strategy import (
     Bisect,
     ClaimTimeout,
     Helpless,
     InTurn,
+    Known,
     Leaves,
     Move,
     NeedRow,
@@ -30,15 +36,12 @@ from tiebreak.game.moves import (
     Trace,
     Tree,
     Wait,
+    forced_move,
     moves_in,
+    next_move,
     row,
+    timeout_is_due,
 )
-from tiebreak.game.strategy import Known, forced_move, next_move, timeout_is_due
-from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.job_role import JobOnChain
-from tiebreak.roles.long_work import LongWork
-from tiebreak.roles.notices import What
-from tiebreak.roles.player import Games
 
 from tests.client.disputes import Cast
 
@@ -216,7 +219,7 @@ def test_a_player_that_cannot_move_says_what_to_do(cast: Cast) -> None:
 
     game = cast.customer.game(start(cast, honest, stranger))
     now = [cast.customer.node.now()]
-    chain = typed(JobOnChain, SimpleNamespace(now=lambda: now[0], tell=tell))
+    chain = typed(JobRole, SimpleNamespace(now=lambda: now[0], tell=tell))
     player = Games(chain, typed(LongWork, None), Side.CHALLENGER)
     trees = typed(DisputeTrees, SimpleNamespace(at_hand={(): honest.claim}.get))
     player.play({7: game}, trees)

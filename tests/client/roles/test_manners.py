@@ -16,7 +16,7 @@ from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles import engine
 from tiebreak.roles.engine import Engine
-from tiebreak.roles.job_role import Ending, JobOnChain
+from tiebreak.roles.job_role import Ending, JobRole
 from tiebreak.roles.notices import Notice, Progress, Warnings, What, together
 from tiebreak.roles.player import HEAD_START, earliest_deadline, end_overdue, start_waiting
 from tiebreak.roles.policy import MeasuredPace, least_clock
@@ -131,7 +131,7 @@ def test_own_timeouts_are_claimed_at_once_and_those_of_others_after_a_head_start
         7: game("a", "b", 0, 0, phase=Phase.QUEUED),
     }
     chain = Chain()
-    end_overdue(cast(JobOnChain, chain), games)
+    end_overdue(cast(JobRole, chain), games)
     assert [call for _, call, _ in chain.orders] == ["timeout 1", "timeout 5"]
     assert chain.orders[1] == ("end a game of others whose clock ran out", "timeout 5", 5)
 
@@ -142,7 +142,7 @@ def test_a_waiting_game_is_started_once_the_audits_are_open_and_there_is_room() 
 
     def calls(**changed: object) -> int:
         chain = Chain()
-        start_waiting(cast(JobOnChain, chain), cast(JobView, SimpleNamespace(**{**vars(waits), **changed})))
+        start_waiting(cast(JobRole, chain), cast(JobView, SimpleNamespace(**{**vars(waits), **changed})))
         return len(chain.orders)
 
     assert calls() == 1

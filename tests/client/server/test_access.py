@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 
 import pytest
 from openai import AuthenticationError, OpenAI
-from tiebreak.http_server import BackgroundServer, bound_socket, bounded_server, url_of
+from tiebreak.http_server import BackgroundServer, bounded_server, listen_at, url_of
 from tiebreak.server.completion_server import GuardedApplication, make_completion_app
 
 from tests.client.server.asking import API_KEY, JSON, exchange
@@ -34,7 +33,7 @@ def locked(served: Served) -> Iterator[str]:
     """Address of another server of the same service, with a key."""
     app = make_completion_app(served.service)
     guarded = GuardedApplication(app, loopback=True, origins=[PAGE], api_key=API_KEY.encode())
-    listening = bound_socket(ip_address("127.0.0.1"), 0)
+    listening = listen_at("127.0.0.1", 0)
     beside = BackgroundServer(bounded_server(guarded), listening, "locked")
     assert beside.start()
     yield url_of(listening)

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from tiebreak.server import ServingError, listen_at, text_service
+from tiebreak.server import text_service
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
 
 from tests.client.server.asking import JSON, exchange
@@ -157,13 +157,6 @@ def test_other_types_hosts_methods_and_addresses_are_refused(served: Served) -> 
 def test_names_of_no_receipt_are_not_found(served: Served, name: str) -> None:
     check_error(exchange(served.url, f"/v1/receipts/{name}"), 404)
     check_error(exchange(served.url, f"/v1/signature/{name}"), 404)
-
-
-def test_an_address_that_cannot_be_had_is_told() -> None:
-    with pytest.raises(ServingError, match=r"use 127\.0\.0\.1"):
-        listen_at("example.com", 0)
-    with listen_at("localhost", 0) as first, pytest.raises(ServingError, match="--port"):
-        listen_at("127.0.0.1", first.getsockname()[1])
 
 
 def mutated(draw: random.Random, text: bytes) -> bytes:

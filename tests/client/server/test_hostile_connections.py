@@ -7,12 +7,11 @@ import json
 import threading
 import time
 from contextlib import ExitStack
-from ipaddress import ip_address
 from typing import Any
 
 import pytest
 from roundlog.generation import prompt_tokens
-from tiebreak.http_server import BackgroundServer, bound_socket, bounded_server, url_of
+from tiebreak.http_server import BackgroundServer, bounded_server, listen_at, url_of
 from tiebreak.server import text_service
 
 from tests.client.server.asking import exchange
@@ -45,7 +44,7 @@ def test_more_connections_than_there_may_be_are_told_to_come_back() -> None:
         await send({"type": "http.response.body", "body": b"x", "more_body": True})
         await asyncio.sleep(60)
 
-    listening = bound_socket(ip_address("127.0.0.1"), 0)
+    listening = listen_at("127.0.0.1", 0)
     beside = BackgroundServer(bounded_server(endless, 3), listening, "endless")
     assert beside.start()
     try:

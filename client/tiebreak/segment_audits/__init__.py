@@ -1,1 +1,0 @@
-"""Published runs for audits by segments: jobs and states from content stores."""
