@@ -16,6 +16,7 @@ from roundlog.storage.durable_files import (
     open_regular,
     partial_path,
     read_at,
+    read_hashes,
     read_into,
     read_record,
     reading,
