@@ -8,7 +8,7 @@ for FP32. Only blocks in which something was marked are read a second time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ TWO_UNITS = 2.0 * 2.0**-53
 ZERO = np.float32(0.0)
 """Added to what is rounded: a zero has no sign."""
 LARGEST = np.float32(np.finfo(np.float32).max)
+NONE = cast("int", np.int64(0))
+"""A counter's 0. A literal 0 has a type of its own, for which numba compiles a loop a second time."""
 _BLOCK = 1024
 """Elements that are looked at twice while they are in the first level of the cache."""
 
@@ -117,7 +119,7 @@ def nothing_marked() -> Any:
 def _flat_blocks(
     y: Any, d: Any, relative: float, absolute: float, factor: float, out: Any, start: int, stop: int
 ) -> Any:
-    near, n, own = nothing_marked(), 0, np.empty(_BLOCK)
+    near, n, own = nothing_marked(), NONE, np.empty(_BLOCK)
     for first in range(start * _BLOCK, min(stop * _BLOCK, len(y)), _BLOCK):
         values = y[first : first + _BLOCK]
         bound = own
