@@ -68,6 +68,17 @@ class Runs:
         """Numbers of a run, those that do not exist included."""
         return self.layout[0] * self.layout[2] * self.layout[7]
 
+    def places(self, chosen: I64) -> I64:
+        """int64[n, terms]: where the numbers of the chosen runs lie in `memory`; -1 where there is no number."""
+        size0, step, size1, dy, qy, height, pitch, size2, dx, qx, width, apart = self.layout
+        first, y, x = (self.origins[chosen, i, None, None, None] for i in range(3))
+        row, below = np.divmod(y + np.arange(size1)[:, None] * dy, qy)
+        column, beside = np.divmod(x + np.arange(size2) * dx, qx)
+        there = (below == 0) & (row >= 0) & (row < height) & (beside == 0) & (column >= 0) & (column < width)
+        found = first + np.arange(size0)[:, None, None] * step + row * pitch + column * apart
+        places: I64 = np.where(there, found, -1).reshape(len(chosen), self.terms)
+        return places
+
     @staticmethod
     def strided(memory: F32, first: I64, terms: int, step: int) -> Runs:
         """Runs of numbers that are `step` apart."""
