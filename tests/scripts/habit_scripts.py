@@ -143,7 +143,7 @@ def tensorboard_item() -> Task:
     return Task(model=model, loss=loss, optimizer=adam(model), dataset=rows(), **RUN)
 
 
-@script("No writer: every run has history.jsonl", source="read_history, for a writer of your own")
+@script("No writer: every run has history.jsonl", source="pandas.read_json(lines=True), for a writer of your own")
 def history() -> Task:
     model = mlp()
     return Task(model=model, loss=entropy, optimizer=adam(model), dataset=rows(), **RUN)

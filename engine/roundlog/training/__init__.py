@@ -74,7 +74,6 @@ if TYPE_CHECKING:
         most_interval_bytes,
         most_job_bytes,
         most_state_bytes,
-        read_history,
         wrong_checkpoints,
         wrong_state,
     )
@@ -99,7 +98,7 @@ _FILES = {
     "run": "Run root_sum",
     "run_files": (
         "BEFORE_THE_PROGRAM HISTORY_FILE checkpoint_path kept_bytes load_moved most_interval_bytes "
-        "most_job_bytes most_state_bytes read_history wrong_checkpoints wrong_state"
+        "most_job_bytes most_state_bytes wrong_checkpoints wrong_state"
     ),
     "sameness": "Sameness",
     "run_cost": "estimate_step_seconds run_bytes step_bytes",
