@@ -12,9 +12,11 @@ when they are first used, since PyTorch takes seconds.
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,19 +31,6 @@ if TYPE_CHECKING:
     from roundlog.training.job import Job, JobError
     from roundlog.training.options import RunOptions
     from roundlog.training.trainer import Trainer
-
-_ROOMS = {
-    "capture": "CaptureError Task portable",
-    "data": "arrow_fields safetensors_fields windows",
-    "program": "Program",
-    "spec": "TrainingSpec",
-    "training.auditor": "Auditor Verdict audit",
-    "training.checkpoint": "load_checkpoint",
-    "training.export": "load_into",
-    "training.job": "Job JobError",
-    "training.options": "RunOptions",
-    "training.trainer": "Trainer",
-}
 
 __all__ = [
     "Auditor",
@@ -64,22 +53,24 @@ __all__ = [
 ]
 
 
-def lazy_face(module: str, files: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package, whose names are loaded each when it is first used, and found by Python from then
-    on. module: the package. files: module within it -> the names that it has, with spaces between them."""
-    homes = {name: file for file, names in files.items() for name in names.split()}
+def lazy_face(module: str, file: str) -> Callable[[str], object]:
+    """The `__getattr__` of a package: each of the names that its file imports under TYPE_CHECKING is loaded when it is
+    first used, and found by Python from then on."""
+    (for_types,) = (node for node in ast.parse(Path(file).read_bytes()).body if isinstance(node, ast.If))
+    imports = [node for node in for_types.body if isinstance(node, ast.ImportFrom)]
+    homes = {name.name: str(node.module) for node in imports for name in node.names}
 
     def load(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"{module} has no {name}: its public names are {', '.join(sorted(homes))}")
-        found = getattr(import_module(f"{module}.{homes[name]}"), name)
+        found = getattr(import_module(homes[name]), name)
         setattr(sys.modules[module], name, found)
         return found
 
     return load
 
 
-__getattr__ = lazy_face(__name__, _ROOMS)
+__getattr__ = lazy_face(__name__, __file__)
 
 
 def __dir__() -> list[str]:

@@ -113,7 +113,7 @@ class SummaryWriter:
     source="many training loops",
     outcome=refused(
         "every loss stands in the run's history.jsonl",
-        advice="Leave the writer out, or feed it from `read_history` afterwards.",
+        advice="Leave the writer out, or feed it from history.jsonl afterwards (pandas.read_json(lines=True)).",
     ),
 )
 def tensorboard_item() -> Task:

@@ -140,14 +140,11 @@ def segment_openings(
     return _recorded(material, lambda chunks: run_segment(descriptor, element, partial, terms, chunks))
 
 
-def running_results(
-    descriptor: Descriptor, element: int, material: Chunks, first: RunningResult | None = None
-) -> list[RunningResult]:
-    """The running result after every segment of an element's reduction. first: the one before the first term; None: the
-    right one. Raises as `run_segment`."""
+def running_results(descriptor: Descriptor, element: int, material: Chunks) -> list[RunningResult]:
+    """The running result after every segment of an element's reduction. Raises as `run_segment`."""
     assert descriptor.family in REDUCTIONS
     results = []
-    partial = start(descriptor) if first is None else first
+    partial = start(descriptor)
     for terms in segments(descriptor):
         partial = run_segment(descriptor, element, partial, terms, material)
         results.append(partial)

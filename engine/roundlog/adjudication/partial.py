@@ -28,9 +28,6 @@ SUM_UNIT = -298
 
 _ONE = 0x3F800000
 
-SUM_LIMIT = 1 << 594
-"""|sum| of 2^40 products of FP32 numbers, each below 2^256, in units: below 2^(40 + 256 + 298)."""
-
 
 class RunningResult(ABC):
     """A running result. Immutable."""
@@ -213,40 +210,3 @@ def start(descriptor: Descriptor) -> RunningResult:
         Family.CHAIN: lambda: GroupChain(arithmetic_of(descriptor.code), str(descriptor.inputs[0].dtype)),
     }
     return makers[descriptor.family]()
-
-
-def decode_partial(descriptor: Descriptor, data: bytes) -> RunningResult:
-    """Read a running result that nobody vouches for. Raises DescriptorError for anything that no reduction could have
-    reached."""
-    if len(data) != PARTIAL_BYTES:
-        raise DescriptorError(f"a running result has {PARTIAL_BYTES} bytes, not {len(data)}")
-    first = start(descriptor)
-    found: RunningResult
-    if isinstance(first, ExactSum):
-        pattern = int.from_bytes(data[:4], "big")
-        if pattern in (ieee.INFINITY, ieee.SIGN | ieee.INFINITY, ieee.NAN):
-            found = ExactSum(0, pattern)
-        else:
-            found = ExactSum(int.from_bytes(data, "big", signed=True))
-        fits = abs(found.total) < SUM_LIMIT
-    else:
-        seen, best, last = (int.from_bytes(data[at : at + 32], "big", signed=True) for at in (0, 32, 64))
-        if isinstance(first, Largest):
-            found = type(first)(bool(seen), best, last)
-            format = descriptor.inputs[0].dtype.number_format() or FLOAT32
-            fits = 0 <= best < 1 << 32 and best == format.in_float32(format.of_float32(best))
-            fits = fits and -(1 << 63) <= last < 1 << 63
-            fits = fits and (bool(seen) or best == last == 0) and (isinstance(first, LargestPlace) or last == 0)
-        elif isinstance(first, GroupChain):
-            total = int.from_bytes(data[32:], "big", signed=True)
-            found = replace(first, sum=total, total=max(seen, 0))
-            # Groups make normal numbers, and +0 of zeros.
-            normal = 0 <= seen < 1 << 32 and ieee.is_finite(seen) and seen & ieee.INFINITY != 0
-            fits = abs(total) < CHAIN_LIMIT and (normal or seen == 0 or (seen == ieee.NAN and total == 0))
-        elif isinstance(first, IntegerSum):
-            found, fits = IntegerSum(last), -(1 << 63) <= last < 1 << 63
-        else:
-            found, fits = AnyTrue(bool(last)), True
-    if not fits or found.encode() != data:
-        raise DescriptorError(f"a running result is none that {descriptor.family.name} can reach")
-    return found

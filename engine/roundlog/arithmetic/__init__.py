@@ -14,7 +14,6 @@ from roundlog.arithmetic.formats import (
     is_short,
     neighbour,
     ordinal,
-    round_f32,
     round_interval,
     round_signed,
     round_to,

@@ -128,11 +128,6 @@ UNIT_F64 = 2.0**-53
 """Unit roundoff of binary64: one correctly rounded operation errs by at most this, relatively."""
 
 
-def round_f32(y: torch.Tensor) -> torch.Tensor:
-    """FP64 tensor -> FP32, to nearest, ties to even (IEEE 754-2019, 4.3.1); a zero result is +0."""
-    return y.to(torch.float32).add_(0.0)
-
-
 def round_interval(
     y: torch.Tensor, d: torch.Tensor, scale: float = 1.0, format: Format = FLOAT32
 ) -> tuple[torch.Tensor, torch.Tensor]:

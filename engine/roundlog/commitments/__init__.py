@@ -10,7 +10,6 @@ from roundlog.commitments.tensor_roots import (
     state_root,
     state_tree,
     tensor_bytes,
-    tensor_chunk,
     tensor_root,
     tensor_tree,
 )

@@ -106,17 +106,6 @@ def _as_array(tensor: Tensor) -> NDArray[np.generic]:
     return array
 
 
-def tensor_chunk(tensor: Tensor, index: int) -> bytes:
-    """The payload of leaf `index` of `tensor_tree(tensor)`: at most 1024 bytes. Raises CommitmentError
-    outside it.
-    """
-    data = tensor_bytes(tensor)
-    start = index * CHUNK_SIZE
-    if index < 0 or start >= max(len(data), 1):
-        raise CommitmentError(f"a tensor of {len(data)} bytes has no chunk {index}")
-    return bytes(data[start : start + CHUNK_SIZE])
-
-
 def tensor_tree(tensor: Tensor) -> MerkleTree:
     """The Merkle tree over the chunks of a tensor of any shape, for openings: at least one, so that an empty tensor has
     an empty chunk. Raises as `tensor_bytes`."""

@@ -9,6 +9,5 @@ from roundlog.descriptors.descriptor import (
     DescriptorError,
     Input,
     Row,
-    decode_descriptor,
     encode_descriptor,
 )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from numba import njit, types
 from numba.extending import intrinsic
 
-from roundlog.kernels.marking import AmbiguousPart, mark_block, nothing_marked
+from roundlog.kernels.marking import NONE, AmbiguousPart, mark_block, nothing_marked
 from roundlog.kernels.threads import in_parts
 
 F64 = npt.NDArray[np.float64]
@@ -129,7 +129,7 @@ def _evaluate(code: int, x: Any, y: Any, n: int) -> None:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _blocks(code: int, x: Any, relative: float, absolute: float, factor: float, out: Any, start: int, stop: int) -> Any:
     """Indices, values and bounds of the marked elements."""
-    y, d, near, n = np.empty(_BLOCK), np.empty(_BLOCK), nothing_marked(), 0
+    y, d, near, n = np.empty(_BLOCK), np.empty(_BLOCK), nothing_marked(), NONE
     for first in range(start * _BLOCK, min(stop * _BLOCK, len(x)), _BLOCK):
         source = x[first : first + _BLOCK]
         _evaluate(code, source, y, len(source))

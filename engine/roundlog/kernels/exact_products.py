@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from roundlog.kernels.buckets import BUCKETS, COLUMNS, LANES, fold, scatter
+from roundlog.kernels.buckets import BUCKETS, LANES, fold, scatter
 from roundlog.kernels.superaccumulator import (
     LIMBS,
     MASK,
     NOTE,
     new_sums,
     note_of,
-    of_note,
     round_one,
 )
 from roundlog.kernels.threads import in_parts, threads_for
@@ -31,8 +30,6 @@ I64 = npt.NDArray[np.int64]
 
 _TERMS = 512
 """Products that a bucket has room for: they are below 2^54."""
-_LANES = COLUMNS * LANES
-"""Sums whose buckets lie side by side."""
 _SLOTS = 512
 """Runs that are in memory at once: 2 MiB, which the second level of the cache holds."""
 _TILE = 64
@@ -40,13 +37,10 @@ _TILE = 64
 _LINE = 8
 """Numbers in a line of the cache."""
 _SUMS = 1 << 11
-"""Sums of more terms than buckets have room for, or that are rounded to another format than FP32, that are taken at
-once: they stay in the cache, too."""
+"""Most sums of a block, whose limbs stay in the cache, too."""
 
-_PADDING, _INF, _MINUS_INF, _NAN = 64 * _LANES, 65 * _LANES, 66 * _LANES, 67 * _LANES
+_PADDING, _INF, _MINUS_INF, _NAN = 64 * LANES, 65 * LANES, 66 * LANES, 67 * LANES
 """Codes of padding, infinities and NaN, whose factor is 0."""
-_IN_BUCKETS = FLOAT32.rule
-"""Rule of the format that buckets are rounded to on the way."""
 _ROOM = BUCKETS + 8
 """Buckets that there is memory for: the last ones take products with such factors, which are 0."""
 
@@ -67,6 +61,17 @@ class Runs:
     def terms(self) -> int:
         """Numbers of a run, those that do not exist included."""
         return self.layout[0] * self.layout[2] * self.layout[7]
+
+    def places(self, chosen: I64) -> I64:
+        """int64[n, terms]: where the numbers of the chosen runs lie in `memory`; -1 where there is no number."""
+        size0, step, size1, dy, qy, height, pitch, size2, dx, qx, width, apart = self.layout
+        first, y, x = (self.origins[chosen, i, None, None, None] for i in range(3))
+        row, below = np.divmod(y + np.arange(size1)[:, None] * dy, qy)
+        column, beside = np.divmod(x + np.arange(size2) * dx, qx)
+        there = (below == 0) & (row >= 0) & (row < height) & (beside == 0) & (column >= 0) & (column < width)
+        found = first + np.arange(size0)[:, None, None] * step + row * pitch + column * apart
+        places: I64 = np.where(there, found, -1).reshape(len(chosen), self.terms)
+        return places
 
     @staticmethod
     def strided(memory: F32, first: I64, terms: int, step: int) -> Runs:
@@ -112,7 +117,7 @@ def _take_apart(bits: Any, words: Any, t: int) -> None:
     exponent -= normal
     magnitude = ((bits & 0x7FFFFF) | (normal << 23)) << (exponent & 3)
     words[2 * t] = -magnitude if bits & 0x80000000 else magnitude
-    words[2 * t + 1] = (exponent >> 2) * _LANES
+    words[2 * t + 1] = (exponent >> 2) * LANES
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -170,19 +175,11 @@ def _special(bits: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _aligned(count: int) -> Any:
-    """int64[count], zeros that begin with a line of the cache."""
-    memory = np.zeros(count + 7, np.int64)
-    first = -memory.ctypes.data % 64 // 8
-    return memory[first : first + count]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def _add_lane(digits: Any, lane: int, sums: Any) -> None:
     """Add one of the sums that `fold` has made."""
     carry = np.int64(0)
     for limb in range(LIMBS):
-        v = sums[limb] + digits[limb * _LANES + lane] + carry
+        v = sums[limb] + digits[limb * LANES + lane] + carry
         sums[limb] = v if limb == LIMBS - 1 else v & MASK
         carry = v >> 32
 
@@ -250,14 +247,12 @@ def _add_blocks(
     start: int,
     stop: int,
 ) -> None:
-    """Adds to `sums` or, if there are none, rounds what becomes of zeros to `out`: at once if buckets are emptied a
-    single time for every sum, since they are rounded on the way."""
-    at_once = terms <= _TERMS and not len(sums) and rule == _IN_BUCKETS
+    """Adds to `sums` or, if there are none, rounds what becomes of zeros to `out`."""
     longest = 0
     for block in range(start, stop):
         longest = max(longest, cuts[block + 1] - cuts[block])
-    own = np.zeros((0 if len(sums) or at_once else longest, LIMBS + 1), np.int64)
-    digits, results, spare = _aligned(LIMBS * _LANES), np.empty(_LANES, np.float32), np.empty(1)
+    own = np.zeros((0 if len(sums) else longest, LIMBS + 1), np.int64)
+    digits, room, spare = np.empty(LIMBS * LANES, np.int64), np.empty((4, LANES), np.int64), np.empty(1)
     words = spare.view(np.int64)
     # From one run to the next there is an odd number of lines, so that all sets of the cache are used.
     pitch = (-(-min(terms, _TERMS) // _LINE) | 1) * _LINE * 2
@@ -266,9 +261,9 @@ def _add_blocks(
     flat_a, flat_b = words_a.reshape(-1), words_b.reshape(-1)
     finite_a, finite_b = np.empty(_SLOTS, np.bool_), np.empty(_SLOTS, np.bool_)
     slot_a, slot_b = np.full(len(origins_a), -1, np.int64), np.full(len(origins_b), -1, np.int64)
-    buckets = _aligned(_ROOM * _LANES)
+    buckets = np.zeros(_ROOM * LANES, np.int64)
     # As many as whole groups have: what the last ones, of no sum, are from before is added up and forgotten.
-    lane_a, lane_b = np.zeros(longest + _LANES, np.int32), np.zeros(longest + _LANES, np.int32)
+    lane_a, lane_b = np.zeros(longest + LANES, np.int32), np.zeros(longest + LANES, np.int32)
     for block in range(start, stop):
         first, last = cuts[block], cuts[block + 1]
         own[:] = 0
@@ -290,22 +285,19 @@ def _add_blocks(
                     finite &= finite_b[taken_b]
                     taken_b += 1
                 lane_a[np.uint64(r - first)], lane_b[np.uint64(r - first)] = slot_a[a], slot_b[b]
-            for r in range(first, last, _LANES):
-                some = min(_LANES, last - r)
+            for r in range(first, last, LANES):
+                some = min(LANES, last - r)
                 scatter(flat_a, flat_b, lane_a, lane_b, r - first, some, pitch, buckets, count)
-                fold(buckets.ctypes.data, digits.ctypes.data, results.ctypes.data)
+                fold(buckets, digits, room)
                 for i in range(some):
                     note = 0
                     if not finite:
                         in_a, in_b = lane_a[r - first + i], lane_b[r - first + i]
                         if not (finite_a[in_a] and finite_b[in_b]):
                             note = _note_products(words_a[in_a], words_b[in_b], count)
-                    if at_once:
-                        out[np.uint64(order[np.uint64(r + i)])] = of_note(note) if note else results[np.uint64(i)]
-                    else:
-                        target = own[r + i - first] if len(own) else sums[order[r + i]]
-                        _add_lane(digits, i, target)
-                        target[NOTE] |= note
+                    target = own[r + i - first] if len(own) else sums[order[r + i]]
+                    _add_lane(digits, i, target)
+                    target[NOTE] |= note
             for r in range(first, last):
                 slot_a[np.uint64(of_a[r])] = slot_b[np.uint64(of_b[r])] = -1
         if len(own):
@@ -313,24 +305,21 @@ def _add_blocks(
                 out[order[r]] = round_one(own[r - first], rule, digits, spare, words)
 
 
-_NO_SUMS = new_sums(0)
-
-
 def add_products(sums: I64, a: Runs, b: Runs, of_a: I64, of_b: I64) -> None:
     """sums: int64[n, LIMBS + 1]; of_a, of_b: int64[n], numbers of runs of a and of b, as long as each other. Adds to
     each sum the products of its two runs' numbers. Where one does not exist, there is no product. The caller answers
     for the indices, and for less than 2^30 terms in all."""
-    _over_blocks(a, b, of_a, of_b, sums, FLOAT32, np.empty(0, np.float32))
+    _over_blocks(a, b, of_a, of_b, sums, FLOAT32.rule, np.empty(0, np.float32))
 
 
 def round_products(a: Runs, b: Runs, of_a: I64, of_b: I64, format: Format) -> F32:
     """float32[n]: what `rounded` makes of sums of these products alone, without keeping the sums."""
     out = np.zeros(len(of_a), np.float32)
-    _over_blocks(a, b, of_a, of_b, _NO_SUMS, format, out)
+    _over_blocks(a, b, of_a, of_b, new_sums(0), format.rule, out)
     return out
 
 
-def _over_blocks(a: Runs, b: Runs, of_a: I64, of_b: I64, sums: I64, format: Format, out: F32) -> None:
+def _over_blocks(a: Runs, b: Runs, of_a: I64, of_b: I64, sums: I64, rule: tuple[int, int, float], out: F32) -> None:
     if not a.terms or not len(of_a):
         return
     order = np.arange(len(of_a))
@@ -339,15 +328,13 @@ def _over_blocks(a: Runs, b: Runs, of_a: I64, of_b: I64, sums: I64, format: Form
         order = np.argsort(of_a // _TILE * len(b.origins) + of_b, kind="stable")
         of_a, of_b = of_a[order], of_b[order]
     threads = threads_for(len(order), len(order) * a.terms * 4)
-    at_once = a.terms <= _TERMS and (len(sums) > 0 or format == FLOAT32)
-    most = -(-len(order) // threads) if at_once else _SUMS
+    most = min(-(-len(order) // threads), _SUMS)
     if max(len(a.origins), len(b.origins)) <= _SLOTS:
         cuts = np.append(np.arange(0, len(order), most), len(order))
     else:
         cuts = np.empty(len(order) + 1, np.int64)
         count = _cut(of_a, of_b, most, np.zeros(len(a.origins), np.int64), np.zeros(len(b.origins), np.int64), cuts)
         cuts = np.append(cuts[:count], len(order))
-    rule = format.rule
     reads_a, reads_b = ((runs.memory.view(np.uint32), runs.origins, runs.layout) for runs in (a, b))
     in_parts(
         lambda start, stop: _add_blocks(

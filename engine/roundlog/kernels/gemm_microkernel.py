@@ -21,7 +21,16 @@ from numba import types
 
 from roundlog.kernels.machine_code import target_machine
 from roundlog.kernels.marking import LARGEST, TWO_UNITS
-from roundlog.kernels.number_words import instructions, load_numbers, rounded_words, size_of, store_words
+from roundlog.kernels.number_words import (
+    VectorCode,
+    constant,
+    instructions,
+    intrinsic_of,
+    load_numbers,
+    rounded_words,
+    size_of,
+    store_words,
+)
 
 _DOUBLE, _INDEX, _WHOLE = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 
@@ -59,33 +68,19 @@ TILES = {tile.lanes: tile for tile in (Tile(8, 8, 3), Tile(4, 4, 3), Tile(2, 8, 
 """By lanes: AVX-512 has 32 registers, AVX2 16, NEON 32. Older processors of x86 take tiles of two lanes, slowly."""
 
 
-def _constant(number: int) -> Any:
-    return ir.Constant(_INDEX, number)
-
-
 def constant_of(size: Callable[[Tile], int]) -> Any:
     """A number that follows from a tile, for compiled loops, which know it by the tile's lanes."""
 
     @instructions
-    def constant(typingctx: Any, lanes: Any) -> Any:
-        number = _constant(size(TILES[len(lanes)]))
+    def known(typingctx: Any, lanes: Any) -> Any:
+        number = constant(size(TILES[len(lanes)]))
         return types.int64(lanes), lambda context, builder, signature, arguments: number
 
-    return constant
+    return known
 
 
 tile_rows, tile_columns = constant_of(lambda tile: tile.rows), constant_of(lambda tile: tile.columns)
 """Rows and columns of a tile of so many `lanes`, in compiled loops."""
-
-
-def intrinsic(builder: Any, name: str, kind: ir.VectorType, *arguments: Any) -> Any:
-    """A function of LLVM's that takes and returns vectors of one kind, FP32 or FP64."""
-    module = builder.module
-    name = f"llvm.{name}.v{kind.count}{'f64' if kind.element == _DOUBLE else 'f32'}"
-    function = module.globals.get(name)
-    if function is None:
-        function = ir.Function(module, ir.FunctionType(kind, [kind] * len(arguments)), name)
-    return builder.call(function, arguments)
 
 
 def everywhere(builder: Any, number: Any, count: int) -> Any:
@@ -104,8 +99,8 @@ def loop_over(builder: Any, terms: Any, begin: Sequence[Any], step: Callable[[An
     k = builder.phi(_INDEX)
     values = [builder.phi(value.type) for value in begin]
     following = step(k, values)
-    next_k = builder.add(k, _constant(1))
-    for phi, first, later in zip([k, *values], [_constant(0), *begin], [next_k, *following], strict=True):
+    next_k = builder.add(k, constant(1))
+    for phi, first, later in zip([k, *values], [constant(0), *begin], [next_k, *following], strict=True):
         phi.add_incoming(first, before)
         phi.add_incoming(later, builder.block)
     builder.cbranch(builder.icmp_signed("<", next_k, terms), inside, after)
@@ -130,48 +125,27 @@ def crossed(builder: Any, rows: Sequence[Any]) -> list[Any]:
 
 def at_step(builder: Any, first: Any, step: Any, number: int) -> Any:
     """An address that lies `number` steps of so many bytes behind the first."""
-    return builder.add(first, builder.mul(step, _constant(number)))
+    return builder.add(first, builder.mul(step, constant(number)))
 
 
-class _Vectors:
-    """Instructions for a tile's vectors, where a builder is."""
+class _TileCode(VectorCode):
+    """Instructions for a tile's vectors of FP64 numbers."""
 
     def __init__(self, builder: Any, tile: Tile) -> None:
-        self.builder, self.tile = builder, tile
+        super().__init__(builder)
+        self.tile, self.zeros = tile, self.all(tile.kind, 0.0)
 
-    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """a * b + c. Products of FP32 numbers are exact in FP64, so it makes no difference whether this is one
-        instruction, which the compiler decides by what the processor has."""
-        return intrinsic(self.builder, "fmuladd", self.tile.kind, a, b, c)
+    def vector(self, address: Any, number: int = 0) -> Any:
+        """One of the aligned vectors from an address on."""
+        return self.load(self.at(address, number * self.tile.aligned), self.tile.kind, self.tile.aligned)
 
-    def numbers(self, address: Any) -> Any:
-        return self.builder.inttoptr(address, _DOUBLE.as_pointer())
-
-    def at(self, numbers: Any, step: Any, size: int) -> Any:
-        return self.builder.gep(numbers, [self.builder.mul(step, _constant(size))])
-
-    def _place(self, numbers: Any, number: int) -> Any:
-        place = self.builder.gep(numbers, [_constant(number * self.tile.lanes)])
-        return self.builder.bitcast(place, self.tile.kind.as_pointer())
-
-    def load(self, numbers: Any, number: int) -> Any:
-        loaded = self.builder.load(self._place(numbers, number))
-        loaded.align = self.tile.aligned
-        return loaded
-
-    def store(self, numbers: Any, number: int, values: Any) -> None:
-        self.builder.store(values, self._place(numbers, number)).align = self.tile.aligned
-
-    def store_widened(self, singles: Any, address: Any) -> None:
-        self.store(self.numbers(address), 0, self.builder.fpext(singles, self.tile.kind))
-
-    def zeros(self, kind: ir.VectorType) -> Any:
-        return ir.Constant(kind, [0.0] * self.tile.lanes)
+    def put(self, address: Any, values: Any, number: int = 0) -> None:
+        self.store(self.at(address, number * self.tile.aligned), values, self.tile.aligned)
 
     def sum_up(self, terms: Any, count: int, term: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
         """A loop over `terms` > 0 that keeps `count` vectors of sums in registers; term(k, sums) gives the next
         ones."""
-        return loop_over(self.builder, terms, [self.zeros(self.tile.kind)] * count, term)
+        return loop_over(self.builder, terms, [self.zeros] * count, term)
 
 
 @instructions
@@ -207,23 +181,22 @@ def function_of_tiles(
 
 
 def _write_products(function: Any, tile: Tile) -> None:
-    vectors = _Vectors(ir.IRBuilder(function.append_basic_block()), tile)
-    builder = vectors.builder
-    left, right, sums_before = (vectors.numbers(address) for address in function.args[:3])
+    code = _TileCode(ir.IRBuilder(function.append_basic_block()), tile)
+    builder, (left, right, sums_before, terms, more) = code.builder, function.args
 
     def term(k: Any, sums: list[Any]) -> list[Any]:
-        of_left, of_right = vectors.at(left, k, tile.rows), vectors.at(right, k, tile.columns)
-        columns = [vectors.load(of_right, number) for number in range(tile.vectors)]
+        of_left, of_right = code.on(left, k, 8 * tile.rows), code.on(right, k, 8 * tile.columns)
+        columns = [code.vector(of_right, number) for number in range(tile.vectors)]
         following = []
         for row in range(tile.rows):
-            repeated = everywhere(builder, builder.load(builder.gep(of_left, [_constant(row)])), tile.lanes)
+            repeated = everywhere(builder, code.load(code.at(of_left, 8 * row), _DOUBLE, 8), tile.lanes)
             for number, column in enumerate(columns):
-                following.append(vectors.multiply_add(repeated, column, sums[row * tile.vectors + number]))
+                following.append(code.multiply_add(repeated, column, sums[row * tile.vectors + number]))
         return following
 
-    for at, total in enumerate(vectors.sum_up(function.args[3], tile.rows * tile.vectors, term)):
-        before = builder.select(function.args[4], vectors.load(sums_before, at), vectors.zeros(tile.kind))
-        vectors.store(sums_before, at, builder.fadd(before, total))
+    for number, total in enumerate(code.sum_up(terms, tile.rows * tile.vectors, term)):
+        before = builder.select(more, code.vector(sums_before, number), code.zeros)
+        code.put(sums_before, builder.fadd(before, total), number)
     builder.ret_void()
 
 
@@ -231,21 +204,22 @@ def _squares(together: int) -> Any:
     @instructions
     def add(typingctx: Any, lanes: Any, strip: Any, squared_norms: Any, terms: Any, width: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            vectors = _Vectors(builder, TILES[len(lanes)])
-            strip, squared_norms = (vectors.numbers(address) for address in arguments[1:3])
+            code = _TileCode(builder, TILES[len(lanes)])
+            strip, squared_norms, terms, width = arguments[1:]
+            line = builder.mul(width, constant(8))
 
             def term(k: Any, sums: list[Any]) -> list[Any]:
                 following = []
                 for number, total in enumerate(sums):
-                    of = builder.add(builder.mul(k, _constant(together)), _constant(number))
-                    x = vectors.load(builder.gep(strip, [builder.mul(of, arguments[4])]), 0)
-                    following.append(vectors.multiply_add(x, x, total))
+                    of = builder.add(builder.mul(k, constant(together)), constant(number))
+                    x = code.vector(builder.add(strip, builder.mul(of, line)))
+                    following.append(code.multiply_add(x, x, total))
                 return following
 
-            total = vectors.load(squared_norms, 0)
-            for some in vectors.sum_up(arguments[3], together, term):
+            total = code.vector(squared_norms)
+            for some in code.sum_up(terms, together, term):
                 total = builder.fadd(total, some)
-            vectors.store(squared_norms, 0, total)
+            code.put(squared_norms, total)
             return context.get_dummy_value()
 
         return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
@@ -263,8 +237,8 @@ def widen(typingctx: Any, lanes: Any, x: Any, source: Any, target: Any) -> Any:
     """A vector's numbers, of an array such as x (float32, or uint16 for BF16), as FP64 ones; only target is aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vectors = _Vectors(builder, TILES[len(lanes)])
-        vectors.store_widened(load_numbers(builder, x, arguments[2], len(lanes)), arguments[3])
+        code = _TileCode(builder, TILES[len(lanes)])
+        code.put(arguments[3], builder.fpext(load_numbers(builder, x, arguments[2], len(lanes)), code.tile.kind))
         return context.get_dummy_value()
 
     return types.void(lanes, x, types.int64, types.int64), generate
@@ -276,12 +250,12 @@ def widen_transposed(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any,
     lie `term` bytes apart; only these are aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vectors = _Vectors(builder, TILES[len(lanes)])
+        code = _TileCode(builder, TILES[len(lanes)])
         source, line, target, term = arguments[2:]
-        count = vectors.tile.lanes
+        count = code.tile.lanes
         rows = [load_numbers(builder, x, at_step(builder, source, line, number), count) for number in range(count)]
         for number, vector in enumerate(crossed(builder, rows)):
-            vectors.store_widened(vector, at_step(builder, target, term, number))
+            code.put(at_step(builder, target, term, number), builder.fpext(vector, code.tile.kind))
         return context.get_dummy_value()
 
     return types.void(lanes, x, types.int64, types.int64, types.int64, types.int64), generate
@@ -295,30 +269,29 @@ def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, fact
     first."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vectors = _Vectors(builder, TILES[len(lanes)])
-        tile = vectors.tile
+        code = _TileCode(builder, TILES[len(lanes)])
+        tile = code.tile
         row, norms, scale, factor, _, out = arguments[1:]
-        row, norms = vectors.numbers(row), vectors.numbers(norms)
         zero, two_units = (ir.Constant(tile.kind.element, number) for number in (0.0, TWO_UNITS))
         is_exact = builder.fcmp_ordered("==", scale, zero)
         two_units = everywhere(builder, builder.select(is_exact, zero, two_units), tile.lanes)
         largest = ir.Constant(tile.singles, [float(LARGEST)] * tile.lanes)
         scale, factor = (everywhere(builder, number, tile.lanes) for number in (scale, factor))
-        found = _constant(0)
+        found = constant(0)
         for number in range(tile.vectors):
-            v = vectors.load(row, number)
-            d = builder.fmul(scale, vectors.load(norms, number))
-            magnitude = intrinsic(builder, "fabs", tile.kind, v)
+            v = code.vector(row, number)
+            d = builder.fmul(scale, code.vector(norms, number))
+            magnitude = intrinsic_of(builder, "fabs", v)
             reach = builder.fadd(builder.fmul(d, factor), builder.fmul(magnitude, two_units))
             low = rounded_words(builder, x, builder.fsub(v, reach))
             high = rounded_words(builder, x, builder.fadd(v, reach))
-            beyond = builder.fcmp_unordered(">", intrinsic(builder, "fabs", tile.singles, low), largest)
+            beyond = builder.fcmp_unordered(">", intrinsic_of(builder, "fabs", low), largest)
             marked = builder.or_(builder.fcmp_unordered("!=", low, high), beyond)
             bits = builder.zext(builder.bitcast(marked, ir.IntType(tile.lanes)), _INDEX)
-            found = builder.or_(found, builder.shl(bits, _constant(number * tile.lanes)))
+            found = builder.or_(found, builder.shl(bits, constant(number * tile.lanes)))
             # No negative zero.
-            at = builder.add(out, _constant(number * tile.lanes * size_of(x)))
-            store_words(builder, x, at, builder.fadd(low, vectors.zeros(tile.singles)))
+            at = builder.add(out, constant(number * tile.lanes * size_of(x)))
+            store_words(builder, x, at, builder.fadd(low, code.all(tile.singles, 0.0)))
         return found
 
     kinds = lanes, types.int64, types.int64, types.float64, types.float64, x, types.int64

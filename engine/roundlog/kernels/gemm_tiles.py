@@ -22,7 +22,7 @@ from roundlog.kernels.gemm_microkernel import (
     tile_columns,
     tile_rows,
 )
-from roundlog.kernels.marking import AmbiguousPart
+from roundlog.kernels.marking import NONE, AmbiguousPart
 from roundlog.kernels.number_words import Words
 from roundlog.kernels.scratch import scratch_numbers
 from roundlog.kernels.tile_packing import Operand, pack
@@ -139,7 +139,7 @@ def _multiply(
         last = begin + some == terms
         pack(lanes, a, of_a, first_row, rows, begin, some, height, room_for, left, found)
         if not rows_given:
-            _add_squares(lanes, left, rows, height, some, room_for, row_norms, 0)
+            _add_squares(lanes, left, rows, height, some, room_for, row_norms, NONE)
             if last and marks:
                 for r in range(len(row_norms)):
                     row_norms[r] = np.sqrt(row_norms[r]) * gamma
@@ -221,7 +221,7 @@ def _multiply_batches(
     """One product after the other, `step` apart in the output, until there are too many marked elements. given: what
     bounds are made of, as in `Product`, or nothing."""
     a, b, of_a, of_b = operands
-    of_a, of_b, count, nowhere = of_a.copy(), of_b.copy(), 0, np.empty(0)
+    of_a, of_b, count, nowhere = of_a.copy(), of_b.copy(), NONE, np.empty(0)
     for batch in range(batches):
         for numbers, its, lines in ((room[0], given[0], sizes[1]), (room[1], given[1], sizes[3])):
             if len(its):

@@ -9,10 +9,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from roundlog.kernels.gemm_microkernel import TILES, everywhere, intrinsic, loop_over
-from roundlog.kernels.number_words import instructions, load_numbers, size_of
+from roundlog.kernels.gemm_microkernel import TILES, everywhere, loop_over
+from roundlog.kernels.number_words import VectorCode, constant, instructions, load_numbers, size_of
 
-_DOUBLE, _INDEX = ir.DoubleType(), ir.IntType(64)
+_DOUBLE = ir.DoubleType()
 
 TOGETHER = 4
 """Rows of the left operand that are multiplied at once, if there are more than two: each number of the right one is
@@ -27,55 +27,10 @@ def vectors_at_once(rows: int) -> int:
     return 4 if rows == 1 else 2
 
 
-def _constant(number: int) -> Any:
-    return ir.Constant(_INDEX, number)
-
-
-class _Code:
-    """Instructions on vectors of FP64 numbers, where a builder is."""
-
-    def __init__(self, builder: Any, lanes: int) -> None:
-        self.builder, self.kind, self.lanes = builder, TILES[lanes].kind, lanes
-
-    def on(self, address: Any, step: Any, size: int) -> Any:
-        return self.builder.add(address, self.builder.mul(step, _constant(size)))
-
-    def place(self, address: Any) -> Any:
-        return self.builder.inttoptr(address, self.kind.as_pointer())
-
-    def load(self, address: Any) -> Any:
-        loaded = self.builder.load(self.place(address))
-        loaded.align = 8
-        return loaded
-
-    def store(self, address: Any, values: Any) -> None:
-        self.builder.store(values, self.place(address)).align = 8
-
-    def number(self, address: Any) -> Any:
-        return self.builder.load(self.builder.inttoptr(address, _DOUBLE.as_pointer()))
-
-    def widened(self, x: Any, address: Any) -> Any:
-        return self.builder.fpext(load_numbers(self.builder, x, address, self.lanes), self.kind)
-
-    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        return intrinsic(self.builder, "fmuladd", self.kind, a, b, c)
-
-    def total(self, vector: Any) -> Any:
-        """The sum of a vector's numbers, half to half."""
-        count = self.lanes
-        while count > 1:
-            count //= 2
-            halves = (range(count), range(count, 2 * count))
-            kind = ir.VectorType(ir.IntType(32), count)
-            low, high = (self.builder.shuffle_vector(vector, vector, ir.Constant(kind, [*half])) for half in halves)
-            vector = self.builder.fadd(low, high)
-        return self.builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
-
-
 @instructions
 def terms_at_once(typingctx: Any, lanes: Any, group: Any) -> Any:
     """Terms of a step of `add_line`."""
-    number = _constant(len(lanes) * vectors_at_once(len(group)))
+    number = constant(len(lanes) * vectors_at_once(len(group)))
     return types.int64(lanes, group), lambda context, builder, signature, arguments: number
 
 
@@ -91,27 +46,26 @@ def add_line(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         left, pitch, line, steps, sums, apart = arguments[3:]
-        code = _Code(builder, len(lanes))
+        code, kind = VectorCode(builder), TILES[len(lanes)].kind
 
         def term(k: Any, totals: list[Any]) -> list[Any]:
-            following, of = list(totals), builder.mul(k, _constant(at_once))
+            following, of = list(totals), builder.mul(k, constant(at_once))
             for n in range(at_once):
-                vector = builder.mul(builder.add(of, _constant(n)), _constant(len(lanes)))
-                w = code.widened(x, code.on(line, vector, size_of(x)))
+                vector = builder.mul(builder.add(of, constant(n)), constant(len(lanes)))
+                w = builder.fpext(load_numbers(builder, x, code.on(line, vector, size_of(x)), len(lanes)), kind)
                 for r in range(rows):
-                    a = code.load(builder.add(code.on(left, vector, 8), builder.mul(pitch, _constant(r))))
+                    a = code.load(builder.add(code.on(left, vector, 8), builder.mul(pitch, constant(r))), kind, 8)
                     following[r * at_once + n] = code.multiply_add(a, w, totals[r * at_once + n])
                 following[rows * at_once + n] = code.multiply_add(w, w, totals[rows * at_once + n])
             return following
 
-        zero = ir.Constant(code.kind, [0.0] * len(lanes))
-        totals = loop_over(builder, steps, [zero] * (rows + 1) * at_once, term)
+        totals = loop_over(builder, steps, [code.all(kind, 0.0)] * (rows + 1) * at_once, term)
         for r in range(rows + 1):
             of_row = totals[r * at_once : (r + 1) * at_once]
             while len(of_row) > 1:
                 of_row = [builder.fadd(a, b) for a, b in zip(of_row[::2], of_row[1::2], strict=True)]
-            place = builder.inttoptr(builder.add(sums, builder.mul(apart, _constant(r))), _DOUBLE.as_pointer())
-            builder.store(builder.fadd(builder.load(place), code.total(of_row[0])), place)
+            place = builder.add(sums, builder.mul(apart, constant(r)))
+            code.store(place, builder.fadd(code.load(place, _DOUBLE, 8), code.sum_of(of_row[0])), 8)
         return context.get_dummy_value()
 
     return types.void(lanes, group, x, *[types.int64] * 6), generate
@@ -136,32 +90,27 @@ def _rows_of_matrix(at_once: int) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             left, pitch, right, of_term, vectors, sums, apart = arguments[3:]
-            code = _Code(builder, len(lanes))
+            code, kind = VectorCode(builder), TILES[len(lanes)].kind
+            lines = [builder.add(left, builder.mul(pitch, constant(r))) for r in range(rows)]
             factors = [
-                [
-                    everywhere(
-                        builder,
-                        code.number(builder.add(builder.add(left, builder.mul(pitch, _constant(r))), _constant(8 * k))),
-                        len(lanes),
-                    )
-                    for k in range(at_once)
-                ]
-                for r in range(rows)
+                [everywhere(builder, code.load(code.at(line, 8 * k), _DOUBLE, 8), len(lanes)) for k in range(at_once)]
+                for line in lines
             ]
 
             def columns(n: Any, _: list[Any]) -> list[Any]:
-                vector = builder.mul(n, _constant(len(lanes)))
+                vector = builder.mul(n, constant(len(lanes)))
                 places = [
-                    builder.add(code.on(sums, vector, 8), builder.mul(apart, _constant(r))) for r in range(rows + 1)
+                    builder.add(code.on(sums, vector, 8), builder.mul(apart, constant(r))) for r in range(rows + 1)
                 ]
-                totals, source = [code.load(place) for place in places], code.on(right, vector, size_of(x))
+                totals, source = [code.load(place, kind, 8) for place in places], code.on(right, vector, size_of(x))
                 for k in range(at_once):
-                    w = code.widened(x, builder.add(source, builder.mul(of_term, _constant(k))))
+                    address = builder.add(source, builder.mul(of_term, constant(k)))
+                    w = builder.fpext(load_numbers(builder, x, address, len(lanes)), kind)
                     for r in range(rows):
                         totals[r] = code.multiply_add(factors[r][k], w, totals[r])
                     totals[rows] = code.multiply_add(w, w, totals[rows])
                 for place, total in zip(places, totals, strict=True):
-                    code.store(place, total)
+                    code.store(place, total, 8)
                 return []
 
             loop_over(builder, vectors, [], columns)

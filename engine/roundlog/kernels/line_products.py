@@ -24,7 +24,7 @@ from roundlog.kernels.line_microkernel import (
     terms_at_once,
     vectors_at_once,
 )
-from roundlog.kernels.marking import AmbiguousPart
+from roundlog.kernels.marking import NONE, AmbiguousPart
 from roundlog.kernels.number_words import Words, number
 from roundlog.kernels.scratch import scratch_numbers
 from roundlog.kernels.tape import pointer_to
@@ -92,7 +92,7 @@ def _sum_lines(
             address = b.ctypes.data + (at + begin) * b.itemsize
             source = left.ctypes.data + (of_left + begin) * 8
             add_line(lanes, group, b, source, pitch * 8, address, steps, sums.ctypes.data + c * 8, wide * 8)
-        _sum_terms(group, b, at, 1, rest, end, left, of_left, pitch, sums, wide, c)
+        _sum_terms(group, b, at, NONE + 1, rest, end, left, of_left, pitch, sums, wide, c)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -163,7 +163,7 @@ def _multiply(
     norms, row_norms = room[2 * size : 2 * size + wide], room[2 * size + wide : 2 * size + wide + FEW]
     left = room[2 * size + wide + FEW :]
     rounded, places = np.empty(tile, out.dtype), np.arange(wide)
-    count, of_batch, near = 0, -1, (indices, values, bounds)
+    count, of_batch, near = NONE, -1, (indices, values, bounds)
     for part in range(start, stop):
         batch, column = part // parts, part % parts * wide
         width = min(wide, columns - column)
@@ -200,7 +200,7 @@ def _multiply(
                         lanes,
                         totals,
                         r * wide + c,
-                        1,
+                        NONE + 1,
                         inside,
                         row_norms,
                         row + r,

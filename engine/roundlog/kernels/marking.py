@@ -8,7 +8,7 @@ for FP32. Only blocks in which something was marked are read a second time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,10 @@ TWO_UNITS = 2.0 * 2.0**-53
 ZERO = np.float32(0.0)
 """Added to what is rounded: a zero has no sign."""
 LARGEST = np.float32(np.finfo(np.float32).max)
+NONE = cast("int", np.int64(0))
+"""A counter's 0. A literal 0 has a type of its own, for which numba compiles a loop a second time."""
 _BLOCK = 1024
 """Elements that are looked at twice while they are in the first level of the cache."""
-_SPARSE = 64
-"""Places for each marked element from which on they are sorted: a word or more for every one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,32 +41,6 @@ class AmbiguousPart:
     """float64[n]: the approximations there."""
     d: F64
     """float64[n]: their bounds."""
-
-
-@njit(inline="always")
-def _ones(word: Any) -> Any:
-    """Number of bits of a 64-bit word that are set (Warren, Hacker's Delight, 2nd ed., section 5-1)."""
-    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
-    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _place(indices: Any, y: Any, d: Any, first: int, occurs: Any, before: Any, near: Any) -> None:
-    """occurs, before: uint64[n], zeros, a bit for every index from `first` on."""
-    in_order, values, bounds = near
-    one, last = np.uint64(1), np.uint64(63)
-    for i in range(len(indices)):
-        at = np.uint64(indices[i] - first)
-        occurs[at >> np.uint64(6)] |= one << (at & last)
-    for word in range(1, len(occurs)):
-        before[word] = before[word - 1] + _ones(occurs[word - 1])
-    for i in range(len(indices)):
-        at = np.uint64(indices[i] - first)
-        line = at >> np.uint64(6)
-        place = before[line] + _ones(occurs[line] & ((one << (at & last)) - one))
-        in_order[place], values[place], bounds[place] = indices[i], y[i], d[i]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -92,19 +66,11 @@ def all_below(values: F64, limit: float) -> bool:
 
 
 def ascending(indices: I64, y: F64, d: F64) -> AmbiguousPart:
-    """Elements in the order of their indices, each once. Where many are marked, as hostile data can
-    make it, it is counted how many come before each: sorting them would take several times as long."""
-    count = len(indices)
+    """Elements in the order of their indices, each once."""
     if _ascend(indices):
         return AmbiguousPart(indices, y, d)
-    first, last = int(indices.min()), int(indices.max())
-    if last - first >= _SPARSE * count:
-        order = np.argsort(indices)
-        return AmbiguousPart(indices[order], y[order], d[order])
-    words = (last - first) // 64 + 1
-    near = np.empty_like(indices), np.empty_like(y), np.empty_like(d)
-    _place(indices, y, d, first, np.zeros(words, np.uint64), np.zeros(words, np.uint64), near)
-    return AmbiguousPart(*near)
+    order = np.argsort(indices)
+    return AmbiguousPart(indices[order], y[order], d[order])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -153,7 +119,7 @@ def nothing_marked() -> Any:
 def _flat_blocks(
     y: Any, d: Any, relative: float, absolute: float, factor: float, out: Any, start: int, stop: int
 ) -> Any:
-    near, n, own = nothing_marked(), 0, np.empty(_BLOCK)
+    near, n, own = nothing_marked(), NONE, np.empty(_BLOCK)
     for first in range(start * _BLOCK, min(stop * _BLOCK, len(y)), _BLOCK):
         values = y[first : first + _BLOCK]
         bound = own

@@ -160,13 +160,38 @@ def load_vector(builder: Any, address: Any, kind: Any, aligned: int) -> Any:
     return loaded
 
 
+def constant(number: int) -> Any:
+    """An int64 of LLVM's."""
+    return ir.Constant(_LONG, number)
+
+
+def call_by_name(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    """A call of a function of LLVM's, by its whole name."""
+    module = builder.module
+    function = module.globals.get(name)
+    if function is None:
+        function = ir.Function(module, ir.FunctionType(result, [one.type for one in arguments]), name)
+    return builder.call(function, arguments)
+
+
+def intrinsic_of(builder: Any, name: str, *arguments: Any) -> Any:
+    """A function of LLVM's that takes and returns vectors of one type."""
+    kind = arguments[0].type
+    return call_by_name(builder, f"llvm.{name}.v{kind.count}{kind.element.intrinsic_name}", kind, *arguments)
+
+
 class VectorCode:
     """Instructions on vectors in memory, where a builder is. Addresses are integers, of bytes."""
 
-    builder: Any
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
 
     def at(self, address: Any, bytes_on: int) -> Any:
-        return self.builder.add(address, ir.Constant(_LONG, bytes_on))
+        return self.builder.add(address, constant(bytes_on))
+
+    def on(self, address: Any, step: Any, size: int) -> Any:
+        """The address that lies `step` times so many bytes on."""
+        return self.builder.add(address, self.builder.mul(step, constant(size)))
 
     def load(self, address: Any, kind: Any, aligned: int) -> Any:
         return load_vector(self.builder, address, kind, aligned)
@@ -176,6 +201,20 @@ class VectorCode:
 
     def all(self, kind: Any, number: Any) -> Any:
         return ir.Constant(kind, [number] * kind.count)
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """a * b + c. Products of FP32 numbers are exact in FP64, and those of BF16 numbers in FP32, so it makes no
+        difference whether this is one instruction, which the compiler decides by what the processor has."""
+        return intrinsic_of(self.builder, "fmuladd", a, b, c)
+
+    def sum_of(self, numbers: Any) -> Any:
+        """The sum of a vector's numbers, half to half."""
+        left = numbers.type.count
+        while left > 1:
+            left //= 2
+            halves = [ir.Constant(ir.VectorType(_WORD, left), list(range(n, n + left))) for n in (0, left)]
+            numbers = self.builder.fadd(*(self.builder.shuffle_vector(numbers, numbers, half) for half in halves))
+        return self.builder.extract_element(numbers, ir.Constant(_WORD, 0))
 
 
 def widen_pairs(builder: Any, pairs: Any) -> tuple[Any, Any]:

@@ -20,9 +20,9 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import types
 
-from roundlog.kernels.gemm_microkernel import TILES, Tile, everywhere, function_of_tiles, intrinsic, loop_over
+from roundlog.kernels.gemm_microkernel import TILES, Tile, everywhere, function_of_tiles, loop_over
 from roundlog.kernels.machine_code import target_machine
-from roundlog.kernels.number_words import instructions, widen_pairs
+from roundlog.kernels.number_words import call_by_name, constant, instructions, widen_pairs
 from roundlog.kernels.short_microkernel import ShortCode
 
 PAIRS, BLOCKS = 4, 8
@@ -49,7 +49,7 @@ define void @f(ptr %to, <16 x float> %x) {
   ret void
 }
 """
-_INDEX, _WORD = ir.IntType(64), ir.IntType(32)
+_WORD = ir.IntType(32)
 
 
 class _ShortFloat(ir.types.Type):  # type: ignore[misc]
@@ -79,25 +79,18 @@ def has_pairs(machine: llvm.TargetMachine) -> bool:
     return any("vcvtneps2bf16" in line and "%zmm" in line for line in lines)
 
 
-def _constant(number: int) -> Any:
-    return ir.Constant(_INDEX, number)
-
-
 def _add_pairs(builder: Any, sums: Any, left: Any, right: Any) -> Any:
     """sums: FP32 numbers; left, right: words, pairs of BF16 numbers."""
     count = sums.type.count
     kind = ir.VectorType(_ShortFloat(), 2 * count)
-    module, name = builder.module, f"llvm.x86.avx512bf16.dpbf16ps.{32 * count}"
-    function = module.globals.get(name)
-    if function is None:
-        function = ir.Function(module, ir.FunctionType(sums.type, [sums.type, kind, kind]), name)
-    return builder.call(function, [sums, *(builder.bitcast(x, kind) for x in (left, right))])
+    pairs = (builder.bitcast(x, kind) for x in (left, right))
+    return call_by_name(builder, f"llvm.x86.avx512bf16.dpbf16ps.{32 * count}", sums.type, sums, *pairs)
 
 
 @instructions
 def products_at_once(typingctx: Any, paired: Any) -> Any:
     """len(paired), which compiled loops know."""
-    number = _constant(len(paired))
+    number = constant(len(paired))
     return types.int64(paired), lambda context, builder, signature, arguments: number
 
 
@@ -129,8 +122,8 @@ def _write_tile(function: Any, tile: Tile) -> None:
     zeros = [code.all(code.singles, 0.0)] * count
 
     def block(k: Any, totals: list[Any]) -> list[Any]:
-        of_left = builder.add(left, builder.mul(k, _constant(PAIRS * pitch)))
-        of_right = builder.add(right, builder.mul(k, _constant(PAIRS * of_row)))
+        of_left = builder.add(left, builder.mul(k, constant(PAIRS * pitch)))
+        of_right = builder.add(right, builder.mul(k, constant(PAIRS * of_row)))
         sums = zeros
         for pair in range(PAIRS):
             places = [code.at(of_right, pair * of_row + aligned * n) for n in range(tile.vectors)]
@@ -145,18 +138,18 @@ def _write_tile(function: Any, tile: Tile) -> None:
         return [builder.fadd(total, some) for total, some in zip(totals, sums, strict=True)]
 
     def group(g: Any, _: list[Any]) -> list[Any]:
-        first = builder.mul(g, _constant(BLOCKS))
+        first = builder.mul(g, constant(BLOCKS))
         rest = builder.sub(blocks, first)
-        some = builder.select(builder.icmp_signed("<", rest, _constant(BLOCKS)), rest, _constant(BLOCKS))
+        some = builder.select(builder.icmp_signed("<", rest, constant(BLOCKS)), rest, constant(BLOCKS))
         totals = loop_over(builder, some, zeros, lambda k, totals: block(builder.add(first, k), totals))
-        more = builder.or_(add, builder.icmp_signed(">", g, _constant(0)))
+        more = builder.or_(add, builder.icmp_signed(">", g, constant(0)))
         for n, total in enumerate(totals):
             place = code.at(sums_before, 2 * aligned * n)
             before = builder.select(more, code.load(place, code.doubles, aligned), code.all(code.doubles, 0.0))
             code.store(place, builder.fadd(before, builder.fpext(total, code.doubles)), aligned)
         return []
 
-    groups = builder.sdiv(builder.add(blocks, _constant(BLOCKS - 1)), _constant(BLOCKS))
+    groups = builder.sdiv(builder.add(blocks, constant(BLOCKS - 1)), constant(BLOCKS))
     loop_over(builder, groups, [], group)
     builder.ret_void()
 
@@ -171,13 +164,13 @@ def dot_pairs(typingctx: Any, lanes: Any, paired: Any, left: Any, right: Any, ve
         addresses, count = arguments[2:4], arguments[4]
 
         def step(k: Any, sums: list[Any]) -> list[Any]:
-            on = builder.mul(k, _constant(4 * code.width))
+            on = builder.mul(k, constant(4 * code.width))
             left, right = (code.load(builder.add(address, on), code.words, 2) for address in addresses)
             if len(paired) > 1:
                 both = _add_pairs(builder, code.all(code.singles, 0.0), left, right)
             else:
                 lower, upper = zip(widen_pairs(builder, left), widen_pairs(builder, right), strict=True)
-                both = intrinsic(builder, "fmuladd", code.singles, *upper, builder.fmul(*lower))
+                both = code.multiply_add(*upper, builder.fmul(*lower))
             return [builder.fadd(sums[0], builder.fpext(both, code.doubles))]
 
         (total,) = loop_over(builder, count, [code.all(code.doubles, 0.0)], step)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from numba import njit
 
 from roundlog.kernels.elementary import of_word
-from roundlog.kernels.marking import AmbiguousPart, mark_block, nothing_marked
+from roundlog.kernels.marking import NONE, AmbiguousPart, mark_block, nothing_marked
 from roundlog.kernels.threads import in_parts
 
 F64 = npt.NDArray[np.float64]
@@ -229,7 +229,7 @@ def _mark_sums(
 ) -> Any:
     """Indices, values and bounds of the marked sums."""
     least, places = bits[0], bits[1]
-    d, near, n = np.empty(_COLUMNS), nothing_marked(), 0
+    d, near, n = np.empty(_COLUMNS), nothing_marked(), NONE
     for first in range(start, stop, _COLUMNS):
         size = min(_COLUMNS, stop - first)
         for i in range(size):

@@ -19,10 +19,16 @@ from roundlog.kernels.gemm_microkernel import (
     constant_of,
     everywhere,
     function_of_tiles,
-    intrinsic,
     loop_over,
 )
-from roundlog.kernels.number_words import VectorCode, instructions, store_words, widen_pairs
+from roundlog.kernels.number_words import (
+    VectorCode,
+    constant,
+    instructions,
+    intrinsic_of,
+    store_words,
+    widen_pairs,
+)
 
 BLOCK, BLOCKS = 16, 4
 TERMS = BLOCK * BLOCKS
@@ -46,10 +52,6 @@ def width_of(lanes: int) -> int:
     return 2 * lanes
 
 
-def _constant(number: int) -> Any:
-    return ir.Constant(_INDEX, number)
-
-
 short_columns = constant_of(lambda tile: tile.vectors * width_of(tile.lanes))
 """Columns of a tile, in compiled loops."""
 left_width = constant_of(lambda tile: max(tile.rows, width_of(tile.lanes)))
@@ -60,19 +62,11 @@ class ShortCode(VectorCode):
     """Instructions for FP32 vectors."""
 
     def __init__(self, builder: Any, tile: Tile) -> None:
-        self.builder, self.tile = builder, tile
+        super().__init__(builder)
+        self.tile = tile
         self.width = width_of(tile.lanes)
         self.singles, self.doubles = (ir.VectorType(kind, self.width) for kind in (_SINGLE, _DOUBLE))
         self.words = ir.VectorType(_WORD, self.width)
-
-    def sum_of(self, numbers: Any) -> Any:
-        """The sum of a vector's numbers."""
-        builder, left = self.builder, numbers.type.count
-        while left > 1:
-            left //= 2
-            halves = [ir.Constant(ir.VectorType(_WORD, left), list(range(n, n + left))) for n in (0, left)]
-            numbers = builder.fadd(*(builder.shuffle_vector(numbers, numbers, half) for half in halves))
-        return builder.extract_element(numbers, ir.Constant(_WORD, 0))
 
 
 @instructions
@@ -111,15 +105,15 @@ def _write_block(function: Any, tile: Tile) -> None:
     of_row = 4 * tile.vectors * code.width
 
     def term(k: Any, sums: list[Any]) -> list[Any]:
-        of_left = builder.add(left, builder.mul(k, _constant(4 * pitch)))
-        of_right = builder.add(right, builder.mul(k, _constant(of_row)))
+        of_left = builder.add(left, builder.mul(k, constant(4 * pitch)))
+        of_right = builder.add(right, builder.mul(k, constant(of_row)))
         columns = [code.load(code.at(of_right, aligned * n), code.singles, aligned) for n in range(tile.vectors)]
         following = []
         for row in range(tile.rows):
             repeated = everywhere(builder, code.load(code.at(of_left, 4 * row), _SINGLE, 4), code.width)
             for n, column in enumerate(columns):
                 total = sums[row * tile.vectors + n]
-                following.append(intrinsic(builder, "fmuladd", code.singles, repeated, column, total))
+                following.append(code.multiply_add(repeated, column, total))
         return following
 
     count = tile.rows * tile.vectors
@@ -152,23 +146,23 @@ def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any,
         code = ShortCode(builder, TILES[len(lanes)])
         row, norms, scale, least, _, out = arguments[1:]
         scale, least = (everywhere(builder, number, code.width) for number in (scale, least))
-        found, aligned = _constant(0), 4 * code.width
+        found, aligned = constant(0), 4 * code.width
         largest = code.all(code.singles, _LARGEST)
         for n in range(code.tile.vectors):
             wide = code.load(code.at(row, 2 * aligned * n), code.doubles, aligned)
             y = builder.fptrunc(wide, code.singles)
-            magnitude = intrinsic(builder, "fabs", code.singles, y)
+            magnitude = intrinsic_of(builder, "fabs", y)
             d = builder.fmul(scale, code.load(code.at(norms, aligned * n), code.singles, aligned))
             slack = builder.fadd(builder.fmul(magnitude, code.all(code.singles, RELATIVE)), least)
             reach = builder.fadd(d, slack)
             low, high = builder.fsub(y, reach), builder.fadd(y, reach)
             ends = [_nearest(code, end) for end in (low, high)]
             beyond = builder.fcmp_unordered(">", builder.fadd(magnitude, reach), largest)
-            infinite = builder.fcmp_unordered(">", intrinsic(builder, "fabs", code.singles, ends[0]), largest)
+            infinite = builder.fcmp_unordered(">", intrinsic_of(builder, "fabs", ends[0]), largest)
             differ = builder.icmp_unsigned("!=", *(builder.bitcast(end, code.words) for end in ends))
             marked = builder.or_(builder.or_(differ, beyond), infinite)
             bits = builder.zext(builder.bitcast(marked, ir.IntType(code.width)), _INDEX)
-            found = builder.or_(found, builder.shl(bits, _constant(n * code.width)))
+            found = builder.or_(found, builder.shl(bits, constant(n * code.width)))
             # No negative zero.
             target = code.at(out, 2 * code.width * n)
             store_words(builder, x, target, builder.fadd(ends[0], code.all(code.singles, 0.0)))
@@ -206,7 +200,7 @@ def dot_short(typingctx: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> 
         left, right, count = arguments[1:]
 
         def step(k: Any, sums: list[Any]) -> list[Any]:
-            on = builder.mul(k, _constant(4 * code.width))
+            on = builder.mul(k, constant(4 * code.width))
             both = [
                 widen_pairs(builder, code.load(builder.add(address, on), code.words, 2)) for address in (left, right)
             ]

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import njit, types
 
 from roundlog.kernels.gemm_microkernel import at_step, crossed
-from roundlog.kernels.number_words import Words, instructions, load_vector, number, widen_pairs
+from roundlog.kernels.number_words import VectorCode, Words, instructions, number, widen_pairs
 from roundlog.kernels.short_microkernel import width_of
 from roundlog.kernels.threads import in_parts
 
@@ -61,27 +61,27 @@ def _transpose(lanes: Any, x: Any, how: Any, lines: int, terms: int, copy: Any, 
         some, at, into = min(side, lines - begin), first + of * batch + begin * line, (of * lines + begin) * terms
         whole = terms - terms % side if some == side and line == 1 else 0
         for t in range(0, whole, side):
-            _cross(lanes, source + (at + t * term) * 2, term * 2, target + (into + t) * 2, terms * 2)
+            cross_words(lanes, x, source + (at + t * term) * 2, term * 2, target + (into + t) * 2, terms * 2)
         for t in range(whole, terms):
             for i in range(some):
                 copy[into + i * terms + t] = x[at + i * line + t * term]
 
 
 @instructions
-def _cross(typingctx: Any, lanes: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
-    """Transpose a square of words: a row is as many as an FP32 vector has lanes, rows lie `line` bytes apart, and those
-    of the result `term` bytes."""
+def cross_words(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
+    """Transpose a square of words of an array such as x: a row is as many as an FP32 vector has lanes, rows lie `line`
+    bytes apart, and those of the result `term` bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, line, target, term = arguments[1:]
-        count = width_of(len(lanes))
-        kind = ir.VectorType(ir.IntType(16), count)
-        rows = [load_vector(builder, at_step(builder, source, line, n), kind, 2) for n in range(count)]
+        source, line, target, term = arguments[2:]
+        count, bits = width_of(len(lanes)), int(x.dtype.bitwidth)
+        code, kind = VectorCode(builder), ir.VectorType(ir.IntType(bits), count)
+        rows = [code.load(at_step(builder, source, line, n), kind, bits // 8) for n in range(count)]
         for n, row in enumerate(crossed(builder, rows)):
-            builder.store(row, builder.inttoptr(at_step(builder, target, term, n), kind.as_pointer())).align = 2
+            code.store(at_step(builder, target, term, n), row, bits // 8)
         return context.get_dummy_value()
 
-    return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
+    return types.void(lanes, x, types.int64, types.int64, types.int64, types.int64), generate
 
 
 @instructions
@@ -93,20 +93,15 @@ def _cross_pairs(typingctx: Any, lanes: Any, wide: Any, source: Any, line: Any, 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         source, line, target, step = arguments[2:]
         count = width_of(len(lanes))
-        kind = ir.VectorType(_WORD, count)
-        rows = [load_vector(builder, at_step(builder, source, line, n), kind, 2) for n in range(count)]
+        code, kind = VectorCode(builder), ir.VectorType(_WORD, count)
+        rows = [code.load(at_step(builder, source, line, n), kind, 2) for n in range(count)]
         for n, pairs in enumerate(crossed(builder, rows)):
             columns = widen_pairs(builder, pairs) if len(wide) else (pairs,)
             for odd, numbers in enumerate(columns):
-                _store(builder, numbers, at_step(builder, target, step, len(columns) * n + odd))
+                code.store(at_step(builder, target, step, len(columns) * n + odd), numbers, 4 * count)
         return context.get_dummy_value()
 
     return types.void(lanes, wide, types.int64, types.int64, types.int64, types.int64), generate
-
-
-def _store(builder: Any, numbers: Any, address: Any) -> None:
-    place = builder.inttoptr(address, numbers.type.as_pointer())
-    builder.store(numbers, place).align = 4 * numbers.type.count
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from numba import njit
 
 from roundlog.kernels.gemm_microkernel import TILES, tile_rows
-from roundlog.kernels.marking import LARGEST, TWO_UNITS, ZERO, AmbiguousPart
+from roundlog.kernels.marking import LARGEST, NONE, TWO_UNITS, ZERO, AmbiguousPart
 from roundlog.kernels.number_words import Words, is_certain, number, round_number, short_word
 from roundlog.kernels.pair_microkernel import PAIRS, ROWS, dot_pairs, products_at_once, sum_pair_tile
 from roundlog.kernels.pair_microkernel import ROUNDINGS as ROUNDINGS_OF_PAIRS
@@ -314,7 +314,7 @@ def _multiply(
             end = min(group + _ROWS, rows)
             of_panel, of_singles, of_tiles = panel.ctypes.data, tile_singles.ctypes.data, tiles.ctypes.data
             _sum_rows(lanes, paired, left, group, end, steps + _APART, of_panel, of_singles, of_tiles, steps)
-            doubts = 0
+            doubts = NONE
             for row in range(group, end):
                 at = into + row * pitch + first
                 target = out.ctypes.data + at * 2 if across == width else row_of_words.ctypes.data
@@ -360,7 +360,7 @@ def _multiply_batches(
     x, first_row, of_row, of_left, y, first_column, of_column, of_right = operands
     doubles, singles, norms, other_doubles, other_singles, other_norms = bounds
     into, pitch, step = place
-    count = 0
+    count = NONE
     for batch in range(batches[0], batches[1]):
         lines = x, first_row + batch * of_left, of_row, y, first_column + batch * of_right, of_column
         its = (

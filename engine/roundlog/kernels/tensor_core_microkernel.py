@@ -33,7 +33,7 @@ from llvmlite import ir
 from numba import types
 
 from roundlog.kernels.gemm_microkernel import TILES, Tile, everywhere, function_of_tiles, loop_over
-from roundlog.kernels.number_words import VectorCode, instructions
+from roundlog.kernels.number_words import VectorCode, call_by_name, constant, instructions, intrinsic_of
 from roundlog.kernels.short_microkernel import width_of
 
 TOP = 240
@@ -58,46 +58,32 @@ ROWS = 4
 """Rows of a tile: a vector's scales and sums are in registers for each."""
 
 
-def _constant(number: int) -> Any:
-    return ir.Constant(_INDEX, number)
-
-
 class GroupCode(VectorCode):
     """Instructions for vectors of a tile."""
 
     def __init__(self, builder: Any, lanes: int) -> None:
-        self.builder, self.lanes, self.width = builder, lanes, width_of(lanes)
+        super().__init__(builder)
+        self.lanes, self.width = lanes, width_of(lanes)
         self.columns = PANEL * self.width
         self.singles = ir.VectorType(_SINGLE, self.width)
         self.words = ir.VectorType(_WORD, self.width)
         self.bytes = ir.VectorType(_BYTE, self.width)
         self.codes = ir.VectorType(_BYTE, self.columns)
 
-    def on(self, address: Any, step: Any, size: int) -> Any:
-        return self.builder.add(address, self.builder.mul(step, _constant(size)))
-
-    def call(self, name: str, result: Any, *arguments: Any) -> Any:
-        """A function of LLVM's, by its whole name."""
-        module = self.builder.module
-        function = module.globals.get(name)
-        if function is None:
-            function = ir.Function(module, ir.FunctionType(result, [one.type for one in arguments]), name)
-        return self.builder.call(function, arguments)
-
     def integers(self, name: str, *arguments: Any) -> Any:
         """A function of LLVM's on vectors of integers."""
-        kind = arguments[0].type
-        return self.call(f"llvm.{name}.v{kind.count}i{kind.element.width}", kind, *arguments)
+        return intrinsic_of(self.builder, name, *arguments)
 
     def magnitude(self, words: Any) -> Any:
-        return self.integers("abs", words, ir.Constant(ir.IntType(1), 0))
+        return intrinsic_of(self.builder, "abs", words, ir.Constant(ir.IntType(1), 0))
 
     def toward_zero(self, words: Any) -> Any:
         """FP32 numbers from int32, rounded toward zero; of -2^31 anything."""
         builder = self.builder
         if self.lanes == 8:
             mode = ir.Constant(_WORD, _TOWARD_ZERO)
-            return self.call("llvm.x86.avx512.sitofp.round.v16f32.v16i32", self.singles, words, mode)
+            name = "llvm.x86.avx512.sitofp.round.v16f32.v16i32"
+            return call_by_name(builder, name, self.singles, words, mode)
         magnitude = self.magnitude(words)
         late = builder.xor(builder.lshr(magnitude, self.all(self.words, 24)), self.all(self.words, -1))
         rounded = builder.bitcast(builder.sitofp(builder.and_(magnitude, late), self.singles), self.words)
@@ -183,12 +169,12 @@ def _write(function: Any, tile: Tile, terms: int) -> None:
         code.store(builder.add(sums, place), c, aligned)
 
     def add(step: Any, _: list[Any]) -> list[Any]:
-        g, vector = builder.udiv(step, _constant(PANEL)), builder.urem(step, _constant(PANEL))
+        g, vector = builder.udiv(step, constant(PANEL)), builder.urem(step, constant(PANEL))
         of_left = code.on(left, g, terms * aligned)
         of_right = code.on(code.on(right, g, terms * PANEL * aligned), vector, aligned)
         of_field = code.on(code.on(fields, g, ROWS * columns), vector, width)
-        of_vector = builder.mul(vector, _constant(aligned))
-        places = [builder.add(of_vector, builder.mul(pitch, _constant(row))) for row in range(ROWS)]
+        of_vector = builder.mul(vector, constant(aligned))
+        places = [builder.add(of_vector, builder.mul(pitch, constant(row))) for row in range(ROWS)]
         found = [code.load(code.at(of_field, row * columns), code.bytes, width) for row in range(ROWS)]
         factors, totals = map(list, zip(*map(scale, found, places), strict=True))
         for k in range(terms):
@@ -203,7 +189,7 @@ def _write(function: Any, tile: Tile, terms: int) -> None:
 
     # The loops do not wait for each other: a group's largest exponents do not depend on c.
     loop_over(builder, groups, [], largest)
-    loop_over(builder, builder.mul(groups, _constant(PANEL)), [], add)
+    loop_over(builder, builder.mul(groups, constant(PANEL)), [], add)
     builder.ret_void()
 
 
@@ -233,7 +219,7 @@ def finish_groups(
         sums, scales, magnitudes, columns, factors, row, factor, out = arguments[1:]
         width = code.width
         doubles = ir.VectorType(ir.DoubleType(), width)
-        factor, found = everywhere(builder, factor, width), _constant(0)
+        factor, found = everywhere(builder, factor, width), constant(0)
         ends = [everywhere(builder, code.load(code.at(row, 4 * n), _WORD, 4), width) for n in range(4)]
         highest, widest, largest, together = ends
         for n in range(PANEL):
@@ -251,7 +237,7 @@ def finish_groups(
             seen = code.load(code.at(magnitudes, on), code.words, 4)
             wrong = builder.or_(wrong, builder.icmp_unsigned(">=", seen, code.all(code.words, LIMIT)))
             bits = builder.zext(builder.bitcast(wrong, ir.IntType(width)), _INDEX)
-            found = builder.or_(found, builder.shl(bits, _constant(n * width)))
+            found = builder.or_(found, builder.shl(bits, constant(n * width)))
             wide = builder.fpext(code.load(code.at(sums, on), code.singles, 4), doubles)
             wide = builder.fmul(builder.fmul(wide, factor), code.load(code.at(factors, 2 * on), doubles, 8))
             # No negative zero.

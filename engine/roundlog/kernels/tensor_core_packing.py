@@ -15,9 +15,9 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import njit, types
 
-from roundlog.kernels.gemm_microkernel import at_step, crossed, everywhere, loop_over
-from roundlog.kernels.number_words import instructions, load_vector
-from roundlog.kernels.short_microkernel import width_of
+from roundlog.kernels.gemm_microkernel import everywhere, loop_over
+from roundlog.kernels.number_words import constant, instructions, load_vector
+from roundlog.kernels.short_packing import cross_words
 from roundlog.kernels.tensor_core_microkernel import TOP, GroupCode
 from roundlog.number_format import Format
 
@@ -37,10 +37,6 @@ _FRACTION = 23
 
 HAS_ZERO, HAS_SUBNORMAL, NOT_FINITE = 1, 2, 4
 """Kinds of numbers that a line may have."""
-
-
-def _constant(number: int) -> Any:
-    return ir.Constant(_INDEX, number)
 
 
 def _bits(x: Any) -> int:
@@ -126,7 +122,7 @@ def pack_vector(
             for factor in factors:
                 number = builder.fmul(number, factor)
             place = builder.mul(k, width)
-            code.store(builder.add(numbers, builder.mul(place, _constant(4))), number, 4 * code.width)
+            code.store(builder.add(numbers, builder.mul(place, constant(4))), number, 4 * code.width)
             field = code.integers("umax", builder.lshr(magnitudes, fraction), code.all(code.words, 1))
             zero = builder.icmp_unsigned("==", magnitudes, code.all(code.words, 0))
             distance = builder.select(zero, code.all(code.words, _NOTHING), builder.sub(largest, field))
@@ -142,24 +138,6 @@ def pack_vector(
     return types.void(lanes, right, x, *[types.int64] * 8), generate
 
 
-@instructions
-def _cross(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
-    """Transpose a square of words of an array such as x: a row is a vector, rows lie `line` bytes apart, and those of
-    the result `term` bytes."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, line, target, term = arguments[2:]
-        count = width_of(len(lanes))
-        kind, aligned = ir.VectorType(ir.IntType(_bits(x)), count), _bits(x) // 8
-        rows = [load_vector(builder, at_step(builder, source, line, n), kind, aligned) for n in range(count)]
-        for n, row in enumerate(crossed(builder, rows)):
-            place = builder.inttoptr(at_step(builder, target, term, n), kind.as_pointer())
-            builder.store(row, place).align = aligned
-        return context.get_dummy_value()
-
-    return types.void(lanes, x, types.int64, types.int64, types.int64, types.int64), generate
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def _gather(lanes: Any, x: Any, at: int, line: int, term: int, lines: int, terms: int, words: Any) -> None:
     """words[k][n] = x[at + n * line + k * term], words: [terms, vector], 0 where there is no line n."""
@@ -170,7 +148,7 @@ def _gather(lanes: Any, x: Any, at: int, line: int, term: int, lines: int, terms
         done = terms - terms % width
         for k in range(0, done, width):
             into = words.ctypes.data + k * width * size
-            _cross(lanes, x, x.ctypes.data + (at + k) * size, line * size, into, width * size)
+            cross_words(lanes, x, x.ctypes.data + (at + k) * size, line * size, into, width * size)
     for k in range(done, terms):
         for n in range(lines):
             words[k * width + n] = x[at + n * line + k * term]

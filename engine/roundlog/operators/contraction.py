@@ -65,7 +65,7 @@ LINES_AT_ONCE = 1 << 20
 
 
 class Contraction(Inexact):
-    """sum over r of a[A(i, r)] * b[B(i, r)] for output element i: `reads` says which."""
+    """sum over r of a[A(i, r)] * b[B(i, r)] for output element i: `runs` says which."""
 
     @abstractmethod
     def output_shape(self, shapes: Shapes, attributes: Attributes) -> tuple[int, ...]:
@@ -74,11 +74,6 @@ class Contraction(Inexact):
     @abstractmethod
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         """The length of the sum, padding included."""
-
-    @abstractmethod
-    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
-        """(A, B), each int64[n, K]: flat input indices of every product of the chosen elements; -1 stands for a
-        product with padding, which is zero."""
 
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         self.need_form(inputs, attributes)
@@ -106,7 +101,7 @@ class Contraction(Inexact):
             return torch.zeros(len(chosen))
         if a.device.type != "cpu":
             if len(chosen) * terms * self.moved_a_term < 4 * (a.numel() + b.numel()):
-                return torch.from_numpy(self._exact_by_reads(a, b, attributes, chosen, format))
+                return torch.from_numpy(self._exact_by_terms(a, b, attributes, chosen, format))
             a, b = a.cpu(), b.cpu()
         return torch.from_numpy(exact_products.round_products(*self.runs([a, b], attributes, chosen), format))
 
@@ -120,7 +115,7 @@ class Contraction(Inexact):
         CPU."""
         exact_products.add_products(sums, *self.runs(inputs, attributes, elements))
 
-    def _exact_by_reads(
+    def _exact_by_terms(
         self, a: torch.Tensor, b: torch.Tensor, attributes: Attributes, elements: Index, format: Format
     ) -> npt.NDArray[np.float32]:
         # Once for all blocks.
@@ -137,8 +132,11 @@ class Contraction(Inexact):
         """float64[n, K]: the products that the chosen elements are sums of, exactly; only they leave the inputs'
         device."""
         a, b = (x.contiguous().view(-1) for x in inputs)
-        reads = self.reads((tuple(inputs[0].shape), tuple(inputs[1].shape)), attributes, elements)
-        ia, ib = (torch.from_numpy(where).to(a.device) for where in reads)
+        # Only where numbers lie is asked, so that memory of a device has another one in its place, which nobody reads.
+        like = [torch.empty(x.shape) for x in inputs]
+        *runs, of_a, of_b = self.runs(like, attributes, elements)
+        places = (one.places(of) for one, of in zip(runs, (of_a, of_b), strict=True))
+        ia, ib = (torch.from_numpy(where).to(a.device) for where in places)
         products = a[ia].to(torch.float64).mul_(b[ib])
         listed: F64 = products.masked_fill_((ia < 0) | (ib < 0), 0.0).cpu().numpy()
         return listed
@@ -341,13 +339,3 @@ class MatMul(Contraction, Summation):
         of_a, of_b = (x[tuple(torch.from_numpy(i).to(x.device) for i in where)] for x, *where in lines)
         products: F64 = of_a.to(torch.float64).mul_(of_b).cpu().numpy()
         return products
-
-    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
-        a, b = shapes
-        rows, k, columns = a[-2], a[-1], b[-1]
-        batch, row = np.divmod(elements // columns, rows)
-        r = np.arange(k, dtype=np.int64)
-        return (
-            ((batch * rows + row) * k)[:, None] + r,
-            (batch * k * columns + elements % columns)[:, None] + r * columns,
-        )

@@ -10,7 +10,6 @@ from math import prod
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
@@ -121,14 +120,6 @@ class _Convolution(Contraction):
         geometry = np.array([*x[2:], *w[2:], *g[2:], *stride, *padding, *dilation], dtype=np.int64)
         return conv.Shape(x[0], x[1], w[0], groups, geometry)
 
-    @staticmethod
-    def forward_axis(
-        out: Index, tap: Index, size: int, stride: int, padding: int, dilation: int
-    ) -> tuple[Index, npt.NDArray[np.bool_]]:
-        """Input coordinate that output coordinate `out` reads through kernel tap `tap`, and whether it exists."""
-        position = out * stride + tap * dilation - padding
-        return position, (position >= 0) & (position < size)
-
 
 def _plain_convolution() -> AbstractContextManager[None]:
     """Convolution for sums of squares: cuDNN may choose FFT or Winograd algorithms, which keep no elementwise bound."""
@@ -140,18 +131,6 @@ def _channel_energies(x: torch.Tensor) -> torch.Tensor:
     """f32[N, C, H, W] -> f64[C]."""
     n, channels = x.shape[:2]
     return row_energies(x.reshape(n, channels, prod(x.shape[2:]))).sum(0)
-
-
-def _taps(*sizes: int) -> tuple[Index, ...]:
-    """The multi-indices of a box, in row-major order, one flat array an axis."""
-    return tuple(np.unravel_index(np.arange(prod(sizes), dtype=np.int64), sizes))
-
-
-def _flat(valid: npt.NDArray[np.bool_], shape: tuple[int, ...], *where: Index) -> Index:
-    flat: Index = np.zeros((), dtype=np.int64)
-    for size, coordinate in zip(shape, where, strict=True):
-        flat = flat * size + coordinate
-    return np.where(valid, flat, -1)
 
 
 @register("conv2d")
@@ -188,18 +167,6 @@ class Conv2d(_Convolution):
 
     rounded = staticmethod(conv.forward)
     runs_of = staticmethod(conv.forward_runs)
-
-    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
-        x, w = shapes
-        (sh, sw), (ph, pw), (dh, dw), groups = self.options(attributes)
-        out = self.output_shape(shapes, attributes)
-        n, o, p, q = (axis[:, None] for axis in np.unravel_index(elements, out))
-        c, i, j = _taps(*w[1:])
-        row, row_ok = self.forward_axis(p, i, x[2], sh, ph, dh)
-        column, column_ok = self.forward_axis(q, j, x[3], sw, pw, dw)
-        valid = row_ok & column_ok
-        channel = o // (w[0] // groups) * w[1] + c
-        return _flat(valid, x, n, channel, row, column), _flat(valid, w, o, c, i, j)
 
 
 @register("conv2d_grad_input")
@@ -259,22 +226,6 @@ class Conv2dGradInput(_Convolution):
 
     rounded = staticmethod(conv.to_input)
     runs_of = staticmethod(conv.to_input_runs)
-
-    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
-        g, w = shapes
-        stride, padding, dilation, groups = self.options(attributes)
-        n, channel, h, v = (axis[:, None] for axis in np.unravel_index(elements, self._x(shapes, attributes)))
-        o, i, j = _taps(w[0] // groups, w[2], w[3])
-        group, c = channel // w[1], channel % w[1]
-        o = o + group * (w[0] // groups)
-        valid = np.ones(np.broadcast_shapes(h.shape, i.shape), dtype=np.bool_)
-        where = []
-        for a, (position, tap) in enumerate(((h, i), (v, j))):
-            offset = position + padding[a] - tap * dilation[a]
-            out = offset // stride[a]
-            valid &= (offset % stride[a] == 0) & (out >= 0) & (out < g[2 + a])
-            where.append(out)
-        return _flat(valid, g, n, o, *where), _flat(valid, w, o, c, i, j)
 
 
 @register("conv2d_grad_weight")
@@ -342,15 +293,3 @@ class Conv2dGradWeight(_Convolution, Summation):
 
     rounded = staticmethod(conv.to_weight)
     runs_of = staticmethod(conv.to_weight_runs)
-
-    def reads(self, shapes: Shapes, attributes: Attributes, elements: Index) -> tuple[Index, Index]:
-        g, x = shapes
-        (sh, sw), (ph, pw), (dh, dw), groups = self.options(attributes)
-        w = self._w(shapes, attributes)
-        o, c, i, j = (axis[:, None] for axis in np.unravel_index(elements, w))
-        n, p, q = _taps(g[0], g[2], g[3])
-        row, row_ok = self.forward_axis(p, i, x[2], sh, ph, dh)
-        column, column_ok = self.forward_axis(q, j, x[3], sw, pw, dw)
-        valid = row_ok & column_ok
-        channel = o // (w[0] // groups) * w[1] + c
-        return _flat(valid, g, n, o, p, q), _flat(valid, x, n, channel, row, column)

@@ -30,15 +30,4 @@ if TYPE_CHECKING:
     )
     from roundlog.segment_audits.workers import NoWorkersError, process_workers
 
-_FILES = {
-    "audit": "audit_by_segments",
-    "cluster": "cluster_workers connect_cluster",
-    "plan": "SegmentAudit Reports Sharing units",
-    "segment": (
-        "CHECKPOINTS_FILE Directories Listing ListingError MAX_LIST_BYTES Publisher StateSource UnusableState "
-        "keep_published listing_of_run most_list_bytes read_address_of_job read_listing"
-    ),
-    "workers": "NoWorkersError process_workers",
-}
-
-__getattr__ = lazy_face(__name__, _FILES)
+__getattr__ = lazy_face(__name__, __file__)

@@ -33,7 +33,7 @@ from roundlog.data import fetched_bytes
 from roundlog.execution import StoppedError
 from roundlog.rounding.policies import without_log
 from roundlog.spec import TrainingSpec
-from roundlog.storage import StorageError, open_regular, read_record, write_record
+from roundlog.storage import StorageError, read_hashes, read_record, write_record
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.run import Run, root_sum
@@ -319,7 +319,7 @@ def listing_of_run(run_dir: Path, spec: TrainingSpec) -> Listing:
     another job accuses anybody."""
     roots = recorded(run_dir, spec)
     # A run writes a root's sum before the root, so sums that are read later are there for all.
-    sums = _recorded(run_dir / "roots.sums", spec)
+    sums = read_hashes(run_dir / "roots.sums", spec.intervals)
     if roots and not sums:
         raise StorageError(run_dir / "roots.sums", "is not there, or empty, and says whether the roots are whole")
     for interval, (root, written) in enumerate(zip(roots, sums, strict=False)):
@@ -335,16 +335,7 @@ def listing_of_run(run_dir: Path, spec: TrainingSpec) -> Listing:
 def recorded(run_dir: Path, spec: TrainingSpec) -> list[bytes]:
     """The state roots that a run has recorded so far. A record of another's run is not trusted. Raises OSError,
     StorageError."""
-    return _recorded(run_dir / "roots", spec)
-
-
-def _recorded(path: Path, spec: TrainingSpec) -> list[bytes]:
-    try:
-        with open_regular(path) as file:
-            data = file.read(32 * spec.intervals)
-    except FileNotFoundError:
-        return []
-    return [data[32 * i : 32 * i + 32] for i in range(len(data) // 32)]
+    return read_hashes(run_dir / "roots", spec.intervals)
 
 
 class Publisher:

@@ -16,6 +16,7 @@ from roundlog.storage.durable_files import (
     open_regular,
     partial_path,
     read_at,
+    read_hashes,
     read_into,
     read_record,
     reading,
@@ -41,11 +42,4 @@ if TYPE_CHECKING:
         tensor_types,
     )
 
-_FILES = {
-    "tensor_files": (
-        "DTYPE_NAMES StoredTensors TensorEntry entry_of header_of load_tensors most_tensor_bytes open_tensors "
-        "save_state save_tensors tensor_types"
-    ),
-}
-
-__getattr__ = lazy_face(__name__, _FILES)
+__getattr__ = lazy_face(__name__, __file__)

@@ -213,6 +213,21 @@ def lock_file(path: Path, *, shared: bool = False, wait: bool = False) -> Buffer
     return file
 
 
+HASH_BYTES = 32
+
+
+def read_hashes(path: Path, most: int) -> list[bytes]:
+    """The first `most` of the 32-byte hashes in a file, or as many as there are; a torn last one is left out. Empty if
+    there is no file. Raises OSError."""
+    try:
+        with open_regular(path) as file:
+            # Memory is taken for what is asked for, and `most` may come from a stranger.
+            data = file.read(min(HASH_BYTES * most, os.fstat(file.fileno()).st_size))
+    except FileNotFoundError:
+        return []
+    return [data[at : at + HASH_BYTES] for at in range(0, len(data) - HASH_BYTES + 1, HASH_BYTES)]
+
+
 MAX_RECORD_BYTES = 16 << 20
 
 

@@ -74,36 +74,10 @@ if TYPE_CHECKING:
         most_interval_bytes,
         most_job_bytes,
         most_state_bytes,
-        read_history,
         wrong_checkpoints,
         wrong_state,
     )
     from roundlog.training.sameness import Sameness
     from roundlog.training.trainer import Trainer, TrainingResult, log_header, log_path
 
-_FILES = {
-    "auditor": "Auditor LogStanding Verdict audit",
-    "export": "load_into trained_state",
-    "fabricated_values": "noted_stop",
-    "job": "DATA JOB_FILES JOB_STAGES Job JobError JobLimits TooLargeJobError read_program require_memory",
-    "machine_support": (
-        "ArithmeticSupport ArithmeticWay compiled_kernels_work kernel_instructions supported_arithmetics"
-    ),
-    "options": "DEFAULT_OPTIONS Execution RunOptions StepEvent Validation draws_numbers read_validation_rows",
-    "rank_runs": "Helpers agree by_ranks help_rank_0 help_with_runs",
-    "receipt": (
-        "AuditRecord MAX_ADDRESS MAX_REASON MAX_RECEIPT_BYTES RECEIPT_FORMATS Receipt ReceiptError "
-        "WrongInterval interval_ranges parse_receipt read_receipt"
-    ),
-    "repetition": "Repetition draw_intervals repeat repeat_all replay replay_interval replay_state",
-    "run": "Run root_sum",
-    "run_files": (
-        "BEFORE_THE_PROGRAM HISTORY_FILE checkpoint_path kept_bytes load_moved most_interval_bytes "
-        "most_job_bytes most_state_bytes read_history wrong_checkpoints wrong_state"
-    ),
-    "sameness": "Sameness",
-    "run_cost": "estimate_step_seconds run_bytes step_bytes",
-    "trainer": "Trainer TrainingResult log_header log_path",
-}
-
-__getattr__ = lazy_face(__name__, _FILES)
+__getattr__ = lazy_face(__name__, __file__)

@@ -21,7 +21,7 @@ from roundlog.execution import StoppedError
 from roundlog.log import LogError, LogReader
 from roundlog.rounding import LogFinding, LogFindingKind, follower, payload_format
 from roundlog.rounding.policies import without_log
-from roundlog.storage import StorageError, append_file, open_regular, read_record, replace_file, write_record
+from roundlog.storage import StorageError, append_file, read_hashes, read_record, replace_file, write_record
 from roundlog.training.fabricated_values import FabricatedValues
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
@@ -175,13 +175,8 @@ class Following(IntervalHooks):
         return share
 
     def _read_compared(self, done: int) -> list[bytes]:
-        try:
-            with open_regular(self._compared) as file:
-                data = file.read(32 * done)
-        except FileNotFoundError:
-            data = b""
-        data += bytes(32 * done - len(data))
-        return [data[32 * i : 32 * i + 32] for i in range(done)]
+        compared = read_hashes(self._compared, done)
+        return compared + [_NONE] * (done - len(compared))
 
     def _write_compared(self) -> None:
         with replace_file(self._compared) as file:

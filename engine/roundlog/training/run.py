@@ -15,7 +15,6 @@ is not kept, the root and all that follow are computed again.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -35,7 +34,7 @@ from roundlog.storage import (
     StorageError,
     append_file,
     lock_file,
-    open_regular,
+    read_hashes,
     read_record,
     require_regular,
     sync_directory,
@@ -205,14 +204,8 @@ class Run:
         return None if why else (states, root)
 
     def _read(self, name: str) -> list[bytes]:
-        """Items of a record with 32 bytes an interval; a torn last item is left out."""
-        try:
-            with open_regular(self.directory / name) as file:
-                # At most the size of the file is read: the number of intervals comes from a job that is not trusted.
-                data = file.read(min(32 * self.job.spec.intervals, os.fstat(file.fileno()).st_size))
-        except FileNotFoundError:
-            return []
-        return [data[32 * i : 32 * i + 32] for i in range(len(data) // 32)]
+        """Items of a record with 32 bytes an interval."""
+        return read_hashes(self.directory / name, self.job.spec.intervals)
 
     def run(self, hooks: IntervalHooks) -> list[bytes]:
         """Executes all remaining intervals and returns all state roots. Raises StoppedError, RunError, OSError."""

@@ -26,8 +26,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,7 +34,6 @@ import torch
 
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.data import block_roots_bytes, most_data_bytes
-from roundlog.json_text import parse_json
 from roundlog.log import most_log_bytes
 from roundlog.operators import Inexact, operator
 from roundlog.program import DType, Program, TensorType
@@ -49,7 +46,6 @@ from roundlog.storage import (
     load_tensors,
     most_tensor_bytes,
     open_regular,
-    reading,
     require_regular,
     save_state,
     sync_file,
@@ -166,35 +162,14 @@ def wrong_checkpoints(run_dir: Path, job: Job, roots: Sequence[bytes]) -> Iterat
 
 
 HISTORY_FILE = "history.jsonl"
-MAX_LINE_BYTES = 64 * 1024
+_MAX_LINE_BYTES = 64 * 1024
 MAX_BYTES = 1 << 30
-"""Most bytes of a history that are read: ten million steps."""
+"""Most bytes of a history: ten million steps."""
 
 MAX_COLUMNS = 64
 MAX_COLUMN_NAME = 100
 """Columns of the schedule behind the first `MAX_COLUMNS`, and such with longer names, are left out: they stand in the
 job."""
-
-_MAX_STEP = 1 << 32
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """One line of a history."""
-
-    step: int
-    seconds: float
-    loss: float | None = None
-    """Loss of the step on its batch; NaN where it stopped; None in a line about a validation."""
-    validation: float | None = None
-    """Loss on the validation set, of the state before the step; NaN if it is not finite; None in a line about a
-    step."""
-    schedule: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def place(self) -> tuple[int, bool]:
-        """The place of the line: a step's validation stands before the step."""
-        return self.step, self.validation is None
 
 
 class History:
@@ -224,13 +199,16 @@ class History:
             require_regular(descriptor, self.path)
             end = 0
             with open_regular(self.path) as reader:
-                try:
-                    for end_of_line, entry in _lines(reader, self.path):
-                        if entry.place > (first_step, False):
-                            break
-                        end, self._last = end_of_line, entry.place
-                except StorageError as error:
-                    self.problem = f"{error}: the lines from there on were dropped"
+                for number, line in enumerate(iter(lambda: reader.readline(_MAX_LINE_BYTES), b""), 1):
+                    if not line.endswith(b"\n"):
+                        break
+                    place = _place_of(line)
+                    if place is None or place <= self._last:
+                        self.problem = f"{self.path}: line {number} is damaged: the lines from there on were dropped"
+                        break
+                    if place > (first_step, False):
+                        break
+                    end, self._last = end + len(line), place
             if os.fstat(descriptor).st_size != end:
                 file.truncate(end)
             self._size = file.seek(end)
@@ -290,73 +268,16 @@ class History:
             self._file = None
 
 
-def read_history(run_dir: Path) -> Iterator[HistoryEntry]:
-    """The lines of a run's history, in order; a torn last line is left out. The file is not trusted.
-
-    Raises StorageError if there is none, it is too large, or a line is not one of a history."""
-    path = run_dir / HISTORY_FILE
-    with reading(path) as file:
-        for _, entry in _lines(file, path):
-            yield entry
-
-
-def _lines(file: BufferedReader, path: Path) -> Iterator[tuple[int, HistoryEntry]]:
-    """(byte behind the line, its entry) of every whole line. Raises StorageError, OSError."""
-    if os.fstat(file.fileno()).st_size > MAX_BYTES:
-        raise StorageError(path, f"has more than the {MAX_BYTES} bytes of a history that are read")
-    number, end, last = 0, 0, (-1, True)
-    while line := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if len(line) > MAX_LINE_BYTES:
-            raise StorageError(path, f"line {number} is longer than {MAX_LINE_BYTES} bytes")
-        if not line.endswith(b"\n"):
-            return
-        try:
-            entry = _entry(line)
-        except ValueError as error:
-            raise StorageError(path, f"line {number} is not a line of a history: {error}") from error
-        if entry.place <= last:
-            raise StorageError(path, f"line {number} is of step {entry.step}, out of order")
-        last = entry.place
-        end += len(line)
-        yield end, entry
-
-
-def _entry(line: bytes) -> HistoryEntry:
-    """The entry of one line. Raises ValueError."""
-    found = parse_json(line)
-    if not isinstance(found, dict):
-        raise ValueError("it is not a JSON object")
-    kind = "validation" if "validation" in found else "loss"
-    if found.keys() - {"schedule"} != {"step", kind, "seconds"}:
-        raise ValueError("it has other keys than step, loss, seconds and schedule, or step, validation and seconds")
-    step = found["step"]
-    if type(step) is not int or not 0 <= step <= _MAX_STEP:
-        raise ValueError(f"its step is not an integer of 0 to {_MAX_STEP}")
-    schedule = found.get("schedule", {})
-    if not isinstance(schedule, dict) or len(schedule) > MAX_COLUMNS:
-        raise ValueError(f"its schedule is not an object of at most {MAX_COLUMNS} columns")
-    columns = {name: _number(value) for name, value in schedule.items()}
-    value = _number(found[kind])
-    if kind == "validation":
-        return HistoryEntry(step, _number(found["seconds"]), validation=value, schedule=columns)
-    return HistoryEntry(step, _number(found["seconds"]), loss=value, schedule=columns)
+def _place_of(line: bytes) -> tuple[int, bool] | None:
+    """Place of a line: its step, and whether it is about the step itself, since a step's validation stands before it.
+    None for a damaged line."""
+    try:
+        found = json.loads(line)
+        return int(found["step"]), "validation" not in found
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError):
+        return None
 
 
 def _plain(value: float) -> float | None:
     """The shortest decimal that is this FP32 number; None for NaN and infinities."""
     return float(str(np.float32(value))) if math.isfinite(value) else None
-
-
-def _number(value: object) -> float:
-    if value is None:
-        return math.nan
-    if type(value) not in (int, float):
-        raise ValueError("one of its values is not a number")
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise ValueError("one of its numbers is too large")
-    return number

@@ -160,7 +160,6 @@ class _Comparison:
 
     def __init__(self, captured: Captured, trial: Trial, *, by_kernel: bool) -> None:
         self._trial = trial
-        self._by_kernel = by_kernel
         self._optimized = {f"{CHANGE}parameter/{name}" for name in captured.origin.trained}
         gradients = {f"{GRADIENT}{name}" for name in captured.origin.gradients}
         self._names = {LOSS, *gradients, *(f"{CHANGE}{name}" for name in captured.own_names)}

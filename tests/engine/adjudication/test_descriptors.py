@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from eth_abi.abi import encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication.adjudicate import index_of, read, segments
@@ -21,11 +20,10 @@ from roundlog.descriptors import (
     Family,
     Input,
     Row,
-    decode_descriptor,
     encode_descriptor,
 )
 from roundlog.descriptors.describe import GAS_BUDGET, Subject, chunks_read, gas, rule_for
-from roundlog.descriptors.descriptor import MAX_ENCODED_BYTES, STRUCT, check_descriptor
+from roundlog.descriptors.descriptor import check_descriptor
 from roundlog.program import DType, ProgramError
 
 from tests.engine.adjudication.adjudication_cases import descriptor_of, kind_of, program_of
@@ -72,12 +70,9 @@ def test_the_short_form_reads_what_the_long_form_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_encoded_descriptor_is_read_back_and_is_short(name: str) -> None:
+def test_an_encoded_descriptor_is_short(name: str) -> None:
     for case in some_cases(name, 6):
-        descriptor = descriptor_of(name, case.inputs, attributes_of(name, case))
-        encoded = encode_descriptor(descriptor)
-        assert decode_descriptor(encoded) == descriptor
-        assert len(encoded) <= 4096
+        assert len(encode_descriptor(descriptor_of(name, case.inputs, attributes_of(name, case)))) <= 4096
 
 
 @settings(max_examples=150)
@@ -245,64 +240,14 @@ def test_a_descriptor_that_no_operator_has_is_refused(descriptor: Descriptor, me
         encode_descriptor(descriptor)
 
 
-def test_valid_descriptors_are_read_back() -> None:
+def test_valid_descriptors_are_encoded_each_in_its_own_way() -> None:
     short = (DType.BF16, DType.F16)
     numbers = [of_dtypes(one, kind, kind, kind) for one in (GOOD, MAP, replace(COPY, code=1)) for kind in short]
     compared = of_dtypes(replace(MAP, code=11), DType.BOOL, DType.F16, DType.F16)
     conversions = [of_dtypes(CONVERSION, a, b) for a in FLOATS for b in FLOATS if a != b]
     loads = [load(Family.CONSTANT, kind, 2**16 - 1) for kind in short]
-    for descriptor in (GOOD, COPY, GATHER, *numbers, compared, *conversions, *loads):
-        assert decode_descriptor(encode_descriptor(descriptor)) == descriptor
-
-
-def _raw(**changes: object) -> bytes:
-    fields: dict[str, object] = {
-        "family": 6,
-        "code": 0,
-        "dtype": 0,
-        "segment": 0,
-        "iteration": [4],
-        "reduction": [],
-        "inputs": [(0, 0, [4], [0, 1, 1])],
-        "parameters": [],
-        "root": bytes(32),
-    }
-    return encode([STRUCT], [tuple({**fields, **changes}.values())])
-
-
-def test_hostile_bytes_are_refused_with_one_kind_of_error() -> None:
-    good = _raw()
-    assert decode_descriptor(good) == COPY
-    attacks = [
-        b"",
-        good[:-1],
-        good[:-32],
-        good + bytes(32),
-        bytes(MAX_ENCODED_BYTES + 32),
-        _raw(family=16),
-        _raw(dtype=5),
-        _raw(inputs=[(0, 7, [4], [0, 1, 1])]),
-        _raw(inputs=[(0, 0, [4], [0, 1])]),
-        _raw(inputs=[(0, 0, [4], [0, 1, 1, 0])]),
-        # A first offset that points elsewhere, and one that points beyond the end.
-        (64).to_bytes(32, "big") + bytes(32) + good[32:],
-        (1 << 200).to_bytes(32, "big") + good[32:],
-        # A small number with dirt above it.
-        good[:32] + b"\x01" + good[33:],
-    ]
-    rng = Random("hostile bytes")
-    for _ in range(300):
-        spoiled = bytearray(good)
-        spoiled[rng.randrange(len(good))] ^= 1 << rng.randrange(8)
-        attacks.append(bytes(spoiled))
-    for attack in attacks:
-        try:
-            decoded = decode_descriptor(attack)
-        except DescriptorError:
-            continue
-        # An accepted text is exactly one that would be written: a different operator, not a second spelling.
-        assert encode_descriptor(decoded) == attack
-        assert decoded != COPY
+    valid = [GOOD, COPY, GATHER, *numbers, compared, *conversions, *loads]
+    assert len(set(map(encode_descriptor, valid))) == len(valid)
 
 
 def test_a_list_too_long_for_one_descriptor_is_joined_in_groups() -> None:

@@ -20,7 +20,7 @@ from roundlog.adjudication.adjudicate import (
     segments,
 )
 from roundlog.adjudication.openings import Material, needed
-from roundlog.adjudication.partial import ExactSum, decode_partial, start
+from roundlog.adjudication.partial import ExactSum, start
 from roundlog.commitments import CHUNK_SIZE, tensor_bytes, tensor_tree
 from roundlog.definitions import FLOATS
 from roundlog.descriptors import Family, describe
@@ -125,7 +125,7 @@ def test_running_results_come_to_the_element_and_every_segment_has_its_material(
         assert len(found.partials) == len(segments(short)) == found.tree.count
         assert finish(short, found.partials[-1]) == answer
         for number in range(len(found.partials)):
-            before = decode_partial(short, found.before(number)) if number else start(short)
+            before = found.partials[number - 1] if number else start(short)
             opened = Opened(one.segment(element, number).openings)
             after = run_segment(short, element, before, segments(short)[number], opened)
             assert after == found.partials[number]
@@ -166,8 +166,6 @@ def test_a_sum_with_an_infinity_is_one_from_that_segment_on() -> None:
     material = Material(values={0: terms}, states=[], dataset=[], schedule=torch.zeros(0))
     found = running_results(descriptor, 0, material)
     assert found.partials == [ExactSum(3 << 298), ExactSum(0, 0x7F800000), ExactSum(0, ieee.NAN), ExactSum(0, ieee.NAN)]
-    for partial in found.partials:
-        assert decode_partial(descriptor, partial.encode()) == partial
     assert finish(descriptor, found.partials[-1]) == ieee.NAN
     assert found.before(0) == bytes(96) and found.before(2) == found.partials[1].encode()
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
@@ -216,25 +216,6 @@ def test_what_is_decided_is_right_and_would_not_be_with_a_hundredth_of_the_bound
         assert wrong[0] > 300, made.__name__
         words, _ = interpreter.submit(by_stages, Stage(name, deep), a, b).result()
         assert np.array_equal(words, exactly(a, b))
-
-
-def tried(name: str, cores: TensorCores) -> str | None:
-    from roundlog.kernels.cuda import bf16_product_kernels as kernels
-
-    with computing(cores), patch.object(kernels, "ROWS", 32), patch.object(kernels, "COLUMNS", 32):
-        return bf16_products.first_wrong(CPU, arithmetic_of(name, "bf16"))
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("name", NAMES)
-def test_a_device_is_tried(interpreter: ProcessPoolExecutor, name: str) -> None:
-    right = TensorCores.of(name, "bf16")
-    assert interpreter.submit(tried, name, right).result() is None
-    for bits in range(1, 7):
-        lying = replace(right, fraction_bits=right.fraction_bits - bits)
-        found = interpreter.submit(tried, name, lying).result()
-        assert found is not None and "of the test of block sums of 64 terms is" in found
 
 
 @pytest.mark.parametrize(

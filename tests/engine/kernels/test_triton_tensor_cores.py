@@ -1,5 +1,5 @@
-"""Products as tensor cores add them, by Triton's kernels: in its interpreter, whose dots are replaced by those of
-devices as they could be, the CPU's to the bit."""
+"""Which sums Triton's kernels leave to tensor cores, in Triton's interpreter, whose dots are replaced. That all sums
+are the CPU's is tried in tests/devices."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import torch
 from roundlog.definitions.tensor_core import OPERAND_FORMATS
 from roundlog.kernels.cuda.tensor_cores import tensor_of, vectors
 
-from tests.engine.kernels.tensor_core_cases import CASES, DEFINED, arithmetic_of, product
+from tests.engine.kernels.tensor_core_cases import DEFINED, arithmetic_of
 from tests.engine.kernels.tensor_core_devices import TensorCores, computing
 from tests.engine.kernels.triton_processes import needs_triton
 
 pytestmark = [pytest.mark.slow, needs_triton]
 
 SHORT = [(name, format) for name, format in DEFINED if format != "tf32"]
-POSSIBLE = ("as encoded", "none", "normalised")
 POISON = 12345.0
 """What a device gives for every sum, to see which ones are left to it. Test sums are others."""
 
@@ -26,18 +25,6 @@ POISON = 12345.0
 class Poison(TensorCores):
     def dot(self, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.full_like(c, POISON)
-
-
-def equal(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """NaN has one pattern here, too."""
-    return found.shape == expected.shape and torch.equal(found.view(torch.int32), expected.view(torch.int32))
-
-
-def by_integers(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    from roundlog.kernels.cuda import tensor_core_kernels as kernels
-
-    with computing(TensorCores.of(name, format)):
-        return kernels.segment_sums(a, b, arithmetic_of(name, format), False)
 
 
 def by_cores(name: str, format: str, a: torch.Tensor, b: torch.Tensor, cores: TensorCores) -> torch.Tensor:
@@ -50,31 +37,6 @@ def by_cores(name: str, format: str, a: torch.Tensor, b: torch.Tensor, cores: Te
 def left(name: str, format: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """bool[segments, M, N]: sums that are left to tensor cores."""
     return by_cores(name, format, a, b, Poison.of(name, format)) == POISON
-
-
-@pytest.mark.parametrize(("name", "format"), SHORT)
-def test_integers_give_the_cpus_bits(interpreter: ProcessPoolExecutor, name: str, format: str) -> None:
-    missing = 0
-    for number, case in enumerate(CASES.values()):
-        a, b = case(format, np.random.default_rng(number), 19, 50, 33)
-        expected = product(name, format, a, b)
-        assert equal(interpreter.submit(by_integers, name, format, a, b).result(), expected.sums), case.__name__
-        missing += len(expected.missing)
-    assert missing
-
-
-@pytest.mark.parametrize(("name", "format"), SHORT)
-def test_possible_devices_give_the_cpus_bits(interpreter: ProcessPoolExecutor, name: str, format: str) -> None:
-    """Whatever docs/arithmetic.md does not know of a device: such sums are not left to it."""
-    some = 0
-    for number, case in enumerate(CASES.values()):
-        a, b = case(format, np.random.default_rng(number), 18, 48, 17)
-        expected = product(name, format, a, b).sums
-        for exponents in POSSIBLE:
-            cores = TensorCores.of(name, format, exponents=exponents)
-            assert equal(interpreter.submit(by_cores, name, format, a, b, cores).result(), expected), case.__name__
-        some += int(interpreter.submit(left, name, format, a, b).result().sum())
-    assert some > 4 * expected.numel()
 
 
 def constant(number: float, shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

@@ -59,32 +59,6 @@ def trained(request, tmp_path_factory) -> tuple[Job, TrainingResult, int]:
     return job, Trainer(job, tmp_path_factory.mktemp("trained") / "run").run(), samples
 
 
-@pytest.mark.slow_but("logistic regression")
-def test_the_root_is_the_trainers_with_a_log_and_without(trained, tmp_path: Path) -> None:
-    job, result, samples = trained
-    for count in (2, samples):
-        alone = Auditor(job, tmp_path / f"alone {count}", RunOptions(micro_batches=count)).run()
-        assert alone.state_roots == result.state_roots
-        audit = Auditor(
-            job, tmp_path / f"{count}", RunOptions(micro_batches=count), log_dir=result.log_dir, verify_log=0.3
-        ).run()
-        assert audit.state_roots == result.state_roots
-        assert audit.findings == []
-        assert audit.unreadable == []
-
-
-@pytest.mark.slow_but("logistic regression")
-def test_a_trainer_in_micro_batches_has_the_same_root_and_a_log_that_is_right(trained, tmp_path: Path) -> None:
-    job, result, samples = trained
-    for count in (2, samples):
-        cut = Trainer(job, tmp_path / f"{count}", RunOptions(micro_batches=count)).run()
-        assert cut.state_roots == result.state_roots
-        audit = Auditor(job, tmp_path / f"audit {count}", log_dir=cut.log_dir, verify_log=1.0).run()
-        assert (audit.state_roots, audit.findings, audit.unreadable) == (result.state_roots, [], [])
-        # An entry more or less lies at the edge of the guard.
-        assert cut.log_bytes == pytest.approx(result.log_bytes, rel=0.02)
-
-
 def forge(entries: Mapping[int, Entries]) -> dict[int, Entries]:
     """In every operator: its first decision turned round, its last one left out, and one entry where none belongs."""
     forged = {}

@@ -130,7 +130,7 @@ def test_random_products_are_rounded_and_marked_as_their_exact_sums_demand(made:
         case = name, shapes, attributes
         count = math.prod(shape)
         exact = sums(op, inputs, attributes, count)
-        expected = torch.from_numpy(op._exact_by_reads(*inputs, attributes, np.arange(count), FLOAT32)).reshape(shape)
+        expected = torch.from_numpy(op._exact_by_terms(*inputs, attributes, np.arange(count), FLOAT32)).reshape(shape)
         recorder = Recorder(SCALE)
         got = recorder.round(0, op, inputs, attributes)
         logged = recorder.take().get(0, Entries.empty()).indices

@@ -1,4 +1,4 @@
-"""The history of a run: what it holds, that nothing depends on it, and what a stranger can write into one."""
+"""The history of a run: what it holds, and that nothing depends on it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from roundlog.storage import StorageError
 from roundlog.training import run_files
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent, Validation, ValidationError, draws_numbers
-from roundlog.training.run_files import HistoryEntry, read_history
 from roundlog.training.trainer import Trainer, TrainingResult
 
 from tests.engine.kept_jobs import kept_job
@@ -41,13 +40,13 @@ def without_times(directory: Path) -> list[dict[str, object]]:
 
 def test_a_history_has_loss_time_and_schedule_of_every_step(trained: Trained) -> None:
     directory, job, _, events = trained
-    found = list(read_history(directory / "run"))
-    assert [entry.step for entry in found] == list(range(8))
+    found: list[dict[str, Any]] = lines(directory / "run")
+    assert [entry["step"] for entry in found] == list(range(8))
     for entry, event in zip(found, events, strict=True):
-        assert entry.loss is not None and torch.tensor(entry.loss).item() == event.loss, "the FP32 number itself"
-        assert entry.seconds == pytest.approx(event.seconds, abs=1e-6) and entry.validation is None
-        assert list(entry.schedule) == list(job.program.schedule_names)
-        assert torch.tensor(list(entry.schedule.values())).equal(job.schedule[entry.step])
+        assert torch.tensor(entry["loss"]).item() == event.loss, "the FP32 number itself"
+        assert entry["seconds"] == pytest.approx(event.seconds, abs=1e-6) and len(entry) == 4
+        assert list(entry["schedule"]) == list(job.program.schedule_names)
+        assert torch.tensor(list(entry["schedule"].values())).equal(job.schedule[entry["step"]])
 
 
 def test_an_auditor_keeps_the_same_history(trained: Trained, tmp_path: Path) -> None:
@@ -76,12 +75,13 @@ def test_a_killed_run_ends_with_the_history_of_a_whole_one(point: Point, trained
     assert first == 2 * ((point.number - 1) // 2) if point.owner is Tell else first % 2 == 0
 
 
-def test_damage_costs_the_lines_behind_it_and_no_result(trained: Trained, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["{}", "hello", '{"step":1e999}', '{"step":0,"loss":1,"seconds":1}', "\udcff"])
+def test_damage_costs_the_lines_behind_it_and_no_result(damage: str, trained: Trained, tmp_path: Path) -> None:
     directory, job, result, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
     path = tmp_path / "run" / run_files.HISTORY_FILE
     text = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([text[0], "{}\n", *text[2:]]))
+    path.write_text("".join([text[0], f"{damage}\n", *text[2:]]), errors="surrogateescape")
     again = Trainer(job, tmp_path / "run").run()
     assert again.state_roots == result.state_roots
     assert again.history_problem is not None and "line 2" in again.history_problem
@@ -99,55 +99,15 @@ def test_a_history_that_is_no_file_does_not_end_a_run(kind: str, trained: Traine
         path.symlink_to(tmp_path / "no" / "where")
     found = Trainer(job, tmp_path / "run").run()
     assert found.state_roots == result.state_roots and found.history_problem is not None
-    with pytest.raises(StorageError):
-        list(read_history(tmp_path / "run"))
 
 
 def test_a_history_is_bounded(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory, job, result, _ = trained
+    _, job, result, _ = trained
     monkeypatch.setattr(run_files, "MAX_BYTES", 200)
     bounded = Trainer(job, tmp_path / "run").run()
     assert bounded.state_roots == result.state_roots
     assert bounded.history_problem is not None and "200 bytes" in bounded.history_problem
     assert (tmp_path / "run" / run_files.HISTORY_FILE).stat().st_size <= 200
-    with pytest.raises(StorageError, match="200 bytes"):
-        list(read_history(directory / "run"))
-
-
-GOOD = '{"step":1,"loss":2.5,"seconds":0.1,"schedule":{"0/lr":0.1}}'
-HOSTILE = {
-    "not JSON": "hello",
-    "NaN": GOOD.replace("2.5", "NaN"),
-    "a huge integer": GOOD.replace("2.5", "9" * 400),
-    "a bool for a step": GOOD.replace('"step":1', '"step":true'),
-    "a step beyond all": GOOD.replace('"step":1', '"step":4294967297'),
-    "a key twice": GOOD.replace('"seconds"', '"loss":1,"seconds"'),
-    "an unknown key": GOOD.replace('"seconds"', '"more":1,"seconds"'),
-    "no seconds": GOOD.replace('"seconds":0.1,', ""),
-    "a schedule that is a list": GOOD.replace('{"0/lr":0.1}', "[0.1]"),
-    "many columns": GOOD.replace('"0/lr":0.1', ",".join(f'"{n}":1' for n in range(65))),
-    "a line without end": GOOD[:-1] + " " * run_files.MAX_LINE_BYTES + "}",
-    "no text": "\udcff",
-    "the same step again": '{"step":0,"loss":1,"seconds":1}',
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_line_is_refused_by_its_number(name: str, tmp_path: Path) -> None:
-    text = f'{{"step":0,"loss":null,"seconds":0.1}}\n{HOSTILE[name]}\n'
-    (tmp_path / run_files.HISTORY_FILE).write_bytes(text.encode(errors="surrogateescape"))
-    found = read_history(tmp_path)
-    assert next(found).step == 0
-    with pytest.raises(StorageError, match="line 2 ") as refused:
-        next(found)
-    assert len(str(refused.value)) < 500 and "\n" not in str(refused.value)
-
-
-def test_the_good_line_is_good(tmp_path: Path) -> None:
-    (tmp_path / run_files.HISTORY_FILE).write_text(GOOD + "\n" + '{"step":2,"validation":null,"seconds":1}\n')
-    first, second = read_history(tmp_path)
-    assert first == HistoryEntry(1, 0.1, loss=2.5, schedule={"0/lr": 0.1})
-    assert second.loss is None and second.validation is not None and second.validation != second.validation
 
 
 def rows_of(job: Job, step: int) -> dict[str, torch.Tensor]:

@@ -308,7 +308,7 @@ def _certified(lanes: int, products: list[tuple[Product, OutputPlace]], scale: f
 
 
 Both = tuple[Runs, Runs, I64, I64]
-"""Runs of the two factors, and for every chosen element which of them, int64[n] each."""
+"""Runs of the two inputs, and for every chosen element which of them, int64[n] each."""
 
 
 def _origins(first: I64, y: I64 | int, x: I64 | int) -> I64:
@@ -316,7 +316,7 @@ def _origins(first: I64, y: I64 | int, x: I64 | int) -> I64:
 
 
 def forward_runs(x: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64) -> Both:
-    """Kernels, and windows of the images; elements: int64[n], flat indices of g."""
+    """Windows of the images, and kernels; elements: int64[n], flat indices of g."""
     h, wd, i, j, p, q, sh, sw, ph, pw, dh, dw = shape.geometry.tolist()
     groups, inner = shape.groups, shape.channels // shape.groups
     plane, place = np.divmod(elements, p * q)
@@ -327,19 +327,19 @@ def forward_runs(x: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64) 
     plane, place = np.divmod(windows, p * q)
     terms = inner * i * j
     return (
-        Runs.strided(_dense(w), kernels * terms, terms, 1),
         Runs(
             _dense(x),
             _origins(plane * (inner * h * wd), place // q * sh - ph, place % q * sw - pw),
             (inner, h * wd, i, dh, 1, h, wd, j, dw, 1, wd, 1),
         ),
-        of_w,
+        Runs.strided(_dense(w), kernels * terms, terms, 1),
         of_x,
+        of_w,
     )
 
 
 def to_input_runs(g: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64) -> Both:
-    """Runs of the kernels' numbers for a channel, and of gradients around a position; elements: flat indices of x."""
+    """Runs of gradients around a position, and of the kernels' numbers for a channel; elements: flat indices of x."""
     h, wd, i, j, p, q, sh, sw, ph, pw, dh, dw = shape.geometry.tolist()
     groups, inner, each = shape.groups, shape.channels // shape.groups, shape.outputs // shape.groups
     plane, place = np.divmod(elements, h * wd)
@@ -349,17 +349,17 @@ def to_input_runs(g: torch.Tensor, w: torch.Tensor, shape: Shape, elements: I64)
     plane, place = np.divmod(windows, h * wd)
     return (
         Runs(
-            _dense(w),
-            _origins((kernels // inner * each * inner + kernels % inner) * (i * j), 0, 0),
-            (each, inner * i * j, i, 1, 1, i, j, j, 1, 1, j, 1),
-        ),
-        Runs(
             _dense(g),
             _origins(plane * (each * p * q), place // wd + ph, place % wd + pw),
             (each, p * q, i, -dh, sh, p, q, j, -dw, sw, q, 1),
         ),
-        of_w,
+        Runs(
+            _dense(w),
+            _origins((kernels // inner * each * inner + kernels % inner) * (i * j), 0, 0),
+            (each, inner * i * j, i, 1, 1, i, j, j, 1, 1, j, 1),
+        ),
         of_g,
+        of_w,
     )
 
 
