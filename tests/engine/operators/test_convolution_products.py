@@ -141,7 +141,7 @@ def computed(program: Program, *states: torch.Tensor) -> Words:
     """What the program's last operator stores, as patterns."""
     last = len(program.nodes) - 1
     given = StepInputs(states=states, data=(), schedule=torch.zeros(0), seed=0, step=0, device=torch.device("cpu"))
-    return evaluated(program.nodes, [last], given)[last].contiguous().view(torch.int16).numpy().view(np.uint16)
+    return evaluated(program, [last], given)[last].contiguous().view(torch.int16).numpy().view(np.uint16)
 
 
 @pytest.mark.parametrize("name", MODELS)
