@@ -1,6 +1,6 @@
 """Models of real sizes, from the script to a job, steps, an audit and a receipt: processor time, memory, disk.
 
-    .venv/bin/python scripts/bench_sizes.py [--small] [--only WORD] [--steps 4] [--directory FOLDER]
+    .venv/bin/python scripts/bench_sizes.py [--small] [--only WORD] [--steps 4] [--micro-batches N] [--directory FOLDER]
 
 Models are made by their shapes, with random weights, and trained on random tokens: LoRA adapters (r = 8, on queries
 and values, FP32) on weights in BF16 under an autocast, all weights in FP32 under an autocast, or all of a model in
@@ -197,7 +197,7 @@ def run(what: str, words: Sequence[str]) -> str:
     return run_together({what: (words, os.environ)})[0]
 
 
-def dispute(job: Path, room: Path) -> str:
+def dispute(job: Path, room: Path, cut: Sequence[str]) -> str:
     """Have a trainer whose model has one weight an ulp off and an auditor play their game on a chain of its own, and
     give its end in words. Raises SystemExit unless the claim is rejected."""
     room.mkdir(parents=True)
@@ -214,7 +214,7 @@ def dispute(job: Path, room: Path) -> str:
                     scene.environment(trainer),
                 ),
                 "the auditor: steps, moves": (
-                    [*TIEBREAK[1:], "auditor", "run", "--job", str(number), *manner, str(scene.room(auditor))],
+                    [*TIEBREAK[1:], "auditor", "run", "--job", str(number), *cut, *manner, str(scene.room(auditor))],
                     scene.environment(auditor),
                 ),
             }
@@ -227,8 +227,8 @@ def dispute(job: Path, room: Path) -> str:
         return f"The lie was found at element {proof.element:,} of {read_slot(Job.read(job).program, operator)}."
 
 
-def measure(size: str, steps: int, small: bool, room: Path) -> None:
-    """Print the lines of a size."""
+def measure(size: str, steps: int, small: bool, room: Path, cut: Sequence[str] = ()) -> None:
+    """Print the lines of a size. cut: options of training and audits."""
     print(
         f"\n{size}{', a tenth of it' if small else ''}, {steps} steps\n\n| part | processor | memory |\n|---|---|---|"
     )
@@ -241,10 +241,10 @@ def measure(size: str, steps: int, small: bool, room: Path) -> None:
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     run("making the job", [*_TIEBREAK, "job", "create", f"{__file__}:task", *given, "--out", job])
     planned = json.loads(run("looking at the job", [*_TIEBREAK, "job", "show", job, "--json"]))["run_memory_bytes"]
-    run("the steps", [*_TIEBREAK, "train", job, "--run", trained])
+    run("the steps", [*_TIEBREAK, "train", job, "--run", trained, *cut])
     run(
         "an audit, by the log",
-        [*_TIEBREAK, "audit", job, "--run", str(room / "audit"), "--claim", trained, "--log", log],
+        [*_TIEBREAK, "audit", job, "--run", str(room / "audit"), "--claim", trained, "--log", log, *cut],
     )
     run("a receipt", [*_TIEBREAK, "receipt", trained, "--job", job, "--out", str(room / "receipt.json")])
     run("export", [*_TIEBREAK, "export", trained, "--to", str(room / "model.safetensors")])
@@ -258,7 +258,7 @@ def measure(size: str, steps: int, small: bool, room: Path) -> None:
         fetched = sent.total()
         words = ("--run", str(room / "share"), "--claim", json.loads(published)["published_log"], "--share", "0.5")
         run("a stranger: one share", [*_TIEBREAK, "audit", far, *words, "--workers", "1", *places])
-    told = dispute(Path(job), room / "chain")
+    told = dispute(Path(job), room / "chain", cut)
     lines: list[dict[str, Any]] = [json.loads(x) for x in (room / "run" / "history.jsonl").read_text().splitlines()]
     ours = min(line["seconds"] for line in lines)
     whole = sent.total() - fetched
@@ -278,6 +278,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="sizes with this in their names")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--directory", type=Path, metavar="FOLDER", help="empty, for jobs and runs; kept")
+    parser.add_argument("--micro-batches", default="1", metavar="N", help="of training, audit and auditor")
     for part in ("--plain", "--write"):
         parser.add_argument(part, nargs=2, metavar=("SIZE", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -293,7 +294,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sizes-") as temporary:
         for name in chosen:
             place = (options.directory or Path(temporary)) / re.sub(r"\W+", "-", name)
-            measure(name, options.steps, options.small, place)
+            measure(name, options.steps, options.small, place, ("--micro-batches", options.micro_batches))
 
 
 if __name__ == "__main__":
