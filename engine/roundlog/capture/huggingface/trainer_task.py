@@ -389,6 +389,10 @@ def _is_replaced(name: str, base: type) -> bool:
     return not is_special and hasattr(base, name) and name not in MAY_BE_REPLACED
 
 
+class OtherSizeError(CaptureError):
+    """A row whose fields have other sizes or dtypes than those of row 0."""
+
+
 Collate = Callable[[list[Any]], Any]
 
 
@@ -399,8 +403,14 @@ def rows_of(dataset: Any, collate: Collate, batch_size: int) -> dict[str, torch.
     Rows are collated in batches of `batch_size`, in order, and each by itself. Where a collator pads to the longest row
     of a batch, each batch is collated with the longest row of all beside it. A collator whose rows depend on their
     neighbours otherwise, or on chance (masking), has no rows that a job could hold: CaptureError."""
-    count, longest = len(dataset), _longest(dataset, collate)
-    first = _collated(dataset, collate, [0], longest)
+    try:
+        return _rows(dataset, collate, batch_size, [])
+    except OtherSizeError:
+        return _rows(dataset, collate, batch_size, _longest(dataset, collate))
+
+
+def _rows(dataset: Any, collate: Collate, batch_size: int, longest: Sequence[int]) -> dict[str, torch.Tensor | Field]:
+    count, first = len(dataset), _collated(dataset, collate, [0], longest)
     files = {name: SpillFile("the collated rows") for name in first}
     for start in range(0, count, batch_size):
         numbers = range(start, min(start + batch_size, count))
@@ -426,9 +436,8 @@ def _packed(collate: Collate, rows: list[Any]) -> dict[str, torch.Tensor]:
 
 def _longest(dataset: Any, collate: Collate) -> list[int]:
     """The number of the row with the most elements; none if all rows have one size."""
-    sizes = []
-    for number in range(len(dataset)):
-        sizes.append(sum(field.numel() for field in _collated(dataset, collate, [number], []).values()))
+    alone = (_collated(dataset, collate, [number], []) for number in range(len(dataset)))
+    sizes = [sum(field.numel() for field in row.values()) for row in alone]
     return [sizes.index(max(sizes))] if min(sizes) < max(sizes) else []
 
 
@@ -469,7 +478,7 @@ def _collated(
             )
         ours, theirs = (f"{one.dtype} {list(one.shape[1:])}" for one in (field, like[name] if like else field))
         if ours != theirs:
-            raise CaptureError(
+            raise OtherSizeError(
                 f"the collator gives {name} as {ours} for {told} and as {theirs} for row 0: give all rows one dtype "
                 'and size, as by tokenizer(..., padding="max_length", truncation=True)'
             )
