@@ -436,7 +436,9 @@ class _Parts:
             for x, y in zip((a, b), operands, strict=False)
         ):
             return False
-        ours = _value(self._program, place, [a.index_select(-2, rows), b], self._given, Recorder(MIN_LOG_GUARD))
+        kind, format = operator(node.op), node.type.dtype.number_format()
+        assert isinstance(kind, Inexact) and format is not None
+        ours = Recorder(MIN_LOG_GUARD).round(place, kind, [a.index_select(-2, rows), b], node.attributes, format)
         return agree(ours, theirs.index_select(-2, rows))
 
     def _evaluated(self, place: int, wanted: Collection[int] = ()) -> dict[int, torch.Tensor]:
@@ -480,13 +482,12 @@ def evaluated(
 def _value(
     program: Program, index: int, arguments: Sequence[torch.Tensor], given: StepInputs, recorder: Recorder
 ) -> torch.Tensor:
-    """The value of a node, of these arguments: those of its types, or some rows of a product's."""
+    """The value of a node, of these arguments."""
     node = program.nodes[index]
     kind, format = operator(node.op), node.type.dtype.number_format()
     if isinstance(kind, Inexact):
         assert format is not None
-        is_whole = all(x.shape == program.nodes[one].type.shape for x, one in zip(arguments, node.inputs, strict=True))
-        if is_whole and (slices := slices_of(program, index)) is not None:
+        if (slices := slices_of(program, index)) is not None:
             return slices.round(recorder, index, node, arguments, format)
         return recorder.round(index, kind, arguments, node.attributes, format)
     if isinstance(kind, Direct):
