@@ -200,8 +200,8 @@ class History:
             end = 0
             with open_regular(self.path) as reader:
                 for number, line in enumerate(iter(lambda: reader.readline(_MAX_LINE_BYTES), b""), 1):
-                    if not line.endswith(b"\n"):
-                        break
+                    if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+                        break  # the last one, torn
                     place = _place_of(line)
                     if place is None or place <= self._last:
                         self.problem = f"{self.path}: line {number} is damaged: the lines from there on were dropped"

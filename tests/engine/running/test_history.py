@@ -75,7 +75,9 @@ def test_a_killed_run_ends_with_the_history_of_a_whole_one(point: Point, trained
     assert first == 2 * ((point.number - 1) // 2) if point.owner is Tell else first % 2 == 0
 
 
-@pytest.mark.parametrize("damage", ["{}", "hello", '{"step":1e999}', '{"step":0,"loss":1,"seconds":1}', "\udcff"])
+@pytest.mark.parametrize(
+    "damage", ["{}", "hello", '{"step":1e999}', '{"step":0,"loss":1,"seconds":1}', "\udcff", "{" + " " * 70_000]
+)
 def test_damage_costs_the_lines_behind_it_and_no_result(damage: str, trained: Trained, tmp_path: Path) -> None:
     directory, job, result, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
