@@ -43,7 +43,7 @@ def fold(buckets: Any, digits: Any, room: Any) -> None:
             total = (low[lane] & MASK) + above[lane] + carry[lane]
             digits[limb * LANES + lane] = total if limb == LIMBS - 1 else total & MASK
             carry[lane] = total >> 32
-            # What is above the last 32 bits, but for what the cut bits carry: at most 7.
+            # Bits from the 32nd on. `high` lacks the carries of the bits that its shifts cut: 0 to 7, by the low word.
             above[lane] = high[lane] + (((low[lane] >> 32) - high[lane]) & MASK)
 
 

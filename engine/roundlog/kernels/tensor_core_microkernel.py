@@ -70,10 +70,6 @@ class GroupCode(VectorCode):
         self.bytes = ir.VectorType(_BYTE, self.width)
         self.codes = ir.VectorType(_BYTE, self.columns)
 
-    def integers(self, name: str, *arguments: Any) -> Any:
-        """A function of LLVM's on vectors of integers."""
-        return intrinsic_of(self.builder, name, *arguments)
-
     def magnitude(self, words: Any) -> Any:
         return intrinsic_of(self.builder, "abs", words, ir.Constant(ir.IntType(1), 0))
 
@@ -141,8 +137,8 @@ def _write(function: Any, tile: Tile, terms: int) -> None:
             column = code.load(code.at(of_right, k * columns), code.codes, columns)
             for row in range(ROWS):
                 one = code.load(code.at(of_left, k * width + row), _BYTE, 1)
-                field = code.integers("usub.sat", everywhere(builder, one, columns), column)
-                found[row] = code.integers("umax", found[row], field)
+                field = intrinsic_of(builder, "usub.sat", everywhere(builder, one, columns), column)
+                found[row] = intrinsic_of(builder, "umax", found[row], field)
         for row, field in enumerate(found):
             code.store(code.at(code.on(fields, g, ROWS * columns), row * columns), field, columns)
         return []
@@ -152,9 +148,9 @@ def _write(function: Any, tile: Tile, terms: int) -> None:
         wide = builder.shl(builder.zext(field, code.words), code.all(code.words, _FRACTION))
         c = code.load(builder.add(sums, place), code.singles, aligned)
         of_c = builder.and_(builder.bitcast(c, code.words), code.all(code.words, _FIELD))
-        factor = builder.sub(highest, code.integers("smax", wide, of_c))
+        factor = builder.sub(highest, intrinsic_of(builder, "smax", wide, of_c))
         before = builder.add(scales, place)
-        code.store(before, code.integers("smax", factor, code.load(before, code.words, aligned)), aligned)
+        code.store(before, intrinsic_of(builder, "smax", factor, code.load(before, code.words, aligned)), aligned)
         factor = builder.bitcast(factor, code.singles)
         return factor, builder.fptosi(builder.fmul(c, factor), code.words)
 
@@ -162,7 +158,7 @@ def _write(function: Any, tile: Tile, terms: int) -> None:
         """Store the next c."""
         if terms >= _WRAPS:
             seen = builder.add(magnitudes, place)
-            larger = code.integers("umax", code.magnitude(total), code.load(seen, code.words, aligned))
+            larger = intrinsic_of(builder, "umax", code.magnitude(total), code.load(seen, code.words, aligned))
             code.store(seen, larger, aligned)
         back = builder.sub(code.all(code.words, 254 << _FRACTION), builder.bitcast(factor, code.words))
         c = builder.fmul(code.toward_zero(total), builder.bitcast(back, code.singles))
@@ -229,8 +225,8 @@ def finish_groups(
             )
             field = builder.ashr(code.load(code.at(scales, on), code.words, 4), code.all(code.words, _FRACTION))
             # An element of zeros alone has a field below 0, however small its row's and column's exponents are.
-            both = code.integers("smax", builder.add(together, exponent), code.all(code.words, -1))
-            least = code.integers("smin", limit, code.integers("smin", largest, both))
+            both = intrinsic_of(builder, "smax", builder.add(together, exponent), code.all(code.words, -1))
+            least = intrinsic_of(builder, "smin", limit, intrinsic_of(builder, "smin", largest, both))
             wrong = builder.icmp_signed(">", field, least)
             wrong = builder.or_(wrong, builder.icmp_signed(">", exponent, highest))
             wrong = builder.or_(wrong, builder.icmp_signed(">", spread, widest))

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import njit, types
 
 from roundlog.kernels.gemm_microkernel import everywhere, loop_over
-from roundlog.kernels.number_words import constant, instructions, load_vector
+from roundlog.kernels.number_words import constant, instructions, intrinsic_of, load_vector
 from roundlog.kernels.short_packing import cross_words
 from roundlog.kernels.tensor_core_microkernel import TOP, GroupCode
 from roundlog.number_format import Format
@@ -64,8 +64,8 @@ def find_ends(typingctx: Any, lanes: Any, x: Any, source: Any, term: Any, terms:
 
         def step(k: Any, found: list[Any]) -> list[Any]:
             words, _ = _magnitudes(code, x, builder.add(source, builder.mul(k, term)))
-            following = [code.integers("umax", found[0], words), code.integers("umin", found[1], words)]
-            return [*following, code.integers("umin", found[2], builder.sub(words, one))]
+            following = [intrinsic_of(builder, "umax", found[0], words), intrinsic_of(builder, "umin", found[1], words)]
+            return [*following, intrinsic_of(builder, "umin", found[2], builder.sub(words, one))]
 
         for number, found in enumerate(loop_over(builder, terms, [code.all(kind, 0), *[code.all(kind, -1)] * 2], step)):
             wide = found if _bits(x) == 32 else builder.zext(found, code.words)
@@ -123,12 +123,12 @@ def pack_vector(
                 number = builder.fmul(number, factor)
             place = builder.mul(k, width)
             code.store(builder.add(numbers, builder.mul(place, constant(4))), number, 4 * code.width)
-            field = code.integers("umax", builder.lshr(magnitudes, fraction), code.all(code.words, 1))
+            field = intrinsic_of(builder, "umax", builder.lshr(magnitudes, fraction), code.all(code.words, 1))
             zero = builder.icmp_unsigned("==", magnitudes, code.all(code.words, 0))
             distance = builder.select(zero, code.all(code.words, _NOTHING), builder.sub(largest, field))
             found = builder.trunc(distance, code.bytes)
             if not len(right):
-                found = code.integers("usub.sat", code.all(code.bytes, TOP), found)
+                found = intrinsic_of(builder, "usub.sat", code.all(code.bytes, TOP), found)
             code.store(builder.add(codes, place), found, code.width)
             return []
 

@@ -18,43 +18,32 @@ from tests.engine.kernels.triton_processes import needs_triton
 
 
 @needs_triton
-def test_the_kernels_are_tried_on_a_few_numbers_before_they_are_used(interpreter: ProcessPoolExecutor) -> None:
-    assert interpreter.submit(cuda.marking_agrees, torch.device("cpu")).result()
-    assert not interpreter.submit(_agrees_with_flushed_subnormals).result()
+@pytest.mark.parametrize("check", ["marking_agrees", "philox_agrees"])
+def test_kernels_are_tried_on_a_few_numbers_before_they_are_used(check: str, interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(getattr(cuda, check), torch.device("cpu")).result()
+    assert not interpreter.submit(_agrees_when_spoiled, check).result()
 
 
-def _agrees_with_flushed_subnormals() -> bool:
+def _agrees_when_spoiled(check: str) -> bool:
+    """With subnormals flushed, or random numbers one word further."""
     from roundlog.kernels.cuda import triton_kernels as kernels
 
-    right = kernels._round
+    name = {"marking_agrees": "_round", "philox_agrees": "uniform"}[check]
+    right = getattr(kernels, name)
 
     def flushing(v, bound, factor):  # type: ignore[no-untyped-def]
         low, marked = right(v, bound, factor)
         return kernels.tl.where(kernels.tl.abs(low) < 2.0**-126, 0.0, low), marked
 
-    kernels._round = flushing
+    def further(key, size, device):  # type: ignore[no-untyped-def]
+        return right(key, size + 1, device)[1:]
+
+    setattr(kernels, name, flushing if name == "_round" else further)
     try:
-        return cuda.marking_agrees(torch.device("cpu"))
+        agrees: bool = getattr(cuda, check)(torch.device("cpu"))
+        return agrees
     finally:
-        kernels._round = right
-
-
-@needs_triton
-def test_random_numbers_are_tried_before_they_are_used(interpreter: ProcessPoolExecutor) -> None:
-    assert interpreter.submit(cuda.philox_agrees, torch.device("cpu")).result()
-    assert not interpreter.submit(_agrees_with_another_generator).result()
-
-
-def _agrees_with_another_generator() -> bool:
-    from roundlog.kernels.cuda import triton_kernels as philox
-
-    right = philox.uniform
-    # One word further.
-    philox.uniform = lambda key, size, device: right(key, size + 1, device)[1:]
-    try:
-        return cuda.philox_agrees(torch.device("cpu"))
-    finally:
-        philox.uniform = right
+        setattr(kernels, name, right)
 
 
 @pytest.mark.parametrize("failing", ["marking_agrees", "tape_agrees", "philox_agrees"])
