@@ -266,7 +266,7 @@ class Stores:
         with tempfile.TemporaryDirectory(prefix="job-") as room:
             directory = Path(room) / "job"
             store = _store(self.locations)
-            fetch_without_data(store, self.job_cid, directory, warn=_untold, max_bytes=self.job_bytes)
+            fetch_without_data(store, self.job_cid, directory, warn=lambda text: None, max_bytes=self.job_bytes)
             return read_job(directory, self.limits, self.locations)
 
     def state(self, job: Job, address: str) -> list[torch.Tensor]:
@@ -304,11 +304,7 @@ def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> 
 
 @lru_cache(maxsize=4)
 def _store(locations: tuple[str, ...]) -> Store:
-    return open_stores(locations, warn=_untold)
-
-
-def _untold(text: str) -> None:
-    """Drops a warning of a worker, which nobody reads."""
+    return open_stores(locations, warn=lambda text: None)
 
 
 _MOST_SHOWN = 3
@@ -414,7 +410,7 @@ def fetch_run(
         require_memory(program, spec, limits)
         specs.append(spec)
 
-    # What else was published at the wrong address is told in the same words.
+    # The address comes from a chain, a log or a command line, and may be of something else.
     _require_job_at(where.job, _names(store, where.job) or {})
     directory = room / "job"
     fetch_without_data(store, where.job, directory, accept, warn=warn, max_bytes=max_bytes)

@@ -27,7 +27,7 @@ _ACCOUNT = re.compile("0x[0-9a-f]{40}")
 
 
 class SigningKeyError(ValueError):
-    """A key's file that cannot be used; the message is a sentence that says what to do."""
+    """Raised for a key's file that cannot be used. The message is one sentence with a remedy."""
 
 
 def read_signing_key(path: Path) -> CryptoSigner:

@@ -34,7 +34,7 @@ _UNSIGNED = (".git", ".gitattributes", ".github", ".gitignore")
 
 
 class StatementError(ValueError):
-    """Files of which there is no statement; the message is a sentence that says what to do."""
+    """Raised for files that no statement can be about. The message is one sentence with a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,9 @@ class Statement:
             raise ValueError("has another subject than its receipt")
 
     def other_file(self, own: Path, model: Path | None, job: Path | None) -> str | None:
-        """Return a clause on what is not as the subject says in a model's folder, or in a job's, whichever it is about;
-        None if nothing is, or that is not given. own: the statement's own file. Raises StatementError, OSError."""
+        """Compare the subject's digests with a model's folder, or with a job's, whichever the statement is about.
+        Return the first difference as a clause; None if there is none, or that folder is not given. own: the
+        statement's own file. Raises StatementError, OSError."""
         if FINAL_STATE in self.digests:
             names = sorted(self.digests.keys() & {*_JOB_FILES}) if job is not None else []
             for path in [Path(str(job), name) for name in names]:  # a job may have been fetched without its data
@@ -78,8 +79,8 @@ class Statement:
 
 def model_files(model: Path, own: Path) -> dict[str, str]:
     """Return SHA-256 of each file of a model's folder, or of the one file that it is, by path, in the order of paths,
-    as package `model-signing` 1.1 lists them. own: the statement's own file, which is left out. Raises StatementError
-    for links and what is no file, OSError."""
+    as package `model-signing` 1.1 lists them. own: the statement's own file, which is left out. Raises OSError, and
+    StatementError for a link, a socket or a device."""
     found = {}
     for path in (model, *model.rglob("*")):
         name = path.relative_to(model)

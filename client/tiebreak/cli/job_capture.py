@@ -88,11 +88,11 @@ class CaptureOptions:
     def make(
         self, source: str, loaded: Callable[[], MakeTask], max_memory: int, *, quiet: bool
     ) -> tuple[Job, JobOrigin | None]:
-        """Return the job, written to `out`, and the account of its making; with `check` it is neither compared with the
-        task's own steps nor written, and has none. source: name of what it is made of, for messages. loaded: gives the
-        function that makes the task; both are called where random numbers are portable. max_memory: most bytes that a
-        step may take. quiet: whether to print nothing but progress. Raises CommandError, CaptureError, DefectError, and
-        what `loaded` does."""
+        """Make the job, write it to `out`, and return it with the account of its making. With `check` the job is
+        captured alone: not compared with the task's own steps, not written, and its account is None. source: name of
+        what it is made of, for messages. loaded: gives the function that makes the task; both are called where random
+        numbers are portable. max_memory: most bytes that a step may take. quiet: whether to print nothing but progress.
+        Raises CommandError, CaptureError, DefectError, and what `loaded` does."""
         from roundlog.capture import portable, torchs_own
         from roundlog.execution.microbatch import samples_of
         from roundlog.spec import POLICY_CERTIFIED, POLICY_NAMES

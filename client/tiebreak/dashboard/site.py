@@ -1,6 +1,6 @@
 """The site: everything that the pages are made from, and the pages as data for the templates. Names of operators and
-tensors come from files of jobs on this machine, under fixed names only, in directories that the user has named. They
-are read by a thread beside the pages: a page shows what is known, and is made anew when more is."""
+tensors come from files of jobs on this machine, under fixed names only, in directories that the user has named. A
+thread reads them while pages are served; a page is rendered again when more names are known."""
 
 from __future__ import annotations
 
