@@ -264,10 +264,12 @@ class Engine:
         return self.trees(job, run_dir, roots) if len(roots) == job.spec.intervals else None
 
     def dispute_bytes(self, job: Job) -> int:
-        """Most memory of a game about a step of a job: a step in micro-batches, and an operator's inputs and output."""
+        """Most memory of a game about a step of a job: a step in micro-batches, the state before another step, and an
+        operator's inputs and output."""
         nodes, count = job.program.nodes, self._options(job).micro_batches
         operators = (sum(nodes[value].type.nbytes for value in needed(job.program, q)) for q in range(len(nodes)))
-        return run_bytes(job.program, job.spec, count) + max(operators)
+        another = sum(kind.nbytes for kind in job.program.moved_states.values())
+        return run_bytes(job.program, job.spec, count) + another + max(operators)
 
     def step_seconds(self, job: Job) -> float:
         """Return seconds of a step of a job as this process executes it for games, without the helpers."""

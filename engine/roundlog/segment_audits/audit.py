@@ -423,21 +423,36 @@ def compute_here(
     segment = Segment(first, segment.stop)
     found, root_before = Computed(), plan.root_before(first)
     stopped_before, run.stopped = run.stopped, None
+    ends = execute(run, segment, before)
+    del before
     try:
-        for interval, states in enumerate(execute(run, segment, before), first):
-            root = state_root(states)
+        for interval, after in enumerate(ends, first):
+            root = state_root(after)
+            del after
             if run.stopped is None:
                 found.facts.append(IntervalResult(interval, root_before, root))
             if run.stopped is not None or root != plan.listing.roots[interval]:
                 found.wrong = interval, root
                 found.stopped = None if run.stopped is None else str(run.stopped)
                 if interval:
-                    keep_state(run, interval, before)
+                    ends.close()
+                    _keep_before(run, source, plan, interval)
                 break
-            root_before, before = root, states
+            root_before = root
     finally:
         run.stopped = run.stopped or stopped_before
     return found
+
+
+def _keep_before(run: Run, source: StateSource, plan: Plan, interval: int) -> None:
+    """Leave the state before an interval as a checkpoint of the run: executed again, since a copy of every interval's
+    would be kept in memory or written where nothing is wrong, too."""
+    done, states = _nearest(run, source, plan, interval, lambda reason: None)
+    ends = execute(run, Segment(done, interval), states)
+    while done < interval:
+        del states
+        states, done = next(ends), done + 1
+    keep_state(run, interval, states)
 
 
 def _nearest(

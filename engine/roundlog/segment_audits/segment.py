@@ -18,7 +18,7 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -139,14 +139,17 @@ def audit_segment(order: SegmentOrder) -> WorkerAnswer:
     assert temporary is not None, "kept as long as the run"
     try:
         states = starting_state(run.job, order.source, order.segment.first, order.start)
+        ends = execute(run, order.segment, states)
+        del states
     except UnusableState as error:
         return WorkerAnswer(worker=name(), seconds=time.perf_counter() - started, unusable=str(error))
     roots: list[bytes] = []
     stopped, data = None, run.job.dataset.values()
     before = fetched_bytes(data)
     try:
-        for after in execute(run, order.segment, states):
+        for after in ends:
             roots.append(state_root(after))
+            del after
     except StoppedError as error:
         stopped = str(error)
     return WorkerAnswer(
@@ -158,10 +161,12 @@ def audit_segment(order: SegmentOrder) -> WorkerAnswer:
     )
 
 
-def execute(run: Run, segment: Segment, states: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Execute the intervals of a segment; yield the state after each. Raises as `Run.step`."""
+def execute(run: Run, segment: Segment, states: list[torch.Tensor]) -> Generator[list[torch.Tensor], None, None]:
+    """Execute the intervals of a segment; yield the state after each. States that the caller keeps are in memory beside
+    those before and after a step. Raises as `Run.step`."""
     rounding, length = without_log(run.job.spec), run.job.spec.interval
     after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
+    del states
     for interval in range(segment.first, segment.stop):
         for step in range(interval * length, (interval + 1) * length):
             after = run.step(step, after, rounding)

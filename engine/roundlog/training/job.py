@@ -118,7 +118,7 @@ class JobLimits:
     """Most resources that a reader spends on a job that it does not trust."""
 
     memory_bytes: int = 16 << 30
-    """State (what a step changes three times: before, after, being written), data, and the peak of one step."""
+    """State (what a step changes twice: before and after), data, and the peak of one step."""
     micro_batches: int = 1
     """Parts into which an auditor will cut every batch; at most as many as there are samples."""
 

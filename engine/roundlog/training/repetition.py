@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -31,6 +32,7 @@ def replay(run: Run, first: int, states: Sequence[torch.Tensor]) -> Iterator[tup
     the log decides, states are those of this machine without a log."""
     rounding = without_log(run.job.spec)
     after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
+    del states  # two states are in memory, before and after a step, where the caller keeps the newest one alone
     for step in range(first, run.job.spec.steps):
         after = run.step(step, after, rounding)
         yield step, list(after)
@@ -45,7 +47,9 @@ def replay_interval(run: Run, interval: int) -> list[bytes]:
     wanted = range(interval * spec.interval, (interval + 1) * spec.interval)
     done, states = run.newest(interval)
     roots: list[bytes] = []
-    for step, after in replay(run, done * spec.interval, states):
+    ends = replay(run, done * spec.interval, states)
+    del states
+    for step, after in ends:
         if step in wanted:
             roots.append(state_root(after))
         if step + 1 == wanted.stop:
@@ -63,7 +67,9 @@ def replay_state(run: Run, steps: int) -> list[torch.Tensor]:
     first = done * spec.interval
     if first == steps:
         return [tensor.to(run.device) for tensor in states]
-    return next(after for step, after in replay(run, first, states) if step + 1 == steps)
+    ends = replay(run, first, states)
+    del states
+    return next(islice(ends, steps - first - 1, None))[1]
 
 
 @dataclass(slots=True)
@@ -122,7 +128,7 @@ def repeat(
     run = Run(job, work, options)
     found = Repetition()
     # The state after so many intervals, computed here, whose root is the claimed one.
-    done, states = 0, list(job.initial.values())
+    done, states, length = 0, list(job.initial.values()), job.spec.interval
     for interval in sorted(set(intervals)):
         if interval < done:
             continue
@@ -134,7 +140,9 @@ def repeat(
                 break
         while done <= interval:
             try:
-                states = _end_of(run, done, states)
+                ends = replay(run, done * length, states)
+                del states
+                states = next(islice(ends, length - 1, None))[1]
             except StoppedError as error:
                 found.first_wrong, found.stopped = done, str(error)
                 return found
@@ -148,15 +156,6 @@ def repeat(
     if (why := wrong_checkpoint(kept, job, job.spec.steps, roots[-1])) is not None:
         found.wrong_states.append(f"{checkpoint_path(kept, job.spec.steps)} is not the claimed state: {why}")
     return found
-
-
-def _end_of(run: Run, interval: int, states: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The state after one interval."""
-    length = run.job.spec.interval
-    for step, after in replay(run, interval * length, states):
-        if step + 1 == (interval + 1) * length:
-            return after
-    raise AssertionError("a run has every step of its intervals")
 
 
 def _kept_state(job: Job, kept: Path, done: int, root: bytes, wrong: list[str]) -> list[torch.Tensor] | None:

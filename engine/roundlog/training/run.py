@@ -221,18 +221,18 @@ class Run:
             self._history = History(self.directory, self.job, done * spec.interval)
             try:
                 self._record(roots)
-                after = self._on_device(states)
+                held = [self._on_device(states)]
                 del states
                 for interval in range(done, spec.intervals):
-                    after = self._interval(interval, after, hooks)
-                    root = root_of(after)
+                    held.append(self._interval(interval, held, hooks))
+                    root = root_of(held[0])
                     if (interval + 1) % self.options.keep_every == 0 or interval + 1 == spec.intervals:
-                        save_checkpoint(self.directory, self.job, (interval + 1) * spec.interval, after)
+                        save_checkpoint(self.directory, self.job, (interval + 1) * spec.interval, held[0])
                     roots.append(root)
                     # A root that an error has torn is left out when the record is read.
                     append_file(self.directory / "roots.sums", self._sum(interval, root))
                     append_file(self.directory / "roots", root)
-                self._validate(spec.steps, after)
+                self._validate(spec.steps, held[0])
             except BaseException:
                 hooks.abandon()
                 raise
@@ -256,28 +256,34 @@ class Run:
                 if not torn and not is_damaged(interval):
                     continue
                 done, states = self.newest(interval)
-                after = self._on_device(states)
+                held = [self._on_device(states)]
+                del states
                 for again in range(done, interval + 1):
                     try:
-                        after = self._interval(again, after, hooks)
+                        held.append(self._interval(again, held, hooks))
                     except BaseException:
                         hooks.abandon()
                         raise
-                    if (root := root_of(after)) != roots[again]:
+                    if (root := root_of(held[0])) != roots[again]:
                         raise RunError(
                             f"interval {again} comes to the root 0x{root.hex()} now, and came to "
                             f"0x{roots[again].hex()} when it was recorded in {self.directory}: check this machine, and "
                             "choose an empty directory"
                         )
                 if torn:
-                    save_checkpoint(self.directory, self.job, steps, after)
+                    save_checkpoint(self.directory, self.job, steps, held[0])
                 mended.append(interval)
         return mended
 
     def _on_device(self, states: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         return states if self.device.type == "cpu" else [tensor.to(self.device) for tensor in states]
 
-    def _interval(self, interval: int, states: Sequence[torch.Tensor], hooks: IntervalHooks) -> Sequence[torch.Tensor]:
+    def _interval(
+        self, interval: int, held: list[Sequence[torch.Tensor]], hooks: IntervalHooks
+    ) -> Sequence[torch.Tensor]:
+        """The state after one interval. held: the state before it, which is taken out: the caller would keep it in
+        memory beside those before and after a step."""
+        states = held.pop()
         hooks.begin_interval(interval)
         first = interval * self.job.spec.interval
         for step in range(first, first + self.job.spec.interval):

@@ -25,7 +25,7 @@ def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> i
     """Peak memory of a run in bytes, for state, data and one step: an upper bound. Raises as `step_bytes`."""
     first, kinds = first_store(program), program.states.values()
     # A tensor that no step changes is in memory once.
-    state = sum(kind.nbytes * (1 if program.keeps_slot(first + slot) else 3) for slot, kind in enumerate(kinds))
+    state = sum(kind.nbytes * (1 if program.keeps_slot(first + slot) else 2) for slot, kind in enumerate(kinds))
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
     # Data that are not held are read 16 MiB or a row at a time, and known by the tree over 32 bytes of each block.
     row = max((kind.nbytes(1) for kind in program.fields.values()), default=0)
