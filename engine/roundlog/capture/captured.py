@@ -39,7 +39,7 @@ class Captured:
     task: Task
     """A task that the program was made of: its numbers and its data. Its steps have not been taken."""
     program: Program
-    states: dict[str, torch.Tensor]
+    states: Mapping[str, torch.Tensor]
     """Initial state: name -> tensor, in program order."""
     schedule: torch.Tensor
     """f32[steps, columns]: what depends on the step alone (learning rates, bias corrections)."""

@@ -120,9 +120,10 @@ def _captured(fresh: FreshTasks, watched: WatchedSteps, tell: Tell, changed: Col
     # A step may write into what the program stores, and the user into a task that is not made for the capture.
     initial |= {name: copied(initial[name]) for name in initial.keys() - (() if fresh.once else frozen)}
     initial = {name: tensor.contiguous() for name, tensor in initial.items()}
+    shared = {name: initial[name] for name in frozen}
 
     def begin() -> OwnStates:
-        warmed = warmed_task(fresh, watched, {name: initial[name] for name in frozen})
+        warmed = warmed_task(fresh, watched, shared)
         found = reachable(warmed.task, watched.calls, elements=False)
         own = {n: s for n, s in held_states(warmed.task, found, warmed.states).items() if n in names}
         return OwnStates(

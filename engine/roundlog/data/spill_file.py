@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from roundlog.data.field import DataError
 from roundlog.storage import read_into
+
+_LARGE = 1 << 20
+"""Bytes of a tensor from which on it costs less to read it again than to keep it."""
 
 
 class SpillFile:
@@ -48,6 +51,10 @@ class SpillFile:
         """As `append`."""
         return SpilledTensor(self, self.append(tensor), tensor.shape, tensor.dtype)
 
+    def kept(self, tensor: torch.Tensor) -> torch.Tensor | SpilledTensor:
+        """A copy of a tensor, in memory if it is small. Raises DataError if there is no room."""
+        return tensor.detach().clone() if tensor.nbytes < _LARGE else self.put(tensor)
+
     def read(self, start: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         """Tensor on the CPU that was written from byte `start` on. Raises StorageError if it cannot be read."""
         with _disable_current_modes():
@@ -78,3 +85,21 @@ class SpilledTensor:
     def tensor(self) -> torch.Tensor:
         """A copy of its own. Raises StorageError if it cannot be read."""
         return self.file.read(self.start, self.shape, self.dtype)
+
+
+class SpilledState(Mapping[str, torch.Tensor]):
+    """A state by name. Those of its tensors that lie in a file are read each time that they are asked for."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor | SpilledTensor]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """Raises StorageError if it cannot be read."""
+        found = self._tensors[name]
+        return found if isinstance(found, torch.Tensor) else found.tensor()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)

@@ -28,6 +28,7 @@ from roundlog.data import (
     write_block_roots,
     write_fields,
 )
+from roundlog.data.spill_file import SpilledState, SpillFile
 from roundlog.descriptors import program_root
 from roundlog.execution.batches import CPU, BatchSource, TensorsOf
 from roundlog.execution.microbatch import samples_of
@@ -202,6 +203,9 @@ class Job:
             rounding_bits=bits,
         )
         spec.validate()
+        moved, file = program.moved_states, SpillFile("the initial state")
+        states = {name: file.kept(x) if name in moved else x for name, x in captured.states.items()}
+        captured = replace(captured, states=SpilledState(states))
         job = Job(program=program, spec=spec, initial=captured.states, schedule=captured.schedule, dataset=dataset)
         with paused():
             planned(job)
@@ -217,7 +221,8 @@ class Job:
         gc.collect()
         give_back()
         # Until here frozen states lie in the task's own memory.
-        return replace(job, initial={name: state.clone() for name, state in captured.states.items()})
+        states = {name: file.kept(x) if isinstance(x, torch.Tensor) else x for name, x in states.items()}
+        return replace(job, initial=SpilledState(states))
 
     def write(self, directory: Path) -> None:
         """Writes the six files into a directory, which is created if missing. Raises OSError, StorageError, and as

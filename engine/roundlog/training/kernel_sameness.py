@@ -9,11 +9,11 @@ rounds to, or neighbours where what is rounded lies in the middle."""
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._ops import OpOverload
@@ -25,7 +25,9 @@ from roundlog.capture.captured import OwnStates
 from roundlog.capture.kernel_calls import CallTrail, KernelCall
 from roundlog.capture.real_steps.reachable_values import memory_of, tensor_digest
 from roundlog.data import materialized, widened
+from roundlog.data.spill_file import SpilledState
 from roundlog.execution import StoppedError
+from roundlog.execution.batches import TensorsOf
 from roundlog.execution.slicing import slices_of
 from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
 from roundlog.operators.elementwise import compute_narrow
@@ -102,7 +104,8 @@ class _Steps:
         return {index: values[index] for index in wanted}
 
     def _inputs(self, step: int, before: Tensors) -> StepInputs:
-        return self._trial.inputs(step, list({**self._captured.states, **self._carried, **before}.values()))
+        layers = cast("list[dict[str, torch.Tensor]]", [before, self._carried, self._captured.states])
+        return self._trial.inputs(step, TensorsOf(ChainMap(*layers)))
 
     def watching(self, step: int, batch: Tensors, before: Tensors, own: OwnStates) -> AbstractContextManager[object]:
         """Compare the kernels that a step calls from now on."""
@@ -216,17 +219,21 @@ class _Steps:
         for name, place in origin.gradients.items():
             if (gradient := results.get(f"{GRADIENT}{name}")) is not None:
                 parts.know(place, gradient().to(self._captured.program.nodes[place].type.dtype.torch_dtype))
+        before = self._before
+
+        def update(name: str) -> torch.Tensor:
+            return change(before[name], parts.computed(self._stores[name]))
+
         changes: dict[str, Callable[[], torch.Tensor]] = {
-            f"{CHANGE}{name}": functools.partial(change, self._before[name], parts.computed(self._stores[name]))
-            for name in sorted(trained & self._stores.keys() & self._before.keys())
+            f"{CHANGE}{name}": functools.partial(update, name)
+            for name in sorted(trained & self._stores.keys() & before.keys())
         }
         self.updates.append(self._trial.put_aside(changes))
         later = self._stores.keys() - self._before.keys()
         carried = {name: functools.partial(parts.at_end, self._stores[name]) for name in sorted(later)}
         aside = self._trial.put_aside_as_is(carried)  # not beside those of before
-        self._carried = {}
         parts.release()
-        self._carried = {name: one.tensor() for name, one in aside.items()}
+        self._carried = SpilledState(aside)
 
     def _differing_at_end(self, parts: _Parts, name: str, place: int, theirs: torch.Tensor) -> str | None:
         """The difference of a result of a step, in words; None if there is none. theirs: f64, a change for a

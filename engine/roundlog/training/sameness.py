@@ -21,6 +21,7 @@ import torch
 
 from roundlog.arithmetic import is_short
 from roundlog.capture import Captured, CaptureError
+from roundlog.data.spill_file import SpilledState, SpilledTensor, SpillFile
 from roundlog.training.kernel_agreement import agree_on_change
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
 from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Trial, TrialProgress
@@ -121,7 +122,7 @@ def _compared(captured: Captured, tell: Callable[[float, str], None], *, by_kern
         found = max([found, *differences])
         in_fp64 &= comparison.in_fp64
         kernels += comparison.kernels
-    if kernels and has_short_numbers(captured.program):  # FP32 hides no constant of an update
+    if kernels:
         confirm_same_updates(captured)
     return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64, kernels=kernels, warning=warning)
 
@@ -313,20 +314,24 @@ def _allowed(mark: _Mark) -> float:
     return _FLOOR * mark.size + 4 * mark.rounding + _ROOM * mark.own
 
 
-def _moved(captured: Captured) -> dict[str, torch.Tensor]:
+def _moved(captured: Captured) -> SpilledState:
     """A state moved away from the initial one, but for what no step of the run changes. Zeros stay zero in buffers,
     where they may be by design, but not in parameters."""
-    generator = torch.Generator().manual_seed(1)
-    moved = dict(captured.states)
-    for name in captured.program.moved_states:
-        state = moved[name]
+    generator, file = torch.Generator().manual_seed(1), SpillFile("a state of the comparison")
+    stepped = captured.program.moved_states
+    moved: dict[str, torch.Tensor | SpilledTensor] = {}
+    for name, state in captured.states.items():
         kind = name.partition("/")[0]
+        if name not in stepped:
+            moved[name] = state
+            continue
         if state.is_floating_point() and kind == "parameter":
             spread = _MOVED * float(state.float().square().mean().sqrt()) + _MOVED / 10 if state.numel() else 0.0
-            moved[name] = (state + spread * torch.randn(state.shape, generator=generator)).to(state.dtype)
+            state = (state + spread * torch.randn(state.shape, generator=generator)).to(state.dtype)
         elif state.is_floating_point() and kind in ("buffer", "transient", "attribute"):
-            moved[name] = (state * (1 - _MOVED * torch.rand(state.shape, generator=generator))).to(state.dtype)
-    return moved
+            state = (state * (1 - _MOVED * torch.rand(state.shape, generator=generator))).to(state.dtype)
+        moved[name] = file.kept(state)
+    return SpilledState(moved)
 
 
 def _nudged(name: str, state: torch.Tensor, number: int, ulps: int) -> torch.Tensor:

@@ -22,7 +22,7 @@ from roundlog.capture.real_steps.eager_steps import EagerTraining
 from roundlog.capture.real_steps.patched_torch import eager_torch, without_checkpoints
 from roundlog.capture.real_steps.reachable_values import tensor_digest
 from roundlog.data import materialized, widened
-from roundlog.data.spill_file import SpilledTensor, SpillFile
+from roundlog.data.spill_file import SpilledState, SpilledTensor, SpillFile
 from roundlog.execution import Executor, StoppedError
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
@@ -201,10 +201,12 @@ class Trial:
             for step, batch in enumerate(self._batches):
                 gradients: dict[str, SpilledTensor] = {}
                 try:
-                    before = {
-                        name: tensor.detach() if name in shared else tensor.detach().clone()
-                        for name, tensor in own.now().items()
-                    }
+                    before = SpilledState(
+                        {
+                            name: tensor.detach() if name in shared else self._aside.kept(tensor)
+                            for name, tensor in own.now().items()
+                        }
+                    )
 
                     if drawing is not None:
                         drawn = drawing(step, before)
@@ -216,13 +218,15 @@ class Trial:
                         return nullcontext() if watching is None else watching(step, batch, before, own)
 
                     loss = self._step(own, training, step, batch, dtype, gradients, around)
+                    for parameter in own.trained.values():
+                        parameter.grad = None
                     after = _detached(own.now())
                 except CaptureError:
                     raise
                 except Exception as error:
                     run.stopped = reason(error)
                     break
-                changes = {name: functools.partial(change, before[name], after[name]) for name in before}
+                changes = {name: functools.partial(_change_of, name, before, after) for name in before}
                 look(step, _named(loss, {name: _later(one) for name, one in gradients.items()}, changes))
                 run.steps += 1
                 self.progress.add(cost, what)
@@ -321,11 +325,15 @@ def _gradients(gradients: Results) -> Results:
     return {f"{GRADIENT}{name}": gradient for name, gradient in gradients.items()}
 
 
+def _change_of(name: str, before: Tensors, after: Tensors) -> torch.Tensor:
+    return change(before[name], after[name])
+
+
 def change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     """The change of a state, as `Results` have it."""
     if before.dtype == after.dtype and torch.equal(before, after):
         return torch.zeros((), dtype=torch.float64)
-    apart = after.double() - before.double()
+    apart = after.double() - before
     # An element that stays infinite, as in a mask, has not moved.
     return apart if bool(apart.sum().isfinite()) else torch.where(after == before, 0.0, apart)
 

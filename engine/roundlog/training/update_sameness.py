@@ -57,8 +57,13 @@ class _NotFollowed(Exception):
 
 
 def confirm_same_updates(captured: Captured) -> None:
-    """Hold the updates of a program against steps of the task's own optimizers. Raises CaptureError, naming the first
-    parameter that differs."""
+    """Hold the updates of a program that compute or store numbers of fewer than 32 bits against steps of the task's
+    own optimizers: FP32 hides no constant of an update. Raises CaptureError, naming the first parameter that differs.
+    """
+    nodes, stores = captured.program.nodes, _stores(captured)
+    read = {*needed(nodes, stores.values(), captured.origin.gradients.values()), *stores.values()}
+    if not any(nodes[index].type.dtype.is_short for index in read - {*captured.origin.gradients.values()}):
+        return
     trained = sum(captured.states[f"parameter/{name}"].numel() for name in captured.origin.trained)
     for seed in range(1 if trained > _MANY else _CHOICES):
         try:
@@ -78,15 +83,7 @@ class _Updates:
     def __init__(self, captured: Captured) -> None:
         self.captured, self.own = captured, captured.begin()
         program = captured.program
-        places = {node.attributes["slot"]: node.inputs[0] for node in program.nodes if node.op == "store"}
-        kept = tuple(f"attribute/{phase.called('optimizer')}" for phase in self.own.task.phases())
-        trained = {f"parameter/{name}" for name in captured.origin.trained}
-        self.stores = {
-            name: places[slot]
-            for slot, name in enumerate(captured.states)
-            if slot in places and (name in trained or name.startswith(("slot/", *kept)))
-        }
-        """Next values of the states that an optimizer changes."""
+        self.stores = _stores(captured)
         read = needed(program.nodes, self.stores.values(), captured.origin.gradients.values())
         self.is_short = any(program.nodes[index].type.dtype.is_short for index in read)
         """Whether updates compute with numbers of fewer than 32 bits."""
@@ -111,6 +108,18 @@ class _Updates:
         known = {captured.origin.gradients[name]: gradient for name, gradient in gradients.items()}
         found = _in_fp64(nodes, self.stores.values(), known, given)
         return {**states, **{name: found[place] for name, place in self.stores.items()}}
+
+
+def _stores(captured: Captured) -> dict[str, int]:
+    """Next values of the states that an optimizer changes."""
+    places = {node.attributes["slot"]: node.inputs[0] for node in captured.program.nodes if node.op == "store"}
+    kept = tuple(f"attribute/{phase.called('optimizer')}" for phase in captured.task.phases())
+    trained = {f"parameter/{name}" for name in captured.origin.trained}
+    return {
+        name: places[slot]
+        for slot, name in enumerate(captured.states)
+        if slot in places and (name in trained or name.startswith(("slot/", *kept)))
+    }
 
 
 def _in_fp64(
@@ -159,7 +168,7 @@ def _difference(updates: _Updates, draws: torch.Generator) -> str:
         for parameter in own.trained.values():
             parameter.data = _drawn(parameter, draws, -6, 1)
         wide = {name: captured.states[name] for name in updates.stores}
-        states = captured.states | {name: x.double() for name, x in wide.items() if x.is_floating_point()}
+        states = dict(captured.states) | {name: x.double() for name, x in wide.items() if x.is_floating_point()}
         states |= {f"parameter/{name}": p.detach().double().clone() for name, p in own.trained.items()}
         training, gradients = EagerTraining(_without_model(own)), dict[str, torch.Tensor]()
         for step in range(min(_STEPS, own.task.steps)):
