@@ -1,6 +1,7 @@
 """Models of real sizes, from the script to a job, steps, an audit and a receipt: processor time, memory, disk.
 
-    .venv/bin/python scripts/bench_sizes.py [--small] [--only WORD] [--steps 4] [--micro-batches N] [--directory FOLDER]
+    .venv/bin/python scripts/bench_sizes.py [--small] [--only WORD] [--steps 4] [--interval N] [--micro-batches N]
+        [--directory FOLDER]
 
 Models are made by their shapes, with random weights, and trained on random tokens: LoRA adapters (r = 8, on queries
 and values, FP32) on weights in BF16 under an autocast, all weights in FP32 under an autocast, or all of a model in
@@ -133,8 +134,8 @@ def model_of(size: Size, weights: Path) -> nn.Module:
     return model
 
 
-def task(size: str, steps: int, weights: Path, small: bool = False) -> Task:
-    """The task of a size, by its name, with the weights of a folder."""
+def task(size: str, steps: int, weights: Path, small: bool = False, interval: int = 0) -> Task:
+    """The task of a size, by its name, with the weights of a folder. interval: 0 for half of the steps."""
     shape = shape_of(size, small)
     model = model_of(shape, weights)
     draws = torch.Generator().manual_seed(1)
@@ -151,7 +152,7 @@ def task(size: str, steps: int, weights: Path, small: bool = False) -> Task:
         dataset={"tokens": torch.randint(shape.vocabulary, (4 * shape.rows, shape.tokens), generator=draws)},
         batch_size=shape.rows,
         steps=steps,
-        interval=max(1, steps // 2),
+        interval=interval or max(1, steps // 2),
         seed=1,
     )
 
@@ -227,8 +228,8 @@ def dispute(job: Path, room: Path, cut: Sequence[str]) -> str:
         return f"The lie was found at element {proof.element:,} of {read_slot(Job.read(job).program, operator)}."
 
 
-def measure(size: str, steps: int, small: bool, room: Path, cut: Sequence[str] = ()) -> None:
-    """Print the lines of a size. cut: options of training and audits."""
+def measure(size: str, steps: int, small: bool, room: Path, cut: Sequence[str] = (), interval: int = 0) -> None:
+    """Print the lines of a size. cut: options of training and audits. interval: as `task` has it."""
     print(
         f"\n{size}{', a tenth of it' if small else ''}, {steps} steps\n\n| part | processor | memory |\n|---|---|---|"
     )
@@ -238,6 +239,7 @@ def measure(size: str, steps: int, small: bool, room: Path, cut: Sequence[str] =
     plain = float(taken.splitlines()[-1])
     job, trained, log = (str(room / name) for name in ("job", "run", "run/log"))
     settings = {"size": size, "steps": steps, "weights": weights, "small": "true" if small else "false"}
+    settings["interval"] = interval
     given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     run("making the job", [*_TIEBREAK, "job", "create", f"{__file__}:task", *given, "--out", job])
     planned = json.loads(run("looking at the job", [*_TIEBREAK, "job", "show", job, "--json"]))["run_memory_bytes"]
@@ -264,9 +266,11 @@ def measure(size: str, steps: int, small: bool, room: Path, cut: Sequence[str] =
     whole = sent.total() - fetched
     logged = sum(path.stat().st_size for path in Path(log).iterdir())
     first, *_, last = sorted((room / "run" / "checkpoints").iterdir())
+    disk = sum(path.stat().st_size for path in (room / "run").rglob("*") if path.is_file())
     print(
         f"\nA step is {ours / plain:.2f} of plain PyTorch's ({plain:.2f} s), its log has {logged / steps:,.0f} bytes, "
-        f"a checkpoint {first.stat().st_size / 1e6:,.1f} MB, and the last one {last.stat().st_size / 1e6:,.1f} MB. "
+        f"a checkpoint {first.stat().st_size / 1e6:,.1f} MB, and the last one {last.stat().st_size / 1e6:,.1f} MB; "
+        f"the run takes {disk / 1e6:,.1f} MB of disk. "
         f"The plan of a run is {planned / 1e9:.1f} GB beside what the process has for looking at the job. A stranger "
         f"fetches {fetched / 1e6:,.1f} MB for the job and {whole / 1e6:,.1f} MB for a share. {told}"
     )
@@ -277,6 +281,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="a tenth of each size")
     parser.add_argument("--only", default="", metavar="WORD", help="sizes with this in their names")
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--interval", type=int, default=0, help="steps from checkpoint to checkpoint; 0: half of all")
     parser.add_argument("--directory", type=Path, metavar="FOLDER", help="empty, for jobs and runs; kept")
     parser.add_argument("--micro-batches", default="1", metavar="N", help="of training, audit and auditor")
     for part in ("--plain", "--write"):
@@ -294,7 +299,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sizes-") as temporary:
         for name in chosen:
             place = (options.directory or Path(temporary)) / re.sub(r"\W+", "-", name)
-            measure(name, options.steps, options.small, place, ("--micro-batches", options.micro_batches))
+            measure(
+                name, options.steps, options.small, place, ("--micro-batches", options.micro_batches), options.interval
+            )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A killed process carries on to the same root; a directory that is not its own is left alone."""
 
+import gc
 import json
 import shutil
 
@@ -7,13 +8,14 @@ import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.commitments import state_root
+from roundlog.segment_audits.segment import Segment, execute
 from roundlog.storage import StorageError, save_state
 from roundlog.training.auditor import Auditor
 from roundlog.training.export import ExportError, trained_state
 from roundlog.training.fabricated_values import noted_stop
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.repetition import replay_interval, replay_state
+from roundlog.training.repetition import repeat, replay_interval, replay_state
 from roundlog.training.run import Run, RunError
 from roundlog.training.run_files import load_kept, wrong_checkpoint
 from roundlog.training.trainer import Trainer
@@ -246,3 +248,25 @@ def test_two_processes_cannot_share_a_directory(trained, tmp_path) -> None:
                 Auditor(job, tmp_path / "run").run()
 
     Auditor(job, tmp_path / "run", RunOptions(on_step=second)).run()
+
+
+def test_two_states_are_in_memory_before_and_after_a_step(tmp_path):
+    job = kept_job("gpt")
+    kind = max(job.program.moved_states.values(), key=lambda kind: kind.numel)
+    a_state = sum(one == kind for one in job.program.states.values())
+    found: list[int] = []
+
+    def count(_: object) -> None:
+        gc.collect()
+        tensors = (x for x in gc.get_objects() if isinstance(x, torch.Tensor) and x.dtype == torch.float32)
+        found.append(len({x.data_ptr() for x in tensors if tuple(x.shape) == kind.shape}))
+
+    options = RunOptions(on_step=count)
+    trainer = Trainer(job, tmp_path / "run", options)
+    roots = trainer.run().state_roots
+    replay_interval(Run(job, tmp_path / "run", options), 1)
+    repeat(job, roots, tmp_path / "none", tmp_path / "work", [1], options)
+    run, whole = Run(job, tmp_path / "other", options), Segment(0, job.spec.intervals)
+    for states in execute(run, whole, list(job.initial.values())):
+        states.clear()
+    assert len(found) == 4 + 2 + 4 + 4 and max(found) == 2 * a_state
