@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -87,18 +88,22 @@ class SpilledTensor:
         return self.file.read(self.start, self.shape, self.dtype)
 
 
-class SpilledState(Mapping[str, torch.Tensor]):
-    """A state by name. Those of its tensors that lie in a file are read each time that they are asked for."""
+Key = TypeVar("Key")
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor | SpilledTensor]) -> None:
+
+class SpilledTensors(Mapping[Key, torch.Tensor]):
+    """Tensors by name or number. Those that lie in a file are read each time that they are asked for."""
+
+    def __init__(self, tensors: Mapping[Key, torch.Tensor | SpilledTensor]) -> None:
+        """tensors: not copied; what is put there or removed later counts."""
         self._tensors = tensors
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def __getitem__(self, key: Key) -> torch.Tensor:
         """Raises StorageError if it cannot be read."""
-        found = self._tensors[name]
+        found = self._tensors[key]
         return found if isinstance(found, torch.Tensor) else found.tensor()
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Key]:
         return iter(self._tensors)
 
     def __len__(self) -> int:

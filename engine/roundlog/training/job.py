@@ -28,7 +28,7 @@ from roundlog.data import (
     write_block_roots,
     write_fields,
 )
-from roundlog.data.spill_file import SpilledState, SpillFile
+from roundlog.data.spill_file import SpilledTensors, SpillFile
 from roundlog.descriptors import program_root
 from roundlog.execution.batches import CPU, BatchSource, TensorsOf
 from roundlog.execution.microbatch import samples_of
@@ -205,7 +205,7 @@ class Job:
         spec.validate()
         moved, file = program.moved_states, SpillFile("the initial state")
         states = {name: file.kept(x) if name in moved else x for name, x in captured.states.items()}
-        captured = replace(captured, states=SpilledState(states))
+        captured = replace(captured, states=SpilledTensors(states))
         job = Job(program=program, spec=spec, initial=captured.states, schedule=captured.schedule, dataset=dataset)
         with paused():
             planned(job)
@@ -222,7 +222,7 @@ class Job:
         give_back()
         # Until here frozen states lie in the task's own memory.
         states = {name: file.kept(x) if isinstance(x, torch.Tensor) else x for name, x in states.items()}
-        return replace(job, initial=SpilledState(states))
+        return replace(job, initial=SpilledTensors(states))
 
     def write(self, directory: Path) -> None:
         """Writes the six files into a directory, which is created if missing. Raises OSError, StorageError, and as

@@ -13,6 +13,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -25,7 +26,7 @@ from roundlog.capture.captured import OwnStates
 from roundlog.capture.kernel_calls import CallTrail, KernelCall
 from roundlog.capture.real_steps.reachable_values import memory_of, tensor_digest
 from roundlog.data import materialized, widened
-from roundlog.data.spill_file import SpilledState
+from roundlog.data.spill_file import SpilledTensor, SpilledTensors, SpillFile
 from roundlog.execution import StoppedError
 from roundlog.execution.batches import TensorsOf
 from roundlog.execution.slicing import slices_of
@@ -42,7 +43,7 @@ from roundlog.training.kernel_agreement import (
     agree_on_state,
     agrees_with_kernel,
 )
-from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial, TrialRun, change
+from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial, TrialRun, change, later
 
 _SMALL = 1e-2
 """Size of a number below which it may stand beside squares."""
@@ -120,13 +121,13 @@ class _Steps:
         changes are compared by themselves."""
         for name in (f"parameter/{name}" for name in self._captured.origin.trained):
             if name in parts.following and not torch.equal(now[name], self._before[name]):
-                parts.know(parts.following[name], now[name].detach().clone())
+                parts.know(parts.following[name], now[name].detach())
 
     def _parts_of(self, step: int, before: Tensors) -> _Parts:
         captured = self._captured
         given = self._inputs(step, before)
         ends = {self._loss, *captured.origin.gradients.values(), *self._stores.values()}
-        return _Parts(captured.program, captured.origin.trail, ends, given)
+        return _Parts(captured.program, captured.origin.trail, ends, given, self._trial.aside)
 
     def _compare(
         self,
@@ -219,21 +220,25 @@ class _Steps:
         for name, place in origin.gradients.items():
             if (gradient := results.get(f"{GRADIENT}{name}")) is not None:
                 parts.know(place, gradient().to(self._captured.program.nodes[place].type.dtype.torch_dtype))
-        before = self._before
+        names: dict[int, list[str]] = {}
+        for name, place in self._stores.items():
+            if name in trained or name not in self._before:
+                names.setdefault(place, []).append(name)
+        updates: dict[str, Callable[[], torch.Tensor]] = {}
+        carried: dict[str, SpilledTensor] = {}
 
-        def update(name: str) -> torch.Tensor:
-            return change(before[name], parts.computed(self._stores[name]))
+        def put_aside(place: int, value: torch.Tensor) -> None:
+            for name in names[place]:
+                if name in self._before:
+                    update = change(self._before[name], value)
+                    updates[f"{CHANGE}{name}"] = later(self._trial.aside.put(update))
+                else:
+                    carried[name] = self._trial.aside.put(value)
 
-        changes: dict[str, Callable[[], torch.Tensor]] = {
-            f"{CHANGE}{name}": functools.partial(update, name)
-            for name in sorted(trained & self._stores.keys() & before.keys())
-        }
-        self.updates.append(self._trial.put_aside(changes))
-        later = self._stores.keys() - self._before.keys()
-        carried = {name: functools.partial(parts.at_end, self._stores[name]) for name in sorted(later)}
-        aside = self._trial.put_aside_as_is(carried)  # not beside those of before
+        parts.compute_at_end(names, put_aside)
         parts.release()
-        self._carried = SpilledState(aside)
+        self.updates.append(updates)
+        self._carried = SpilledTensors(carried)
 
     def _differing_at_end(self, parts: _Parts, name: str, place: int, theirs: torch.Tensor) -> str | None:
         """The difference of a result of a step, in words; None if there is none. theirs: f64, a change for a
@@ -313,8 +318,10 @@ class _ChosenPart:
 class _Parts:
     """Parts of a program that stand for the kernels of one step, in turn."""
 
-    def __init__(self, program: Program, trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
-        """ends: values that are wanted when all kernels have been called."""
+    def __init__(
+        self, program: Program, trail: CallTrail, ends: Collection[int], given: StepInputs, file: SpillFile
+    ) -> None:
+        """ends: values that are wanted when all kernels have been called. file: where such values wait."""
         self._program, self._given, self.following = program, given, trail.following
         self._nodes = nodes = program.nodes
         self.called = 0
@@ -332,8 +339,10 @@ class _Parts:
                 self._arguments[number][argument] = place
         self._cut: set[int] = set()
         """Places of the results of kernels that have been called."""
-        self._known: dict[int, torch.Tensor] = {}
-        """PyTorch's values of those that are still read, in PyTorch's memory."""
+        self._known: dict[int, torch.Tensor | SpilledTensor] = {}
+        """PyTorch's values of those that are still read, in PyTorch's memory; copies of those that are read at the end,
+        since gradients are clipped in place behind the watched part."""
+        self._file, self._values = file, SpilledTensors(self._known)
         self._digests: dict[int, str] = {}
         """Digest of each, as it was given: other code than PyTorch's may write into them, too."""
         self._last = self._last_reads(ends)
@@ -372,16 +381,15 @@ class _Parts:
         for result, place in results:
             if draws is not None and self._has_same_rows(place, theirs[result].detach(), operands, draws):
                 continue
-            values = self._evaluated(place)
+            values = self._evaluated([place])
             found.append((result, values[place]))
             read += (x for x in values.values() if x.numel() == 1 and x.is_floating_point())
         self.called += 1
         for result, place in results:
             self._cut.add(place)
             if (last := self._last.get(place, -1)) > number:
-                # Gradients are clipped in place behind the watched part, so values that are read at the end are copied.
                 value = theirs[result].detach()
-                self._known[place] = value.clone() if last == len(self._results) else value
+                self._known[place] = self._file.kept(value) if last == len(self._results) else value
                 self._digests[place] = tensor_digest(value)
         for place in [place for place in self._known if self._last[place] <= number]:
             del self._known[place]
@@ -396,7 +404,7 @@ class _Parts:
         """Copies the values whose memory a kernel is about to write into."""
         written = {memory_of(x) for x in tensors if isinstance(x, torch.Tensor)}
         for place, value in self._known.items():
-            if memory_of(value) in written:
+            if isinstance(value, torch.Tensor) and memory_of(value) in written:
                 self._known[place] = value.clone()
 
     def of_arguments(self, call: KernelInvocation) -> Iterator[tuple[int, _ChosenPart]]:
@@ -416,16 +424,19 @@ class _Parts:
     def know(self, place: int, value: torch.Tensor) -> None:
         """Has later calls read a value that no call has given."""
         self._cut.add(place)
-        self._known[place], self._last[place], self._digests[place] = value, len(self._results), tensor_digest(value)
+        self._known[place], self._last[place] = self._file.kept(value), len(self._results)
+        self._digests[place] = tensor_digest(value)
 
     def at_end(self, place: int) -> torch.Tensor:
         """A value when all kernels have been called: PyTorch's own, if it is a result of one."""
-        return self._known[place] if place in self._known else self.computed(place)
+        return self._values[place] if place in self._known else self._evaluated([place])[place]
 
-    def computed(self, place: int) -> torch.Tensor:
-        """A value as the program computes it of what PyTorch's kernels have given. Raises CaptureError where it
-        stops."""
-        return self._evaluated(place)[place]
+    def compute_at_end(self, places: Collection[int], see: Callable[[int, torch.Tensor], None]) -> None:
+        """Computes values by the program of what PyTorch's kernels have given. see: called with the place of each, and
+        the value, which nobody else keeps. Raises CaptureError where it stops."""
+        unknown = [place for place in places if place not in self._known]
+        for some in (unknown, *([place] for place in places if place in self._known)):
+            self._evaluated(some, see=see)
 
     def _has_same_rows(
         self, place: int, theirs: torch.Tensor, operands: Sequence[torch.Tensor], draws: torch.Generator
@@ -436,7 +447,7 @@ class _Parts:
         if node.op != "matmul" or node.type.shape[-2] < 4 * _ROWS or theirs.shape != node.type.shape:
             return False
         rows = torch.randint(node.type.shape[-2], (_ROWS,), generator=draws)
-        values = self._evaluated(place, node.inputs)
+        values = self._evaluated([place], node.inputs)
         a, b = (values[one] for one in node.inputs)
         if not all(
             x.shape == y.shape and x.dtype == y.dtype and torch.equal(x, y)
@@ -448,18 +459,24 @@ class _Parts:
         ours = Recorder(MIN_LOG_GUARD).round(place, kind, [a.index_select(-2, rows), b], node.attributes, format)
         return agree(ours, theirs.index_select(-2, rows))
 
-    def _evaluated(self, place: int, wanted: Collection[int] = ()) -> dict[int, torch.Tensor]:
-        """A value of the program, by PyTorch's values of what comes before, and the values that it is computed from.
-        wanted: only these of them. Raises CaptureError where it stops."""
-        known = {index: self._known[index] for index in self._read([place], self._cut) & self._known.keys()}
-        for index, value in known.items():
-            if tensor_digest(value) != self._digests[index]:
+    def _evaluated(
+        self,
+        places: Sequence[int],
+        wanted: Collection[int] = (),
+        see: Callable[[int, torch.Tensor], None] | None = None,
+    ) -> dict[int, torch.Tensor]:
+        """Values of the program, by PyTorch's values of what comes before, and the values that they are computed from.
+        wanted: only these of them. see: as of `evaluated`. Raises CaptureError where it stops."""
+        known = self._read(places, self._cut) & self._known.keys()
+        for index in known:
+            if tensor_digest(self._values[index]) != self._digests[index]:
                 raise CaptureError(
                     f"the step writes, by other code than PyTorch's, into what {self._nodes[index].op} gives"
                     f"{' at ' + source if (source := self._nodes[index].source) else ''}: write by PyTorch's functions"
                 )
         try:
-            return evaluated(self._program, wanted or [place], self._given, known)
+            taken = SpilledTensors({index: self._known[index] for index in known})
+            return evaluated(self._program, wanted or places, self._given, taken, see)
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
 
@@ -468,19 +485,30 @@ def evaluated(
     program: Program,
     wanted: Collection[int],
     given: StepInputs,
-    known: Mapping[int, torch.Tensor] | None = None,
+    known: Mapping[int, torch.Tensor] = MappingProxyType({}),
+    see: Callable[[int, torch.Tensor], None] | None = None,
 ) -> dict[int, torch.Tensor]:
     """The values of these nodes, and single numbers among those that they need. known: values that are taken as they
-    are. Raises StoppedError as a run does."""
-    values = dict(known or {})
+    are, each read when it is needed. see: takes each wanted value that is computed, in place of the result. Raises
+    StoppedError as a run does."""
+    values = {index: known[index] for index in wanted if index in known}
     nodes, recorder = program.nodes, Recorder(MIN_LOG_GUARD)
-    order = sorted(needed(nodes, wanted, values) - values.keys())
-    last = {value: index for index in order for value in nodes[index].inputs}
-    for index in order:
+    order, done = list[int](), set(known)
+    for one in sorted(wanted, reverse=True):  # a parameter with its moments, not the moments of all before it
+        some = sorted(needed(nodes, [one], done) - done)
+        order += some
+        done.update(some)
+    last = {value: number for number, index in enumerate(order) for value in nodes[index].inputs}
+    for number, index in enumerate(order):
         inputs = nodes[index].inputs
+        values |= {value: known[value] for value in inputs if value not in values}
         values[index] = _value(program, index, [values[value] for value in inputs], given, recorder)
-        for value in {value for value in inputs if last[value] == index and value not in wanted}:
-            if values[value].numel() > 1:  # single numbers are looked at
+        if see is not None and index in wanted:
+            see(index, values[index])
+        for value in {index, *inputs}:
+            is_read = last.get(value, -1) > number and value not in known
+            is_result = value in wanted and see is None
+            if not is_read and not is_result and values[value].numel() > 1:  # single numbers are looked at
                 del values[value]
     recorder.take()
     return values

@@ -21,7 +21,7 @@ import torch
 
 from roundlog.arithmetic import is_short
 from roundlog.capture import Captured, CaptureError
-from roundlog.data.spill_file import SpilledState, SpilledTensor, SpillFile
+from roundlog.data.spill_file import SpilledTensor, SpilledTensors, SpillFile
 from roundlog.training.kernel_agreement import agree_on_change
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
 from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Trial, TrialProgress
@@ -314,7 +314,7 @@ def _allowed(mark: _Mark) -> float:
     return _FLOOR * mark.size + 4 * mark.rounding + _ROOM * mark.own
 
 
-def _moved(captured: Captured) -> SpilledState:
+def _moved(captured: Captured) -> SpilledTensors[str]:
     """A state moved away from the initial one, but for what no step of the run changes. Zeros stay zero in buffers,
     where they may be by design, but not in parameters."""
     generator, file = torch.Generator().manual_seed(1), SpillFile("a state of the comparison")
@@ -331,7 +331,7 @@ def _moved(captured: Captured) -> SpilledState:
         elif state.is_floating_point() and kind in ("buffer", "transient", "attribute"):
             state = (state * (1 - _MOVED * torch.rand(state.shape, generator=generator))).to(state.dtype)
         moved[name] = file.kept(state)
-    return SpilledState(moved)
+    return SpilledTensors(moved)
 
 
 def _nudged(name: str, state: torch.Tensor, number: int, ulps: int) -> torch.Tensor:

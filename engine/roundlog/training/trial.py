@@ -22,8 +22,9 @@ from roundlog.capture.real_steps.eager_steps import EagerTraining
 from roundlog.capture.real_steps.patched_torch import eager_torch, without_checkpoints
 from roundlog.capture.real_steps.reachable_values import tensor_digest
 from roundlog.data import materialized, widened
-from roundlog.data.spill_file import SpilledState, SpilledTensor, SpillFile
+from roundlog.data.spill_file import SpilledTensor, SpilledTensors, SpillFile
 from roundlog.execution import Executor, StoppedError
+from roundlog.kernels.scratch import give_back
 from roundlog.operators import StepInputs
 from roundlog.randomness import batch_rows
 from roundlog.rounding import Recorder
@@ -38,6 +39,9 @@ LOSS = "the loss"
 
 _ENGINE, _DOUBLE, _KERNELS = 8.0, 4.0, 10.0
 """Times of a step of the engine, of one in FP64, and of one whose kernels are compared, in steps in FP32."""
+
+_LARGE = 1 << 26
+"""Bytes of trained parameters from which on memory is given back before they are stepped."""
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -98,17 +102,14 @@ class Trial:
         self._task, self._captured = captured.task, captured
         self._origin = captured.origin
         self._batches = [_batch(self._task, step) for step in range(steps)]
-        self._aside = SpillFile("what the steps of the comparison give")
+        self.aside = SpillFile("what the steps of the comparison give")
+        """For results, and for states before steps."""
         self._drawn: list[dict[int, SpilledTensor]] = []
         self._gradients: list[dict[str, SpilledTensor]] = []
 
     def put_aside(self, results: Results) -> Results:
         """Results as they are now, to be read later. Raises DataError if there is no room."""
-        return {name: _later(one) for name, one in self.put_aside_as_is(results).items()}
-
-    def put_aside_as_is(self, results: Results) -> dict[str, SpilledTensor]:
-        """As `put_aside`, in their own dtypes. Raises DataError if there is no room."""
-        return {name: self._aside.put(result()) for name, result in results.items()}
+        return {name: later(self.aside.put(result())) for name, result in results.items()}
 
     def inputs(self, step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         """The inputs of a step of the program. states: before it, in program order."""
@@ -134,7 +135,7 @@ class Trial:
             def keep(index: int, value: torch.Tensor, kept: dict[int, SpilledTensor] = kept) -> None:
                 self.progress.add(share, "the captured step")
                 if index in wanted:
-                    kept[index] = self._aside.put(value)
+                    kept[index] = self.aside.put(value)
 
             try:
                 result = executor.run(self.inputs(step, states), Recorder(MIN_LOG_GUARD), observe=keep)
@@ -147,7 +148,7 @@ class Trial:
             gradients = {name: kept[index] for name, index in origin.gradients.items()}
             changes = {name: functools.partial(change, before[name], after[name]) for name in self._captured.own_names}
             changes_aside = self.put_aside(_named(result.loss, {}, changes))
-            run.kept.append({**changes_aside, **_gradients({name: _later(one) for name, one in gradients.items()})})
+            run.kept.append({**changes_aside, **_gradients({name: later(one) for name, one in gradients.items()})})
             run.steps += 1
             self._drawn.append({index: kept[index] for index in drawn})
             self._gradients.append(gradients)
@@ -201,16 +202,16 @@ class Trial:
             for step, batch in enumerate(self._batches):
                 gradients: dict[str, SpilledTensor] = {}
                 try:
-                    before = SpilledState(
+                    before = SpilledTensors(
                         {
-                            name: tensor.detach() if name in shared else self._aside.kept(tensor)
+                            name: tensor.detach() if name in shared else self.aside.kept(tensor)
                             for name, tensor in own.now().items()
                         }
                     )
 
                     if drawing is not None:
                         drawn = drawing(step, before)
-                        self._drawn.append({index: self._aside.put(x) for index, x in drawn.items()})
+                        self._drawn.append({index: self.aside.put(x) for index, x in drawn.items()})
 
                     def around(
                         step: int = step, batch: Tensors = batch, before: Tensors = before
@@ -227,7 +228,7 @@ class Trial:
                     run.stopped = reason(error)
                     break
                 changes = {name: functools.partial(_change_of, name, before, after) for name in before}
-                look(step, _named(loss, {name: _later(one) for name, one in gradients.items()}, changes))
+                look(step, _named(loss, {name: later(one) for name, one in gradients.items()}, changes))
                 run.steps += 1
                 self.progress.add(cost, what)
                 # Not beside those of the next step.
@@ -257,10 +258,12 @@ class Trial:
             ours = self._gradients[step] if step < len(self._gradients) else {}
             for name, parameter in own.trained.items():
                 if parameter.grad is not None:
-                    gradients[name] = self._aside.put(parameter.grad)
+                    gradients[name] = self.aside.put(parameter.grad)
                     if name in ours:
                         parameter.grad = materialized(parameter.grad)
                         parameter.grad.copy_(ours[name].tensor())
+            if sum(parameter.nbytes for parameter in own.trained.values()) > _LARGE:
+                give_back()  # malloc keeps what the loss and its gradients took, and optimizers take as much again
 
         replay = (
             Replay(self._origin.drawn({index: one.tensor() for index, one in self._drawn[step].items()}))
@@ -338,7 +341,8 @@ def change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     return apart if bool(apart.sum().isfinite()) else torch.where(after == before, 0.0, apart)
 
 
-def _later(one: SpilledTensor) -> Callable[[], torch.Tensor]:
+def later(one: SpilledTensor) -> Callable[[], torch.Tensor]:
+    """What was put aside, as `Results` have it."""
     return lambda: one.tensor().double()
 
 

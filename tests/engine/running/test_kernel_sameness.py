@@ -13,7 +13,7 @@ import pytest
 import torch
 from roundlog.capture import Captured, CaptureError, Task, capture, decompositions, optimizers
 from roundlog.capture.builder import Builder, Value
-from roundlog.data import widened
+from roundlog.data import spill_file, widened
 from roundlog.operators import StepInputs
 from roundlog.program import DType
 from roundlog.training.job import Job
@@ -25,7 +25,8 @@ from torch.nn import functional as F
 from tests.engine.running.short_steps import compared, in_bf16, is_noticed, net, task_of, under_autocast
 
 
-def test_what_autocast_computes_is_compared_kernel_by_kernel() -> None:
+def test_what_autocast_computes_is_compared_kernel_by_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill_file, "_LARGE", 0)
     found: list[Any] = []
     job = Job.from_task(lambda: task_of(net(), under_autocast, max_grad_norm=0.5), report=found.append)
     assert found[0].kernels > 100 and "results of PyTorch's kernels one by one" in str(found[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from roundlog.capture import Captured, CaptureError, Task, capture
 from roundlog.capture.real_steps.eager_steps import EagerTraining
 from roundlog.commitments import state_root
+from roundlog.data import spill_file
 from roundlog.program import Program
 from roundlog.training import sameness
 from roundlog.training.job import Job
@@ -103,8 +105,12 @@ def test_a_rule_that_is_slightly_wrong_is_noticed(monkeypatch: pytest.MonkeyPatc
         Job.from_task(task_of)
 
 
-def test_a_large_model_is_compared_by_kernels_and_in_fp64_where_they_seem_off(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", [sameness, spill_file])
+def test_a_large_model_is_compared_by_kernels_and_in_fp64_where_they_seem_off(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
     monkeypatch.setattr(sameness, "_LARGE", 0)
+    monkeypatch.setattr(module, "_LARGE", 0)  # with states in memory, and in a file
     same = compared(task_of())
     assert same.kernels > 100 and not same.in_fp64
     # A number beyond FP32's largest, which PyTorch has as infinite, and a gradient of NaN.
@@ -129,8 +135,12 @@ def test_a_write_into_a_frozen_parameter_that_capture_has_not_seen_is_noticed(mo
         confirm_same(captured)
 
 
-@pytest.mark.slow
-def test_a_job_keeps_its_weights_when_the_tasks_that_it_was_made_of_change() -> None:
+@pytest.mark.slow_but("0")
+@pytest.mark.parametrize("large", [spill_file._LARGE, 0])
+def test_a_job_keeps_its_weights_when_the_tasks_that_it_was_made_of_change(
+    monkeypatch: pytest.MonkeyPatch, large: int
+) -> None:
+    monkeypatch.setattr(spill_file, "_LARGE", large)
     made: list[Task] = []
 
     def make() -> Task:
