@@ -344,7 +344,7 @@ class _Parts:
         since gradients are clipped in place behind the watched part."""
         self._file, self._values = file, SpilledTensors(self._known)
         self._digests: dict[int, str] = {}
-        """Digest of each, as it was given: other code than PyTorch's may write into them, too."""
+        """Digest of each in PyTorch's memory, as it was given: other code than PyTorch's may write there, too."""
         self._last = self._last_reads(ends)
 
     def _last_reads(self, ends: Collection[int]) -> dict[int, int]:
@@ -389,8 +389,10 @@ class _Parts:
             self._cut.add(place)
             if (last := self._last.get(place, -1)) > number:
                 value = theirs[result].detach()
-                self._known[place] = self._file.kept(value) if last == len(self._results) else value
-                self._digests[place] = tensor_digest(value)
+                if last == len(self._results):
+                    self.know(place, value)
+                else:
+                    self._known[place], self._digests[place] = value, tensor_digest(value)
         for place in [place for place in self._known if self._last[place] <= number]:
             del self._known[place]
         return found, read
@@ -422,10 +424,10 @@ class _Parts:
                 yield result, part
 
     def know(self, place: int, value: torch.Tensor) -> None:
-        """Has later calls read a value that no call has given."""
+        """Has later calls, and the end, read a copy of a value."""
         self._cut.add(place)
         self._known[place], self._last[place] = self._file.kept(value), len(self._results)
-        self._digests[place] = tensor_digest(value)
+        self._digests.pop(place, None)
 
     def at_end(self, place: int) -> torch.Tensor:
         """A value when all kernels have been called: PyTorch's own, if it is a result of one."""
@@ -468,7 +470,7 @@ class _Parts:
         """Values of the program, by PyTorch's values of what comes before, and the values that they are computed from.
         wanted: only these of them. see: as of `evaluated`. Raises CaptureError where it stops."""
         known = self._read(places, self._cut) & self._known.keys()
-        for index in known:
+        for index in known & self._digests.keys():
             if tensor_digest(self._values[index]) != self._digests[index]:
                 raise CaptureError(
                     f"the step writes, by other code than PyTorch's, into what {self._nodes[index].op} gives"
