@@ -63,6 +63,11 @@ class EvaluationRequest:
     stop_texts: tuple[str, ...] = ()
     """Texts that end these."""
 
+    @property
+    def size(self) -> int:
+        """Most tokens of the prompt with an answer."""
+        return len(self.prompt) + len(self.continuation) + self.max_new_tokens
+
     def leaf(self, answer: Answer) -> bytes:
         """Payload of the leaf of a request with its answer: canonical JSON."""
         asked: dict[str, Any] = {"prompt": list(self.prompt)}
@@ -136,11 +141,11 @@ def drawn_requests(seed: str, digest: bytes, total: int, count: int) -> frozense
     return frozenset(order[:count])
 
 
-def largest_unnoticed(total: int, drawn: int) -> int:
+def largest_unnoticed(total: int, drawn: int, odds: int = 20) -> int:
     """Upper bound at 95 % on the wrong answers among `total`, if `drawn` of them, drawn without replacement, are right:
-    the largest number of which a draw misses all with a probability of at least 5 % (hypergeometric)."""
+    the largest number of which a draw misses all with a probability of at least 1 / odds (hypergeometric)."""
     whole = math.comb(total, drawn)
-    return bisect_left(range(total + 1), True, key=lambda wrong: 20 * math.comb(total - wrong, drawn) < whole) - 1
+    return bisect_left(range(total + 1), True, key=lambda wrong: odds * math.comb(total - wrong, drawn) < whole) - 1
 
 
 def parse_evaluation_receipt(data: bytes) -> EvaluationReceipt:
