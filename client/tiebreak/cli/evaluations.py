@@ -18,6 +18,7 @@ from tiebreak.cli.option_groups import JSON, MODEL, command, option
 from tiebreak.cli.posted_receipts import BlockBeacon, read_beacon
 from tiebreak.cli.receipt_files import SigningOptions, signer_text
 from tiebreak.cli.text_checks import READS_MODEL, read_model
+from tiebreak.generated_text import with_unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from tiebreak.cli.network import ChainOptions
     from tiebreak.evaluation.engine_model import Answers
-    from tiebreak.evaluation.evaluation_receipt import EvaluationReceipt
+    from tiebreak.evaluation.evaluation_receipt import EvaluationReceipt, EvaluationRequest
     from tiebreak.evaluation.task_files import TaskFile
 
 TASKS = option("YAML file of a task of lm-eval, with its data beside it. Repeatable.", None, "FILE", name="--tasks")
@@ -181,12 +182,26 @@ def _repeated(
         wrong = _other_scores(read, _scores(loaded, read.arithmetic, answers, tasks, read.limit))
         if requests_root(answers.requests, answers.given) != read.requests_root:
             wrong.append("its requests and answers have another root than requests_root")
+        _warn_of_unseen(loaded, answers.requests)
     except WrongCountError:
         wrong = [f"it has {len(read.answers)} answers, and its tasks have another number of requests"]
     if answers.first_wrong is not None and answers.right is not None:
         where = f"request {answers.first_wrong + 1} has the answer {read.answers[answers.first_wrong].plain()}"
         wrong.insert(0, f"{where}, and the model's is {answers.right.plain()}")
     return wrong
+
+
+def _warn_of_unseen(loaded: LoadedModel, requests: Sequence[EvaluationRequest]) -> None:
+    """Tell of the first request whose text shows as another one."""
+    from roundlog.generation import token_text
+
+    for number, request in enumerate(requests, 1):
+        text = token_text(loaded.tokenizer, [*request.prompt, *request.continuation])
+        if (shown := with_unseen(text)) != text:
+            at = next(place for place, (one, two) in enumerate(zip(text, shown, strict=False)) if one != two)
+            part = shown[max(0, at - 40) : at + 80]
+            output.warn(f"Request {number} has characters that are not seen, here by their numbers: {part!r}.")
+            return
 
 
 def _show_right(
