@@ -140,7 +140,7 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], object], int, str]] = {
     "another model": (lambda plain: plain["model"].update(config_hash="0x" + "11" * 32), 1, "is of another model"),
     "another harness": (lambda plain: plain["versions"].update(lm_eval="0.1"), 1, "pip install lm-eval==0.1"),
     "fewer documents": (lambda plain: plain.update(limit=3), 3, "another number of requests"),
-    "an infinity": (lambda plain: plain["tasks"][0]["scores"].update(acc="inf"), 1, "no finite number"),
+    "an infinity": (lambda plain: plain["tasks"][0]["scores"].update(acc="inf"), 1, "that is no number"),
 }
 
 
