@@ -77,9 +77,8 @@ class ChunkReader(CachedModel):
             logits = self._read(self.tokens, of_text, self._cache(), self.mask(places))
             self.logits.copy_(logits)
             # A buffer that no step changes would be a constant of the program.
-            for kept in (self.begins, self.seen):
+            for kept in (self.tokens, self.begins, self.seen):
                 kept.add_(0)
-            self.tokens.copy_(logits.argmax(-1))
             self.position.add_(self.tokens.shape[1])
         return self.unused
 
