@@ -136,7 +136,7 @@ class EvaluationOptions:
         if (self.beacon, self.posted) != (None, None):
             if self.beacon is None or self.posted is None or share is None or self.seed is not None:
                 raise WrongUsage("a chain draws a share: give --share, --beacon chain, --posted HASH, and no --seed.")
-            beacon = read_beacon(chain.connect_final(), self.posted, read)
+            beacon = read_beacon(chain.connect_final(), self.posted, read) if fault is None else None
         seed = beacon.seed if beacon is not None else self.seed or str(secrets.randbits(64))
         count = total if share is None else max(1, round(share * total))
         if read.versions["lm_eval"] != LM_EVAL_VERSION:
