@@ -40,6 +40,9 @@ LIBRARIES = (
 """Everything that the engine imports, and what that imports, besides PyTorch. pip cannot tell: it would read for this
 machine which of its requirements PyTorch has on another."""
 
+LANGUAGE = "transformers"
+"""For models of language, with what it imports itself; in no folder `models`, whose modules it takes for models."""
+
 _QEMU = "usr/bin/qemu-aarch64-static"
 
 _TOOLS = {
@@ -61,7 +64,7 @@ class Emulation:
     def machine(self, threads: int = 1) -> Machine:
         """The profile whose processes run in it."""
         qemu, root = self.folder / "emulator" / _QEMU, self.folder / "system"
-        paths = (ROOT / "engine", ROOT / "scripts", self.folder / "libraries")
+        paths = (ROOT / "engine", ROOT / "scripts", self.folder / "libraries", self.folder / "language")
         variables = {
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "PYTHONSAFEPATH": "1",
@@ -93,7 +96,8 @@ def prepared(folder: Path, mirror: str, told: Callable[[str], None]) -> Emulatio
     for name, digest, make in (
         ("emulator", f"{mirror} {SUITE}", lambda place: _emulator(place, mirror)),
         ("system", f"{mirror} {SUITE} {SYSTEM}", lambda place: _unpack(place, "arm64", SYSTEM, mirror)),
-        ("libraries", " ".join(requirements()), lambda place: _install(place, pip)),
+        ("libraries", " ".join(requirements()), lambda place: _install(place, pip, "--no-deps", *requirements())),
+        ("language", LANGUAGE, lambda place: _install(place, pip, "-c", str(ROOT / "constraints.txt"), LANGUAGE)),
     ):
         stamp = sha256(digest.encode()).hexdigest()
         if _text(folder / f"{name}.stamp") == stamp:
@@ -134,10 +138,10 @@ def _pip() -> list[str]:
     return [found]
 
 
-def _install(place: Path, pip: Sequence[str]) -> None:
+def _install(place: Path, pip: Sequence[str], *wanted: str) -> None:
     platforms = [word for tag in ("manylinux_2_28", "manylinux2014") for word in ("--platform", f"{tag}_aarch64")]
     options = ["--only-binary=:all:", *platforms, "--implementation", "cp", "--python-version", PYTHON]
-    _run([*pip, "install", "--quiet", "--no-deps", *options, "--target", str(place), *requirements()])
+    _run([*pip, "install", "--quiet", *options, "--target", str(place), *wanted])
 
 
 def _emulator(place: Path, mirror: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 import pytest
 import rfc8785
 from tiebreak.cli.app import app
+from tiebreak.devnet.launcher import start_devnet
 from tiebreak.evaluation.evaluation_receipt import drawn_requests, largest_unnoticed, parse_evaluation_receipt
+from tiebreak.rpc.node import connect
+from tiebreak.transactions.keys import devnet_account
 from typer.testing import CliRunner
 
-from tests.client.evaluation_tasks import CHOICES, TEXTS, write_tasks
+from tests.client.evaluation_tasks import CHOICES, ENDS, TEXTS, write_tasks
 from tests.client.server.small_model import save_small_model
 
 
@@ -77,6 +81,33 @@ def test_another_way_through_transformers_comes_to_the_same_choices(room: Path) 
     assert float(f"{found['results']['words']['acc,none']:.12g}") == receipt.tasks[0].scores["acc"]
 
 
+def test_a_block_draws_the_share_of_a_posted_receipt(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, author = tmp_path / "eval.json", devnet_account(4)
+    monkeypatch.setenv("TIEBREAK_PRIVATE_KEY", bytes(author.key).hex())
+    words = ("evaluate", "--model", room / "model", "--tasks", room / "words.yaml", "--receipt", file, "--sign")
+    assert run(*words)[0] == 0
+    by_block = ("verify", file, *words[1:5], "--share", "0.5", "--beacon", "chain", "--posted")
+    with start_devnet(kind="embedded") as devnet:
+        monkeypatch.setenv("TIEBREAK_CHAIN", devnet.url)
+        said = run("post", file, "--json")[1]
+        posted, node = json.loads(said[said.index("{") :])["transaction"], connect(devnet.url)
+        assert "wait for 32 more blocks" in " ".join(run(*by_block, posted)[1].split())
+        for _ in range(32):
+            node.advance_time(1)
+        code, said = run(*by_block, posted, "--json")
+        found, last = json.loads(said[said.index("{\n") :]), node.head()
+        assert (code, found["seed"], found["repeated"]) == (0, "0x" + last.hash.hex(), 6)
+        assert (found["beacon"]["block"], found["beacon"]["earlier_transactions"]) == (last.number, 0)
+        assert found["most_wrong_at_95_percent"] == largest_unnoticed(12, 6, 40)
+        code, said = run(*by_block, posted)
+        assert code == 0 and f"the hash of block {last.number}" in said and author.address in said
+        other = ("verify", room / "eval.json", "--model", room / "model", *tasks(room), *by_block[6:], posted)
+        assert run(*other)[0] == 1 and "nobody has signed" in run(*other)[1]
+        assert run(*by_block, posted, "--seed", "1")[0] == run(*by_block[:-3], "--posted", posted)[0] == 2
+
+
 def changed(room: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     plain = json.loads((room / "eval.json").read_bytes())
     change(plain)
@@ -104,11 +135,12 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], object], int, str]] = {
     "an answer": (bend, 3, "request 4 has the answer"),
     "the root": (lambda plain: plain.update(requests_root="0x" + "11" * 32), 3, "have another root"),
     "a token": (lambda plain: plain["answers"][-1]["tokens"].append(7), 3, "request 24 has the answer"),
+    "a text that is cut": (lambda plain: plain["answers"][-1]["tokens"].pop(), 3, "request 24 has the answer"),
     "an unknown field": (lambda plain: plain.update(more=1), 1, "is not known"),
     "another model": (lambda plain: plain["model"].update(config_hash="0x" + "11" * 32), 1, "is of another model"),
     "another harness": (lambda plain: plain["versions"].update(lm_eval="0.1"), 1, "pip install lm-eval==0.1"),
     "fewer documents": (lambda plain: plain.update(limit=3), 3, "another number of requests"),
-    "an infinity": (lambda plain: plain["tasks"][0]["scores"].update(acc="inf"), 1, "no finite number"),
+    "an infinity": (lambda plain: plain["tasks"][0]["scores"].update(acc="inf"), 1, "that is no number"),
 }
 
 
@@ -127,9 +159,23 @@ def test_changed_data_or_tasks_are_named(room: Path, tmp_path: Path) -> None:
     code, said = run("verify", room / "eval.json", "--model", room / "model", *tasks(tmp_path))
     assert code == 3 and "the data words.jsonl of task words have another SHA-256" in " ".join(said.split())
     (tmp_path / "words.jsonl").write_text(text)
-    (tmp_path / "pages.yaml").write_text(TEXTS.replace("{{question}}", "{{question}}."))
-    code, said = run("verify", room / "eval.json", "--model", room / "model", *tasks(tmp_path))
-    assert code == 3 and "the configuration of task pages has another SHA-256" in " ".join(said.split())
+    stops = ENDS.replace('until: ["a", "e"]', 'until: ["a", "e", "s"]')
+    for name, other in (("pages", TEXTS.replace("{{question}}", "{{question}}.")), ("ends", stops)):
+        whole = (tmp_path / f"{name}.yaml").read_text()
+        (tmp_path / f"{name}.yaml").write_text(other)
+        code, said = run("verify", room / "eval.json", "--model", room / "model", *tasks(tmp_path))
+        assert code == 3 and f"the configuration of task {name} has another SHA-256" in " ".join(said.split())
+        (tmp_path / f"{name}.yaml").write_text(whole)
+
+
+def test_a_question_that_shows_as_another_is_told(room: Path, tmp_path: Path) -> None:
+    shutil.copy(room / "words.yaml", tmp_path)
+    (tmp_path / "words.jsonl").write_text((room / "words.jsonl").read_text().replace("number 3", "num\u200bber 3"))
+    words = ("--model", room / "model", "--tasks", tmp_path / "words.yaml")
+    assert run("evaluate", *words, "--receipt", tmp_path / "eval.json", "--limit", "4")[0] == 0
+    code, said = run("verify", tmp_path / "eval.json", *words)
+    assert code == 0 and "Request 7 has characters that are not seen" in said and "num<U+200B>ber 3" in said
+    assert "Of each task the first 4 documents alone were evaluated" in said
 
 
 HOSTILE = {

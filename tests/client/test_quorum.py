@@ -100,6 +100,7 @@ def test_every_question_about_the_chain_goes_to_all_nodes_and_equal_answers_need
         "call": lambda node: VerificationGame(node, contract).job(world.job),
         "estimate_gas": lambda node: node.estimate_gas(account, b"", sender=account, value=1),
         "receipt": lambda node: node.receipt(bytes(32)),
+        "transaction": lambda node: node.transaction(bytes(32)),
         "logs": lambda node: node.logs(contract, from_block=0),
         "all_logs": lambda node: node.all_logs(contract, 0, 3),
         "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
@@ -320,7 +321,9 @@ def bent(value: Any) -> Any:
     return "0x" + "11" * 20 if value is None else value[:-1] + ("1" if value[-1] != "1" else "2")
 
 
-@pytest.mark.parametrize("method", ["eth_getBlockByNumber", "eth_getTransactionReceipt", "eth_getLogs"])
+@pytest.mark.parametrize(
+    "method", ["eth_getBlockByNumber", "eth_getTransactionReceipt", "eth_getTransactionByHash", "eth_getLogs"]
+)
 def test_no_field_is_shown_that_was_not_compared(world: World, method: str) -> None:
     """The liar is the first of two nodes, so its answer is believed, and has to be reported."""
     contract = world.cast.customer.address
@@ -329,6 +332,7 @@ def test_no_field_is_shown_that_was_not_compared(world: World, method: str) -> N
     params: list[Any] = {
         "eth_getBlockByNumber": [block, False],
         "eth_getTransactionReceipt": ["0x" + event.transaction.hex()],
+        "eth_getTransactionByHash": ["0x" + event.transaction.hex()],
         "eth_getLogs": [{"address": contract, "fromBlock": block, "toBlock": block, "topics": []}],
     }[method]
     second = HostileNode(world.chain, "second")

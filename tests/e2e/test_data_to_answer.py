@@ -1,8 +1,9 @@
-"""From the data to the answer: adapters are trained on a text, merged and served, and the answer leads back, receipt by
-receipt, to the run. Commands alone, as people give them."""
+"""From the data to the answer, and to the score: adapters are trained on a text, merged, served and evaluated, and what
+comes of it leads back, receipt by receipt, to the run. Commands alone, as people give them."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -16,6 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 import torch
+from roundlog.commitments import MerkleTree
 from safetensors.torch import load_file, save_file
 from tiebreak.cli.app import app
 from tiebreak.transactions.keys import devnet_account
@@ -23,7 +25,7 @@ from typer.testing import CliRunner, Result
 
 from tests.client.cli.test_cli_statements import PACKAGES, write_keys
 from tests.client.cli.text_world import write_model
-from tests.client.evaluation_tasks import write_evaluation
+from tests.client.evaluation_tasks import CHOICES, write_evaluation, write_tasks
 
 pytest.importorskip("peft")
 openai = pytest.importorskip("openai")
@@ -138,16 +140,22 @@ def test_an_answer_leads_back_to_the_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_for_the_hub_has_what_a_stranger_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an evaluation without lm-eval, which the card has word by word; nothing in it becomes Markdown or HTML."""
+def test_a_stranger_derives_the_score_from_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job with its data, the base, the folder for the Hub, statement and task; what is changed is named. Nothing in
+    a name becomes Markdown or HTML."""
     pytest.importorskip("model_signing", reason=PACKAGES)
+    pytest.importorskip("lm_eval", reason=PACKAGES)
     chain = _Chain(tmp_path, write_model(tmp_path / "base", torch.bfloat16))
     (tmp_path / "text.txt").write_text("Tiebreak holds the trainer of a model to account. " * 12)
     chain.train(tmp_path / "text.txt", 4)
     weights = chain.merge(chain.trained, chain.model)
     write_keys(tmp_path)
-    evaluation = write_evaluation(chain.model, tmp_path / "eval.json")
+    write_tasks(tmp_path)
+    task, evaluation = tmp_path / "words.yaml", tmp_path / "eval.json"
+    task.write_text(CHOICES.replace("task: words", 'task: "<b>words|"'))
     monkeypatch.setenv("TIEBREAK_PRIVATE_KEY", bytes(devnet_account(3).key).hex())
+    keys = ("--format", "in-toto", "--sign", "--signing-key", tmp_path / "key.pem")
+    run("evaluate", "--model", chain.model, "--tasks", task, "--receipt", evaluation, *keys)
     hub, words = tmp_path / "hub", ["--job", chain.job, "--base", chain.base, "--receipt", chain.training]
     words += ["--evaluation", evaluation, "--signing-key", tmp_path / "key.pem", "--sign"]
     found = run("export", chain.trained, "--hub-folder", hub, *words, "--address", "bafyaddress", "--json").stdout
@@ -156,13 +164,16 @@ def test_a_folder_for_the_hub_has_what_a_stranger_needs(tmp_path: Path, monkeypa
     card, receipt = (hub / "README.md").read_text(), json.loads((hub / "training.json").read_text())
     for root in (receipt["spec"]["data_root"], receipt["spec"]["program_root"], receipt["checkpoint_root"], weights):
         assert f"`{root}`" in card
-    assert "tiebreak audit bafyaddress --share 1" in card and "| ?b?words? | acc | 0.5 |" in card
+    assert "tiebreak audit bafyaddress --share 1" in card and "| ?b?words? | acc | 0." in card
 
     # The lines of the card, as a stranger runs them.
     signed = ("verify", hub / "model.sig", "--public-key", tmp_path / "key.pub", "--signer", devnet_account(3).address)
     run(*signed, "--job", chain.job, "--dir", chain.work)
     assert chain.merge(chain.work, tmp_path / "again") == weights
-    run("verify", hub / "evaluation.json", "--offline")
+    again = ("--model", tmp_path / "again", "--tasks", task, "--public-key", tmp_path / "key.pub", *signed[-2:])
+    derived = run("verify", evaluation, *again).output
+    assert "the model gives all 12 answers" in derived and f"signed by {devnet_account(3).address}" in derived
+    assert "all 12 answers" in run("verify", hub / "evaluation.json", *again[:4]).output
     files = [hub, "--signature", hub / "model.sig", "--public_key", tmp_path / "key.pub"]
     subprocess.run([sys.executable, "-m", "model_signing", "verify", "key", *files], check=True, timeout=300)
     alone = Path(shutil.copy(hub / "model.sig", tmp_path))
@@ -170,6 +181,55 @@ def test_a_folder_for_the_hub_has_what_a_stranger_needs(tmp_path: Path, monkeypa
     (hub / "config.json").write_text((hub / "config.json").read_text() + "\n")
     shown = run(*signed, "--job", chain.job, "--dir", chain.work, code=1)
     assert "a file was added, taken away or changed" in " ".join(shown.output.split())
+
+    # Each link is broken in turn, and named.
+    def broken(path: Path, old: bytes, new: bytes, *words: object, code: int) -> str:
+        whole = path.read_bytes()
+        assert old in whole and old != new
+        path.write_bytes(whole.replace(old, new, 1))
+        said = " ".join(run("verify", *words, code=code).output.split())
+        path.write_bytes(whole)
+        return said
+
+    statement = json.loads(evaluation.read_bytes())
+    payload = base64.b64decode(statement["payload"])
+
+    def restated(old: bytes, new: bytes) -> str:
+        bent = base64.b64encode(payload.replace(old, new, 1))
+        return broken(evaluation, statement["payload"].encode(), bent, evaluation, *again, code=3)
+
+    root = "0x" + "11" * 32
+    lie = receipt | {"state_roots": [root], "final_state_root": root}
+    lie["checkpoint_root"] = "0x" + MerkleTree([bytes.fromhex(root[2:])]).root.hex()
+    repeated = (chain.training, "--job", chain.job, "--dir", tmp_path / "work again")
+    data = max((path for path in chain.job.glob("data.*")), key=lambda path: path.stat().st_size)
+    found = {
+        "data": broken(data, data.read_bytes()[-64:], bytes(64), *repeated, code=1),
+        "run": broken(chain.training, chain.training.read_bytes(), json.dumps(lie).encode(), *repeated, code=3),
+        "model": broken(tmp_path / "again" / "config.json", b"{", b"{ ", evaluation, *again, code=1),
+        "task": broken(task, b"Q: ", b"q: ", evaluation, *again, code=3),
+        "data of the task": broken(tmp_path / "words.jsonl", b"number 3", b"number 9", evaluation, *again, code=3),
+        "score": restated(b'"acc":0', b'"acc":1'),
+        "subject": restated(b'"subject":', b'"subject": '),
+        "key": broken(
+            tmp_path / "key.pub",
+            *map(Path.read_bytes, (tmp_path / "key.pub", tmp_path / "foreign.pub")),
+            evaluation,
+            *again,
+            code=3,
+        ),
+    }
+    said = {
+        "data": "the dataset in",
+        "run": "interval 1 of 1 (steps 0 to 3) comes to the state root",
+        "model": "a file was added, taken away or changed",
+        "task": "the configuration of task <b>words| has another SHA-256",
+        "data of the task": "the data words.jsonl of task <b>words| have another SHA-256",
+        "score": f"its signature is not that of {devnet_account(3).address}",
+        "subject": "is not that of this account over its envelope",
+        "key": "its envelope is signed by the keys",
+    }
+    assert {link for link in found if said[link] not in found[link]} == set(), found
 
     # What does not belong together is found, and nothing is left.
     words = ["export", chain.trained, "--hub-folder", tmp_path / "no", *words]

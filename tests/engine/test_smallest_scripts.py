@@ -17,6 +17,7 @@ BY_HELP = {
     "bench_data": "its least data train for minutes",
     "bench_dispute": "a devnet with a game for every kind of lie: minutes; tests/e2e/test_disputed_numbers.py has them",
     "bench_distributed": "sets of ranks that wait for each other: minutes; tests/engine/ranks has the rest",
+    "bench_evaluation": "needs lm-eval and a model; tests/client/test_evaluations.py has what it times",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
     "matrix": "runs what tests/engine/running/test_bit_equality.py runs a sample of",
     "matrix_of_texts": "runs what tests/engine/test_matrix_of_texts.py runs a sample of",

@@ -22,6 +22,7 @@ from tiebreak.cli import (  # noqa: F401
     jobs,
     logs,
     model_files,
+    posted_receipts,
     receipts,
     roles,
     serving,

@@ -5,26 +5,29 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.generation import ARITHMETIC, DTYPE, WeightFormat
 from tiebreak.cli.option_groups import JSON, MODEL, command, option
+from tiebreak.cli.posted_receipts import BlockBeacon, read_beacon
 from tiebreak.cli.receipt_files import SigningOptions, signer_text
 from tiebreak.cli.text_checks import READS_MODEL, read_model
+from tiebreak.generated_text import with_unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from roundlog.generation import LoadedModel
 
+    from tiebreak.cli.network import ChainOptions
     from tiebreak.evaluation.engine_model import Answers
-    from tiebreak.evaluation.evaluation_receipt import EvaluationReceipt
+    from tiebreak.evaluation.evaluation_receipt import EvaluationReceipt, EvaluationRequest
     from tiebreak.evaluation.task_files import TaskFile
 
 TASKS = option("YAML file of a task of lm-eval, with its data beside it. Repeatable.", None, "FILE", name="--tasks")
@@ -105,9 +108,21 @@ class EvaluationOptions:
         "one is drawn.",
         metavar="SEED",
     )
+    beacon: Literal["chain"] | None = option(
+        "Draw the share by the hash of the 32nd block after that in which its signer has posted the receipt, with "
+        "--posted and, as for all commands about a chain, --chain and --confirmations."
+    )
+    posted: str | None = option("Transaction that has posted it, as `post` prints it.", metavar="HASH")
 
     def check(
-        self, file: Path, read: EvaluationReceipt, fault: str | None, model: Path, share: float | None, json: bool
+        self,
+        file: Path,
+        read: EvaluationReceipt,
+        fault: str | None,
+        model: Path,
+        share: float | None,
+        chain: ChainOptions,
+        json: bool,
     ) -> bool:
         """Return whether the receipt of an evaluation is right, as far as it is repeated, which is printed. fault: of
         its signature, in one clause; nothing is repeated then. Raises CommandError, TaskError, FolderError."""
@@ -117,7 +132,12 @@ class EvaluationOptions:
         from tiebreak.evaluation.engine_model import LM_EVAL_VERSION
 
         started, total = time.monotonic(), len(read.answers)
-        seed = self.seed if self.seed is not None else str(secrets.randbits(64))
+        beacon = None
+        if (self.beacon, self.posted) != (None, None):
+            if self.beacon is None or self.posted is None or share is None or self.seed is not None:
+                raise WrongUsage("a chain draws a share: give --share, --beacon chain, --posted HASH, and no --seed.")
+            beacon = read_beacon(chain.connect_final(), self.posted, read) if fault is None else None
+        seed = beacon.seed if beacon is not None else self.seed or str(secrets.randbits(64))
         count = total if share is None else max(1, round(share * total))
         if read.versions["lm_eval"] != LM_EVAL_VERSION:
             raise CommandError(
@@ -129,17 +149,18 @@ class EvaluationOptions:
             drawn = drawn_requests(seed, read.digest, total, count)
             with _tasks(self.tasks or ()) as tasks:
                 wrong = _other_tasks(read, tasks) or _repeated(file, read, model, tasks, drawn)
-        bound = largest_unnoticed(total, count)
+        bound = largest_unnoticed(total, count) if beacon is None else largest_unnoticed(total, count, beacon.odds)
         if json:
             facts: dict[str, object] = {"right": not wrong, "wrong": wrong, "requests": total, "repeated": count}
             facts |= {"seed": seed if share is not None else None, "most_wrong_at_95_percent": bound}
+            facts["beacon"] = asdict(beacon) if beacon is not None else None
             facts |= {"receipt": file, "digest": read.digest, "signer": read.signer}
             output.show_json(facts | {"seconds": round(time.monotonic() - started, 3)})
         else:
             for clause in wrong:
                 output.show_line(f"WRONG: {file}: {clause}.")
             if not wrong:
-                _show_right(file, read, count, bound, seed)
+                _show_right(file, read, count, bound, seed, beacon)
         return not wrong
 
 
@@ -161,6 +182,7 @@ def _repeated(
         wrong = _other_scores(read, _scores(loaded, read.arithmetic, answers, tasks, read.limit))
         if requests_root(answers.requests, answers.given) != read.requests_root:
             wrong.append("its requests and answers have another root than requests_root")
+        _warn_of_unseen(loaded, answers.requests)
     except WrongCountError:
         wrong = [f"it has {len(read.answers)} answers, and its tasks have another number of requests"]
     if answers.first_wrong is not None and answers.right is not None:
@@ -169,7 +191,22 @@ def _repeated(
     return wrong
 
 
-def _show_right(file: Path, read: EvaluationReceipt, count: int, bound: int, seed: str) -> None:
+def _warn_of_unseen(loaded: LoadedModel, requests: Sequence[EvaluationRequest]) -> None:
+    """Tell of the first request whose text shows as another one."""
+    from roundlog.generation import token_text
+
+    for number, request in enumerate(requests, 1):
+        text = token_text(loaded.tokenizer, [*request.prompt, *request.continuation])
+        if (shown := with_unseen(text)) != text:
+            at = next(place for place, (one, two) in enumerate(zip(text, shown, strict=False)) if one != two)
+            part = shown[max(0, at - 40) : at + 80]
+            output.warn(f"Request {number} has characters that are not seen, here by their numbers: {part!r}.")
+            return
+
+
+def _show_right(
+    file: Path, read: EvaluationReceipt, count: int, bound: int, seed: str, beacon: BlockBeacon | None
+) -> None:
     total = len(read.answers)
     which = f"all {total}" if count == total else f"{count} of {total}"
     output.show_line(
@@ -180,7 +217,7 @@ def _show_right(file: Path, read: EvaluationReceipt, count: int, bound: int, see
         output.show_line(
             f"The {total - count} others were not repeated. If more than {bound} of all were wrong "
             f"({100 * bound / total:.2g} %), one would have been met with 95 %. The seed {seed} has drawn the share. "
-            "If the author knew it before, the share shows nothing."
+            f"{beacon or 'If the author knew it before, the share shows nothing.'}"
         )
     if read.limit is not None:
         output.show_line(f"Of each task the first {read.limit} documents alone were evaluated.")

@@ -157,6 +157,15 @@ class ChainOptions:
             return embedded_node(confirmations=self.confirmations or 0, stop=stop)
         return connect_all(self.chain or [DEFAULT_CHAIN], confirmations=self.confirmations or 0, stop=stop)
 
+    def connect_final(self, *, stop: threading.Event | None = None) -> ChainNode:
+        """Connect as `connect` does, with the default of `confirmations` unless blocks are made on demand."""
+        from tiebreak.rpc.node import DEVELOPMENT_CHAINS
+
+        node = self.connect(stop=stop)
+        if self.confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:
+            node.confirmations = DEFAULT_CONFIRMATIONS
+        return node
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContractOptions(ChainOptions):
@@ -176,12 +185,9 @@ class ContractOptions(ChainOptions):
             )
         where = address(self.contract, "the contract")
         from tiebreak.contract.game import VerificationGame
-        from tiebreak.rpc.node import DEVELOPMENT_CHAINS
         from tiebreak.transactions.sender import Sender
 
-        node = self.connect(stop=stop)
-        if self.confirmations is None and node.chain_id not in DEVELOPMENT_CHAINS:
-            node.confirmations = DEFAULT_CONFIRMATIONS
+        node = self.connect_final(stop=stop)
         return VerificationGame.at(node, where, Sender(node, signer) if signer is not None else None)
 
 

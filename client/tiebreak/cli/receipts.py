@@ -117,6 +117,7 @@ class RunReceiptOptions:
     "tiebreak verify text.json --model SmolLM2-135M-Instruct",
     "tiebreak verify answer.json --model SmolLM2-135M-Instruct --request asked.json --response answered.json",
     "tiebreak verify eval.json --model SmolLM2-135M-Instruct --tasks arc.yaml --share 0.05",
+    "tiebreak verify eval.json --model DIR --tasks arc.yaml --share 0.05 --beacon chain --posted 0x...",
     "tiebreak verify text.json --offline --signer 0x15d34AAf54267DB7D7c367839AAf71A00a2C6A65",
     "tiebreak verify model.safetensors --job job --root 0x...",
 )
@@ -135,9 +136,11 @@ def verify(
     of_evaluation: EvaluationOptions,
     computing: Computing,
     content: ContentOptions,
+    chain: network.ChainOptions,
     json: bool = JSON,
 ) -> None:
-    """Check a receipt by repeating what it is of: right, or the first thing that differs. No chain is asked.
+    """Check a receipt by repeating what it is of: right, or the first thing that differs. No chain is asked, but for
+    --beacon chain.
 
     The receipt of a run needs --job and --dir: its intervals are repeated, or a share of them. That of a text needs
     --model: every token is the one that the model chooses behind those before it. That of an evaluation needs
@@ -197,7 +200,7 @@ def verify(
                     f"{file} is the receipt of an evaluation: name its model with --model and the files of its tasks "
                     "with --tasks, and no job, run or text; --offline checks it against itself."
                 )
-            is_right = of_evaluation.check(file, read, fault, model, share, json)
+            is_right = of_evaluation.check(file, read, fault, model, share, chain, json)
     if not is_right:
         raise typer.Exit(ANSWER_IS_NO)
 

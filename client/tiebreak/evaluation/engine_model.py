@@ -30,6 +30,9 @@ LM_EVAL_VERSION = version("lm-eval")
 _MOST_NEW_TOKENS = 256
 """Tokens behind a prompt where a task names no number, as lm-eval has it."""
 
+_ROOM = 64
+"""Positions for further answers behind a prompt."""
+
 
 # Templates of a stranger's tasks reach nothing but their document.
 _sandbox = ImmutableSandboxedEnvironment(loader=BaseLoader(), undefined=StrictUndefined, keep_trailing_newline=True)
@@ -138,7 +141,7 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
         for _texts, context, continuation in requests:
             kept = [*context, *continuation][-self._positions :]
             asked.append(EvaluationRequest(tuple(kept[: -len(continuation)]), tuple(continuation)))
-        computed = self._computed(asked, self._likelihood)
+        computed = self._computed(asked, self._likelihoods)
         return [
             (answer.logprob, answer.is_greedy)
             for answer in self.answers.settle(computed)
@@ -148,7 +151,7 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
         """The likeliest tokens behind prompts, up to one of the texts that end them."""
         asked = [self._generation(*one.args) for one in requests]
-        computed = self._computed(asked, self._continuation)
+        computed = self._computed(asked, self._continuations)
         return [
             before_stop(text_behind(self.tokenizer, one.prompt, answer.tokens), one.stop_texts)
             for one, answer in zip(asked, self.answers.settle(computed), strict=True)
@@ -169,39 +172,55 @@ class EngineModel(TemplateLM):  # type: ignore[misc]
         return EvaluationRequest(tuple(prompt), max_new_tokens=most, stop_texts=stop)
 
     def _computed(
-        self, asked: Sequence[EvaluationRequest], answer: Callable[[Generator, EvaluationRequest], Answer]
+        self,
+        asked: Sequence[EvaluationRequest],
+        answers: Callable[[Generator, Sequence[EvaluationRequest]], Sequence[Answer]],
     ) -> dict[int, Answer]:
-        """The model's answers that have to be computed, by their places; requests of one prompt behind each other."""
-        places = self.answers.to_be_computed(asked)
-        longest = max((len(one.prompt) + len(one.continuation) + one.max_new_tokens for one in asked), default=0)
+        """The model's answers that have to be computed, by their places; requests of one prompt together, as far as
+        the cache has room."""
+        places = sorted(self.answers.to_be_computed(asked), key=lambda at: asked[at].prompt)
+        longest = max((asked[at].size for at in places), default=0)
+        if places and (self._generator is None or self._generator.positions < longest):
+            positions = min(-(-(longest + _ROOM) // 128) * 128, self._positions)  # few lengths, whose programs are kept
+            self._generator = Generator(
+                self._loaded.model, positions=positions, arithmetic=self._arithmetic, is_as_read=True
+            )
+            self._generator.try_model(by_token=False)
         found: dict[int, Answer] = {}
-        for at in sorted(places, key=lambda at: asked[at].prompt):
-            if self._generator is None or self._generator.positions < longest:
-                positions = min(-(-longest // 128) * 128, self._positions)  # few lengths, whose programs are kept
-                self._generator = Generator(
-                    self._loaded.model, positions=positions, arithmetic=self._arithmetic, is_as_read=True
-                )
-                self._generator.try_model(by_token=False)
-            found[at] = answer(self._generator, asked[at])
+        while len(found) < len(places):
+            assert self._generator is not None
+            first = asked[places[len(found)]]
+            room, group = self._generator.positions - len(first.prompt), list[int]()
+            for at in places[len(found) :]:
+                room -= len(asked[at].continuation)
+                if asked[at].prompt != first.prompt or room < 0:
+                    break
+                group.append(at)
+            found |= zip(group, answers(self._generator, [asked[at] for at in group]), strict=True)
             self._tell(len(found), len(places))
         return found
 
-    def _likelihood(self, generator: Generator, asked: EvaluationRequest) -> Likelihood:
-        told = generator.likelihoods_behind(asked.prompt, asked.continuation)
-        logprob = 0.0
-        for one in told:  # `sum` adds otherwise from Python 3.12 on
-            logprob += one.logprob
-        return Likelihood(logprob, all(one.likeliest[0][0] == one.token for one in told))
+    def _likelihoods(self, generator: Generator, asked: Sequence[EvaluationRequest]) -> list[Answer]:
+        answers = list[Answer]()
+        for told in generator.likelihoods_behind(asked[0].prompt, [one.continuation for one in asked]):
+            logprob = 0.0
+            for one in told:  # `sum` adds otherwise from Python 3.12 on
+                logprob += one.logprob
+            answers.append(Likelihood(logprob, all(one.likeliest[0][0] == one.token for one in told)))
+        return answers
 
-    def _continuation(self, generator: Generator, asked: EvaluationRequest) -> Continuation:
-        made = generator.generate(
-            asked.prompt,
-            new_tokens=asked.max_new_tokens,
-            sampling=Sampling(),
-            stop=self._loaded.stop,
-            ends=StopTexts(self.tokenizer, asked.prompt, asked.stop_texts),
-        )
-        return Continuation(tuple(made.tokens))
+    def _continuations(self, generator: Generator, asked: Sequence[EvaluationRequest]) -> list[Answer]:
+        answers = list[Answer]()
+        for one in asked:
+            made = generator.generate(
+                one.prompt,
+                new_tokens=one.max_new_tokens,
+                sampling=Sampling(),
+                stop=self._loaded.stop,
+                ends=StopTexts(self.tokenizer, one.prompt, one.stop_texts),
+            )
+            answers.append(Continuation(tuple(made.tokens)))
+        return answers
 
 
 def evaluate_tasks(model: EngineModel, tasks: Sequence[TaskFile], limit: int | None) -> list[dict[str, float]]:

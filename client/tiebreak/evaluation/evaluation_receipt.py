@@ -4,17 +4,27 @@ that the scores follow from the answers, and each answer from its model (docs/re
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any
 
 import rfc8785
 from roundlog.commitments import MerkleTree
 from roundlog.generation import ModelIdentity
-from roundlog.generation.generation_receipt import DTYPES, MODEL_HASHES, SignedJson, hex_of
+from roundlog.generation.generation_receipt import (
+    DTYPES,
+    MODEL_HASHES,
+    SignedJson,
+    bytes_of,
+    count_of,
+    hash_of,
+    hex_of,
+    number_of,
+    text_of,
+    tokens_of,
+)
 from roundlog.json_text import parse_json
 from roundlog.operators.job_arithmetic import check_arithmetic
 from roundlog.program import ProgramError
@@ -24,7 +34,6 @@ MAX_EVALUATION_BYTES = 64 << 20
 """Most bytes of a file with such a receipt."""
 
 _VERSIONS = ("tiebreak", "torch", "transformers", "lm_eval")
-_TEXT = re.compile("[ -~]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +71,11 @@ class EvaluationRequest:
     max_new_tokens: int = 0
     stop_texts: tuple[str, ...] = ()
     """Texts that end these."""
+
+    @property
+    def size(self) -> int:
+        """Most tokens of the prompt with an answer."""
+        return len(self.prompt) + len(self.continuation) + self.max_new_tokens
 
     def leaf(self, answer: Answer) -> bytes:
         """Payload of the leaf of a request with its answer: canonical JSON."""
@@ -136,11 +150,11 @@ def drawn_requests(seed: str, digest: bytes, total: int, count: int) -> frozense
     return frozenset(order[:count])
 
 
-def largest_unnoticed(total: int, drawn: int) -> int:
+def largest_unnoticed(total: int, drawn: int, odds: int = 20) -> int:
     """Upper bound at 95 % on the wrong answers among `total`, if `drawn` of them, drawn without replacement, are right:
-    the largest number of which a draw misses all with a probability of at least 5 % (hypergeometric)."""
+    the largest number of which a draw misses all with a probability of at least 1 / odds (hypergeometric)."""
     whole = math.comb(total, drawn)
-    return bisect_left(range(total + 1), True, key=lambda wrong: 20 * math.comb(total - wrong, drawn) < whole) - 1
+    return bisect_left(range(total + 1), True, key=lambda wrong: odds * math.comb(total - wrong, drawn) < whole) - 1
 
 
 def parse_evaluation_receipt(data: bytes) -> EvaluationReceipt:
@@ -153,30 +167,30 @@ def parse_evaluation_receipt(data: bytes) -> EvaluationReceipt:
         raise ValueError(f"is not of the format {FORMAT!r}, version {VERSION}")
     try:
         model, answers = plain["model"], plain["answers"]
-        check_arithmetic(_text(plain["arithmetic"]))
+        check_arithmetic(text_of("arithmetic", plain["arithmetic"]))
         receipt = EvaluationReceipt(
             model=ModelIdentity(
-                name=_text(model["name"], least=0),
-                revision=_text(model["revision"], least=0),
-                **{name: _bytes(model[name], 32) for name in MODEL_HASHES},
+                name=text_of("name", model["name"]),
+                revision=text_of("revision", model["revision"]),
+                **{name: hash_of(name, model[name]) for name in MODEL_HASHES},
             ),
-            dtype=_text(model["dtype"]),
+            dtype=text_of("dtype", model["dtype"]),
             arithmetic=plain["arithmetic"],
-            versions={name: _text(plain["versions"][name]) for name in _VERSIONS},
-            limit=None if plain["limit"] is None else _whole(plain["limit"], 1),
+            versions={name: text_of(name, plain["versions"][name]) for name in _VERSIONS},
+            limit=None if plain["limit"] is None else count_of("limit", plain["limit"], 1),
             tasks=tuple(
                 EvaluatedTask(
-                    name=_text(task["name"]),
-                    config_sha256=_bytes(task["config_sha256"], 32),
-                    data={name: _bytes(digest, 32) for name, digest in task["data"].items()},
-                    scores={name: _number(score) for name, score in task["scores"].items()},
+                    name=text_of("name", task["name"]),
+                    config_sha256=hash_of("config_sha256", task["config_sha256"]),
+                    data={name: hash_of("data", digest) for name, digest in task["data"].items()},
+                    scores={name: number_of("score", score) for name, score in task["scores"].items()},
                 )
                 for task in plain["tasks"]
             ),
             answers=tuple(map(_answer, answers)),
-            requests_root=_bytes(plain["requests_root"], 32),
-            signer=_bytes(plain["signer"], 20) if "signer" in plain else None,
-            signature=_bytes(plain["signature"], 65) if "signature" in plain else None,
+            requests_root=hash_of("requests_root", plain["requests_root"]),
+            signer=bytes_of("signer", plain["signer"], 20) if "signer" in plain else None,
+            signature=bytes_of("signature", plain["signature"], 65) if "signature" in plain else None,
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks a field, or has one of another kind ({ascii(error)[:60]})") from None
@@ -194,35 +208,7 @@ def parse_evaluation_receipt(data: bytes) -> EvaluationReceipt:
 
 def _answer(plain: Any) -> Answer:
     if "tokens" in plain:
-        return Continuation(tuple(_whole(token, 0) for token in plain["tokens"]))
+        return Continuation(tokens_of("tokens", plain["tokens"]))
     if type(plain["is_greedy"]) is not bool:
         raise ValueError("has an answer that is neither greedy nor not")
-    return Likelihood(_number(plain["logprob"]), plain["is_greedy"])
-
-
-def _text(value: object, least: int = 1) -> str:
-    if (
-        not isinstance(value, str)
-        or (len(value) >= least and value and not _TEXT.fullmatch(value))
-        or len(value) < least
-    ):
-        raise ValueError("has a text that is none of at most 200 ASCII characters")
-    return value
-
-
-def _bytes(value: object, size: int) -> bytes:
-    if not (isinstance(value, str) and re.fullmatch(f"0x[0-9a-f]{{{2 * size}}}", value)):
-        raise ValueError(f"has a hash that is not 0x and {2 * size} lower-case hex digits")
-    return bytes.fromhex(value[2:])
-
-
-def _number(value: object) -> float:
-    if type(value) not in (int, float) or not math.isfinite(cast(float, value)):
-        raise ValueError("has a score or a log-probability that is no finite number")
-    return float(cast(float, value))
-
-
-def _whole(value: object, least: int) -> int:
-    if type(value) is not int or not least <= value < 1 << 31:
-        raise ValueError(f"has a count or a token that is no whole number from {least} on")
-    return value
+    return Likelihood(number_of("logprob", plain["logprob"]), plain["is_greedy"])

@@ -71,6 +71,18 @@ class TransactionReceipt:
 
 
 @dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction as it was sent; `block`, `block_hash`: those of the block that has it, None as long as none has."""
+
+    hash: bytes
+    sender: ChecksumAddress
+    nonce: int
+    input: bytes
+    block: int | None
+    block_hash: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fees:
     """Fees of an EIP-1559 transaction, in wei per gas."""
 
@@ -129,6 +141,20 @@ def read_receipt(answer: object) -> TransactionReceipt:
     )
 
 
+def read_transaction(answer: object) -> Transaction:
+    """Read a transaction. Raises InvalidAnswer."""
+    found = record(answer, "a transaction")
+    number, block_hash = found.get("blockNumber"), found.get("blockHash")
+    return Transaction(
+        data(found.get("hash"), "a transaction's hash", 32),
+        address(found.get("from"), "a transaction's sender"),
+        quantity(found.get("nonce"), "a nonce", 2**64 - 1),
+        data(found.get("input"), "a transaction's data"),
+        None if number is None else quantity(number, "a transaction's block", 2**64 - 1),
+        None if number is None else data(block_hash, "a transaction's block hash", 32),
+    )
+
+
 _RENAMED = {
     "base_fee": "baseFeePerGas",
     "block": "blockNumber",
@@ -140,6 +166,7 @@ _RENAMED = {
     "gas_used": "gasUsed",
     "gas_price": "effectiveGasPrice",
     "contract": "contractAddress",
+    "sender": "from",
 }
 """Fields of records whose names in JSON-RPC are others -> those names."""
 
@@ -149,7 +176,7 @@ _OPTIONAL = ("transactions", "transaction_index")
 
 def to_json(value: object) -> object:
     """Return what was read as a node gives it, with the fields that were read and no others."""
-    if isinstance(value, (Block, Log, TransactionReceipt)):
+    if isinstance(value, (Block, Log, Transaction, TransactionReceipt)):
         shown = {one.name: getattr(value, one.name) for one in fields(value)}
         return {
             _RENAMED.get(name, name): to_json(item)

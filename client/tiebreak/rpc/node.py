@@ -18,11 +18,13 @@ from tiebreak.rpc.answers import (
     Block,
     Log,
     Topic,
+    Transaction,
     TransactionReceipt,
     fits,
     read_block,
     read_logs,
     read_receipt,
+    read_transaction,
     to_json,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
@@ -210,6 +212,16 @@ class ChainNode:
         found = read_receipt(answer)
         if found.transaction != transaction:
             raise InvalidAnswer(f"{self.name} gave the receipt of another transaction: use another node.")
+        return found
+
+    def transaction(self, name: bytes) -> Transaction | None:
+        """Return the transaction with this hash; None if the node does not know it."""
+        answer = self.ask("eth_getTransactionByHash", "0x" + name.hex())
+        if answer is None:
+            return None
+        found = read_transaction(answer)
+        if found.hash != name:
+            raise InvalidAnswer(f"{self.name} gave another transaction: use another node.")
         return found
 
     def logs(

@@ -21,7 +21,7 @@ from typing import Any
 from eth_hash.auto import keccak
 
 from tiebreak.http_client import Pauses, in_thread
-from tiebreak.rpc.answers import Block, data, quantity, read_block, read_logs, read_receipt, to_json
+from tiebreak.rpc.answers import Block, data, quantity, read_block, read_logs, read_receipt, read_transaction, to_json
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
 from tiebreak.rpc.node import ChainNode, connect, transport_to
 from tiebreak.rpc.transport import NodeAgreement, Transport
@@ -81,6 +81,7 @@ _READERS: dict[str, _Read] = {
     "eth_call": lambda answer: data(answer, "a call"),
     "eth_estimateGas": _number(2**40),
     "eth_getTransactionReceipt": _or_none(read_receipt),
+    "eth_getTransactionByHash": _or_none(read_transaction),
     "eth_getLogs": read_logs,
     "eth_sendRawTransaction": lambda answer: data(answer, "a transaction hash", 32),
 }
@@ -296,8 +297,8 @@ class QuorumTransport(Transport):
                 return hex(found[(len(found) - 1) // 2])  # one that asks for much gets nothing
             case "eth_estimateGas", [_]:
                 return hex(self._estimate(params))
-            case "eth_getTransactionReceipt", [str(name)]:
-                return to_json(self._receipt(name))
+            case (("eth_getTransactionReceipt" | "eth_getTransactionByHash"), [str(name)]):
+                return to_json(self._receipt(method, name))
             case "eth_getLogs", [{"address": _, "fromBlock": str(first), "toBlock": str(until), **more}] if (
                 _NUMBER.fullmatch(first) and _NUMBER.fullmatch(until) and _are_topics(more.get("topics"))
             ):
@@ -442,17 +443,17 @@ class QuorumTransport(Transport):
 
         return self._decided("the gas of a call, or its success", answers, at=self._head().number, kind=kind)  # type: ignore[no-any-return]
 
-    def _receipt(self, name: str) -> object:
-        """Return the receipt of a transaction, once the newest block that the nodes agree on has it."""
-        answers = self._answers("eth_getTransactionReceipt", [name])
-        shown = [one.value for one in answers if one.value is not None]
+    def _receipt(self, method: str, name: str) -> object:
+        """Return a transaction or its receipt, once the newest block that the nodes agree on has it."""
+        answers = self._answers(method, [name])
+        shown = [one.value for one in answers if one.value is not None and one.value.block is not None]
         if not shown:
-            return None
+            return next((one.value for one in answers if one.value is not None), None)
         number = min(one.block for one in shown)
         if self._agreed is None or self._agreed.number < number:
             if self._head().number < number:
                 return None
-            answers = self._answers("eth_getTransactionReceipt", [name])
+            answers = self._answers(method, [name])
         answers = [one for one in answers if one.member.height >= number]
         return self._decided(f"transaction {name}", answers, at=number) if answers else None
 

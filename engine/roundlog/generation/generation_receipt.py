@@ -222,22 +222,22 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
     if not (isinstance(seed, str) and re.fullmatch("0|[1-9][0-9]{0,19}", seed) and int(seed) < 1 << 64):
         raise ValueError("has a seed that is no text of a number below 2^64")
     try:
-        check_arithmetic(_text("arithmetic", plain["arithmetic"]))
+        check_arithmetic(text_of("arithmetic", plain["arithmetic"]))
         sampling = Sampling(
-            temperature=_float("temperature", how["temperature"]),
-            top_k=_count("top_k", how["top_k"], 0),
-            top_p=_float("top_p", how["top_p"]),
-            repetition_penalty=_float("repetition_penalty", how["repetition_penalty"]),
-            **{name: _float(name, how.get(name, 0)) for name in _NUMBERS},
+            temperature=number_of("temperature", how["temperature"]),
+            top_k=count_of("top_k", how["top_k"], 0),
+            top_p=number_of("top_p", how["top_p"]),
+            repetition_penalty=number_of("repetition_penalty", how["repetition_penalty"]),
+            **{name: number_of(name, how.get(name, 0)) for name in _NUMBERS},
             logit_bias=_biases(how.get("logit_bias", {})),
         )
     except (CaptureError, ProgramError) as error:
         raise ValueError(f"cannot be followed: {error}") from error
-    stop = _tokens("stop_tokens", how["stop_tokens"])
+    stop = tokens_of("stop_tokens", how["stop_tokens"])
     if list(stop) != sorted(set(stop)):
         raise ValueError("has stop_tokens that do not ascend")
-    tokens = _tokens("tokens", plain["tokens"])
-    prompt = _tokens("prompt_tokens", plain["prompt_tokens"])
+    tokens = tokens_of("tokens", plain["tokens"])
+    prompt = tokens_of("prompt_tokens", plain["prompt_tokens"])
     if not tokens or not prompt:
         raise ValueError("has no tokens, or no prompt")
     stop_texts = how.get("stop_texts", [])
@@ -248,32 +248,32 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
     signed = "signer" in plain
     receipt = GenerationReceipt(
         model=ModelIdentity(
-            name=_text("name", model["name"]),
-            revision=_text("revision", model["revision"]),
-            **{name: _hash(name, model[name]) for name in MODEL_HASHES},
+            name=text_of("name", model["name"]),
+            revision=text_of("revision", model["revision"]),
+            **{name: hash_of(name, model[name]) for name in MODEL_HASHES},
         ),
         dtype=model["dtype"],
         arithmetic=plain["arithmetic"],
-        versions={name: _text(name, versions[name]) for name in sorted(_VERSIONS)},
+        versions={name: text_of(name, versions[name]) for name in sorted(_VERSIONS)},
         prompt=prompt,
         sampling=sampling,
         seed=int(seed),
-        max_new_tokens=_count("max_new_tokens", how["max_new_tokens"], 1),
+        max_new_tokens=count_of("max_new_tokens", how["max_new_tokens"], 1),
         stop=stop,
         tokens=tokens,
-        logprobs_root=_hash("logprobs_root", plain["logprobs_root"]),
+        logprobs_root=hash_of("logprobs_root", plain["logprobs_root"]),
         stop_texts=tuple(stop_texts),
         at_stop_text=bool(stop_texts) and tokens[-1] not in stop and plain["finish_reason"] == "stop",
-        prompt_logprobs_root=None if told is None else _hash("prompt_logprobs_root", told),
-        top_logprobs=_count("top_logprobs", top["count"], 0),
-        top_logprobs_root=None if top["root"] is None else _hash("top_logprobs", top["root"]),
-        choice_index=None if index is None else _count("choice_index", index, 0),
+        prompt_logprobs_root=None if told is None else hash_of("prompt_logprobs_root", told),
+        top_logprobs=count_of("top_logprobs", top["count"], 0),
+        top_logprobs_root=None if top["root"] is None else hash_of("top_logprobs", top["root"]),
+        choice_index=None if index is None else count_of("choice_index", index, 0),
         **{
-            name: None if plain[name] is None else _hash(name, plain[name])
+            name: None if plain[name] is None else hash_of(name, plain[name])
             for name in ("training_receipt", "request_sha256", "response_sha256")
         },
-        signer=_bytes("signer", plain["signer"], 20) if signed else None,
-        signature=_bytes("signature", plain["signature"], 65) if signed else None,
+        signer=bytes_of("signer", plain["signer"], 20) if signed else None,
+        signature=bytes_of("signature", plain["signature"], 65) if signed else None,
     )
     if any(token in stop for token in tokens[:-1]):
         raise ValueError("goes on behind a token that ends its text")
@@ -320,23 +320,25 @@ def _keys(what: str, plain: object, always: frozenset[str], perhaps: frozenset[s
     return cast(dict[str, Any], plain)
 
 
-def _text(name: str, value: object) -> str:
+def text_of(name: str, value: object) -> str:
+    """A text of a stranger's receipt. name: of its field. Raises ValueError, as those below do, with words that go on a
+    sentence that names the file."""
     if not (isinstance(value, str) and _TEXT.fullmatch(value)):
         raise ValueError(f"has a {name} that is no text of at most 200 ASCII characters")
     return value
 
 
-def _bytes(name: str, value: object, size: int) -> bytes:
+def bytes_of(name: str, value: object, size: int) -> bytes:
     if not (isinstance(value, str) and re.fullmatch(f"0x[0-9a-f]{{{2 * size}}}", value)):
         raise ValueError(f"has a {name} that is not 0x and {2 * size} lower-case hex digits")
     return bytes.fromhex(value[2:])
 
 
-def _hash(name: str, value: object) -> bytes:
-    return _bytes(name, value, 32)
+def hash_of(name: str, value: object) -> bytes:
+    return bytes_of(name, value, 32)
 
 
-def _float(name: str, value: object) -> float:
+def number_of(name: str, value: object) -> float:
     # A whole number may be too large for a float.
     if type(value) not in (int, float) or not -sys.float_info.max <= cast(float, value) <= sys.float_info.max:
         raise ValueError(f"has a {name} that is no number")
@@ -347,7 +349,9 @@ def _biases(value: object) -> tuple[tuple[int, float], ...]:
     numbers = isinstance(value, dict) and all(re.fullmatch("0|[1-9][0-9]{0,9}", token) for token in value)
     if not numbers:
         raise ValueError("has a logit_bias that is no object of token numbers")
-    return tuple(sorted((int(token), _float("logit_bias", one)) for token, one in cast(dict[str, Any], value).items()))
+    return tuple(
+        sorted((int(token), number_of("logit_bias", one)) for token, one in cast(dict[str, Any], value).items())
+    )
 
 
 def is_stop_text(value: object) -> bool:
@@ -355,13 +359,13 @@ def is_stop_text(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 1000 and not _HALF_CHARACTER.search(value)
 
 
-def _count(name: str, value: object, least: int) -> int:
+def count_of(name: str, value: object, least: int) -> int:
     if type(value) is not int or not least <= value <= MAX_TOKENS:
         raise ValueError(f"has a {name} that is not a whole number from {least} to {MAX_TOKENS}")
     return value
 
 
-def _tokens(name: str, value: object) -> tuple[int, ...]:
+def tokens_of(name: str, value: object) -> tuple[int, ...]:
     fits = isinstance(value, list) and len(value) <= MAX_TOKENS
     if not fits or any(type(one) is not int or not 0 <= one < 1 << 31 for one in cast(list[Any], value)):
         raise ValueError(f"has {name} that are not a list of at most {MAX_TOKENS} token numbers")

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 CHUNK = 64
 """Tokens that are read at once, where there are as many."""
-
-_FEW = 4
-"""Tokens behind others that are read one by one, which takes less time than a chunk of them."""
 
 _SAMPLERS = 64
 """Programs that choose tokens that are kept. There are a dozen forms of sampling, but for small vocabularies, whose
@@ -128,8 +126,6 @@ class Generator:
         self._readers: dict[tuple[int, int], StepProgram] = {}
         self._samplers: dict[SamplingForm, StepProgram] = {}
         self._likelihoods: dict[int, StepProgram] = {}
-        self._prompt: tuple[list[int], Cache, torch.Tensor] | None = None
-        """The prompt that `likelihoods_behind` has read last, its cache, and the logits behind it."""
         self.on_tokens: Callable[[int], None] = lambda tokens: None
         """Called with numbers of tokens that were read or chosen, of the model's trial as well."""
         self._tried = set[bool]()
@@ -225,8 +221,9 @@ class Generator:
 
     def try_model(self, *, by_token: bool = True, batch: int = 1) -> None:
         """Raises CaptureError if the programs and the model itself, called on all positions at once, have other logits:
-        of tokens drawn from the whole vocabulary, at positions up to the end of the cache. Tried once. by_token: tries
-        the program that reads one token as well. batch: rows that will be read at once, for which it is captured."""
+        of tokens drawn from the whole vocabulary, at positions up to the end of the cache, and in a branch. Tried once.
+        by_token: tries the program that reads one token as well. batch: rows that will be read at once, for which it is
+        captured."""
         if self._refusal is not None:
             raise CaptureError(self._refusal)
         if by_token in self._tried or True in self._tried:
@@ -245,6 +242,12 @@ class Generator:
         def rows() -> Iterator[tuple[int, torch.Tensor]]:
             for start, logits in self.read(tokens, cache, TRIES):
                 yield from ((place, row) for place, row in enumerate(logits, start) if place in expected)
+            third = self.chunk // 3
+            stem, branch = tokens[:third], tokens[third : 2 * third]
+            branches = [(begin, third if begin else 0) for begin in (0, third, 2 * third) for _ in range(third)]
+            for start, logits in self.read([*stem, *reversed(branch), *branch], {}, branches=branches):
+                places_of_branch = enumerate(logits, start - third)
+                yield from ((at, row) for at, row in places_of_branch if at >= third and at in expected)
             if by_token:
                 # At any position: a window of a model's own is right at some.
                 for at in sorted({places[len(places) * n // 4] for n in range(4)} | {last}):
@@ -273,36 +276,47 @@ class Generator:
         return (logits if some else logits[places]).float()
 
     def read(
-        self, tokens: Sequence[int], cache: Cache, stage: str = "", begin: int = 0
+        self, tokens: Sequence[int], cache: Cache, stage: str = "", branches: Sequence[tuple[int, int]] = ()
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Reads tokens from a position on, before which the cache has them. Gives (position, logits f32[n, V] behind n
-        tokens from there on). stage: of `GENERATION_STAGES`, to be told; if any."""
-        size = 1 if begin and len(tokens) - begin <= _FEW else self.chunk
-        for start in range(begin, len(tokens), size):
+        """Reads tokens. Gives (position, logits f32[n, V] behind n tokens from there on). stage: of
+        `GENERATION_STAGES`, to be told; if any. branches: of the token at each position, where its branch begins, and
+        how many of the first positions it attends to beside that, as if they stood directly before it."""
+        for start in range(0, len(tokens), self.chunk):
             if stage:
                 self._tell(stage, start / len(tokens), f"token {start:,} of {len(tokens):,}")
-            part = list(tokens[start : start + size])
+            part = list(tokens[start : start + self.chunk])
             width = len(part) if len(part) == 1 else self.chunk
             # The filling of the last chunk stands behind the text, and nothing attends to it before it is overwritten.
             # At the end of the cache, tokens before it are read again instead.
             first = min(start, self.positions - width)
             chunk = [*tokens[first:start], *part]
             try:
-                logits = self.step([[*chunk, *[part[-1]] * (width - len(chunk))]], [first], cache)[0]
+                filled = [*chunk, *[part[-1]] * (width - len(chunk))]
+                logits = self.step([filled], [first], cache, branches[first : first + len(chunk)])[0]
             except StoppedError:
                 # What fills the chunk may have stopped it: token by token, only the text itself can.
-                alone = [self.step([[token]], [start + at], cache)[0] for at, token in enumerate(part)]
+                alone = [self.step([[x]], [at], cache, branches[at : at + 1])[0] for at, x in enumerate(part, start)]
                 yield start, torch.cat(alone)
             else:
                 yield start, logits[start - first : len(chunk)]
             self.on_tokens(len(part))
 
-    def step(self, tokens: Sequence[Sequence[int]], positions: Sequence[int], cache: Cache) -> torch.Tensor:
+    def step(
+        self,
+        tokens: Sequence[Sequence[int]],
+        positions: Sequence[int],
+        cache: Cache,
+        branches: Sequence[tuple[int, int]] = (),
+    ) -> torch.Tensor:
         """Logits f32[B, W, V] behind tokens, W of each of B rows, that are read at a position of each row; their keys
-        and values go into the cache. Either B or W is 1. No row depends on another one."""
+        and values go into the cache. Either B or W is 1. No row depends on another one. branches: as `read` has it, of
+        the first tokens; those behind them are of the branch of the last."""
         shape = len(tokens), len(tokens[0])
         reader = self._readers.get(shape) or self._reader(*shape)
         given = {"buffer/tokens": torch.tensor(tokens), "buffer/position": torch.tensor(positions)}
+        if branches:
+            begins, seen = torch.tensor([*branches, *[branches[-1]] * (shape[1] - len(branches))]).T.contiguous()
+            given |= {"buffer/begins": begins, "buffer/seen": seen}
         after = reader.run(given, cache)
         cache.update((name, state) for name, state in after.items() if name.startswith(_CACHE))
         return after["buffer/logits"]
@@ -336,18 +350,21 @@ class Generator:
             found += [_choice(row, tokens[at], likeliest) for at, row in enumerate(told[: len(rows)], start)]
         return found
 
-    def likelihoods_behind(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[Choice]:
-        """Tokens as if they had been chosen behind a prompt, each with the likeliest one there. Raises as
+    def likelihoods_behind(self, prompt: Sequence[int], texts: Sequence[Sequence[int]]) -> list[list[Choice]]:
+        """The tokens of each text behind a prompt as if they had been chosen, each with the likeliest one there. The
+        texts are read behind each other, as branches of one prompt, and together have room in the cache. Raises as
         `generate`."""
-        self.require(prompt, len(tokens), ())
-        if self._prompt is None or self._prompt[0] != list(prompt):
-            # Multiple choice asks for several continuations of a prompt, one after the other.
-            read: Cache = {}
-            last = [logits for _, logits in self.read(prompt, read)][-1][-1:]
-            self._prompt = list(prompt), read, last
-        _, cache, last = self._prompt
-        behind = [last, *(logits for _, logits in self.read([*prompt, *tokens[:-1]], dict(cache), begin=len(prompt)))]
-        return self.likelihoods(torch.cat(behind), tokens, 1)
+        stem, expected = list(prompt[:-1]), [token for tokens in texts for token in tokens]
+        self.require(prompt, len(expected), ())
+        read, branches = list(stem), [(0, 0)] * len(stem)
+        for tokens in texts:
+            branches += [(len(read), len(stem))] * len(tokens)
+            read += [prompt[-1], *tokens[:-1]]
+        told = list[Choice]()
+        for start, logits in self.read(read, {}, branches=branches):
+            told += self.likelihoods(logits[max(0, len(stem) - start) :], expected[len(told) :], 1)
+        rest = iter(told)
+        return [list(islice(rest, len(tokens))) for tokens in texts]
 
     def choose(
         self,

@@ -41,22 +41,28 @@ def _layer_class() -> Any:
 
 class ChunkReader(CachedModel):
     """A model that reads W tokens of every row from its position on: its step leaves logits f32[B, W, V] behind each of
-    them, and keys and values in the cache. Either B or W is 1."""
+    them, and keys and values in the cache. Either B or W is 1. A token attends to the positions of its branch, which
+    begins at `begins` i64[W], and to the first `seen` i64[W], as if these stood directly before its branch."""
 
     tokens: torch.Tensor
     logits: torch.Tensor
+    begins: torch.Tensor
+    seen: torch.Tensor
 
     def __init__(self, model: PreTrainedModel, batch: int, length: int, width: int) -> None:
         super().__init__(model, batch, length)
         self.register_buffer("position", torch.zeros(batch, dtype=torch.int64))
         self.register_buffer("tokens", torch.zeros(batch, width, dtype=torch.int64))
+        self.register_buffer("begins", torch.zeros(width, dtype=torch.int64))
+        self.register_buffer("seen", torch.zeros(width, dtype=torch.int64))
         size = model.config.get_text_config().vocab_size
         self.register_buffer("logits", torch.zeros(batch, width, size))
 
     def mask(self, places: torch.Tensor) -> torch.Tensor:
         """The positions that each token attends to, [B, 1, W, L], as its attention takes them. For several positions
         the model itself would mask by cases, of which a program would compute each."""
-        allowed = torch.arange(self.length) <= places[:, None, :, None]
+        at, (begins, seen) = torch.arange(self.length), (self.begins[:, None], self.seen[:, None])
+        allowed = (at <= places[:, None, :, None]) & ((at >= begins) | (at < seen))
         if self.model.config._attn_implementation == "sdpa":
             return allowed
         return torch.where(allowed, 0.0, torch.finfo(self.model.dtype).min).to(self.model.dtype)
@@ -66,10 +72,13 @@ class ChunkReader(CachedModel):
 
     def forward(self) -> torch.Tensor:
         with torch.no_grad():
-            logits = self.read(self.tokens)
+            places = self.position[:, None] + torch.arange(self.tokens.shape[1])
+            of_text = places - self.begins + self.seen
+            logits = self._read(self.tokens, of_text, self._cache(), self.mask(places))
             self.logits.copy_(logits)
             # A buffer that no step changes would be a constant of the program.
-            self.tokens.copy_(logits.argmax(-1))
+            for kept in (self.tokens, self.begins, self.seen):
+                kept.add_(0)
             self.position.add_(self.tokens.shape[1])
         return self.unused
 

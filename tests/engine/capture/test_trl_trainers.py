@@ -1,7 +1,9 @@
-"""`SFTTrainer` of trl as a task: it takes the steps of its own `train()`. Without trl, these tests are skipped."""
+"""`SFTTrainer` and `DPOTrainer` of trl as tasks: they take the steps of their own `train()`. Without trl, these tests
+are skipped."""
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -186,6 +188,65 @@ def test_packed_documents_train_as_documents_in_rows_of_their_own(tmp_path: Path
     assert all(torch.equal(value, other.states[name]) for name, value in one.states.items())
 
 
+def pairs_trainer(directory: Path, rows: Any, model: str, **arguments: Any) -> Any:
+    """A trainer of pairs of answers of several lengths."""
+    torch.manual_seed(4)
+    own = {"output_dir": str(directory), "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no"}
+    sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 3, "beta": 3.0}
+    how = {"learning_rate": 0.3, "optim": "sgd", "gradient_checkpointing": False, "disable_tqdm": True}
+    made = (MODELS | ADAPTED)[model][0](0.0)
+    return trl.DPOTrainer(
+        model=made,
+        ref_model=None if model in ADAPTED else copy.deepcopy(made),
+        args=trl.DPOConfig(**{**own, **sizes, **how, **arguments}),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=tokenizer(),
+    )
+
+
+def spelled(*words: int) -> str:
+    return " ".join(f"w{word}" for word in words)
+
+
+PAIRS = [
+    {
+        "prompt": spelled(2 + row % 5),
+        "chosen": " " + spelled(*range(3, 4 + row % 2)),
+        "rejected": " " + spelled(*range(5, 6 + row // 2 % 2)),
+    }
+    for row in range(8)
+]
+
+OF_PAIRS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adapters": ("LoRA", {}),
+    "adapters, with log-probabilities of the base in the data": ("LoRA", {"precompute_ref_log_probs": True}),
+    "all weights, and a copy of the first": ("rotary", {}),
+    "another loss": ("tied", {"loss_type": ["ipo", "apo_zero"], "loss_weights": [0.5, 1.0]}),
+}
+
+
+@pytest.mark.slow_but("adapters")
+@pytest.mark.parametrize("name", OF_PAIRS)
+def test_pairs_of_answers_give_the_losses_of_train(name: str, tmp_path: Path) -> None:
+    model, arguments = OF_PAIRS[name]
+    task = Task.from_trainer(pairs_trainer(tmp_path, PAIRS, model, **arguments))
+    assert task.dataset["input_ids"].shape[:2] == (8, 2)
+    ours = by_program(task, capture(lambda: task))
+    rows = []
+    for step in range(task.steps):
+        batch = batch_of(task, step)
+        for pair, mask, answer in zip(*(batch[one] for one in batch if "_" in one and "ref" not in one), strict=True):
+            prompt = pair[0][: int((answer[0] == 0).long().argmin())].tolist()
+            parts = [one[mask[at].bool()][len(prompt) :].tolist() for at, one in enumerate(pair)]
+            rows.append((prompt, *parts))
+    texts = [[tokenizer().decode(part) for part in row] for row in rows]
+    given = [{"prompt": prompt, "chosen": " " + one, "rejected": " " + other} for prompt, one, other in texts]
+    theirs = pairs_trainer(tmp_path, given, model, **arguments, logging_steps=1, train_sampling_strategy="sequential")
+    theirs.train()
+    losses = [line["loss"] for line in theirs.state.log_history if "loss" in line]
+    assert losses == pytest.approx(ours.losses, rel=1e-4) and abs(losses[0] - losses[2]) > 0.001
+
+
 class Reader(trl.SFTTrainer):  # type: ignore[misc, name-defined]
     """A trainer whose loss depends on what it has counted for its log."""
 
@@ -209,8 +270,8 @@ def test_another_version_or_trainer_is_refused(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(trl, "__version__", "1.99.0")
         refused(made, "trl is 1.99.0, which nobody has held a job against: install trl 1.16.*")
-    other = type("DPOTrainer", (trl.SFTTrainer,), {"__module__": "trl.trainer.dpo_trainer"})
-    refused(SftCase(kind=other).trainer(tmp_path), "trl's DPOTrainer is none of the trainers", "compute_loss")
+    other = type("KTOTrainer", (trl.SFTTrainer,), {"__module__": "trl.trainer.kto_trainer"})
+    refused(SftCase(kind=other).trainer(tmp_path), "trl's KTOTrainer is none of the trainers", "compute_loss")
 
 
 def test_the_table_names_classes_of_trl() -> None:

@@ -69,6 +69,30 @@ def test_a_text_ends_at_a_stop_token_which_it_has() -> None:
     assert text.tokens == free[: free.index(free[2]) + 1] and text.finish_reason is FinishReason.STOP
 
 
+@pytest.mark.slow_but("llama")
+@pytest.mark.parametrize("name", MODELS)
+def test_branches_of_a_prompt_have_the_bits_of_whole_texts(name: str) -> None:
+    """Over the ends of chunks, at the end of the cache, and where a branch has one token."""
+    dtype = torch.bfloat16 if name in ("llama", "gemma3") else torch.float32
+    model, texts = model_of(name, dtype), [[5], [9, 8, 7, 6, 5], [1, 2, 3, 4, 5, 6, 7, 8, 9], [40]]
+    for prompt in ([7], prompts(9)[0]):
+        generator = Generator(model, positions=len(prompt) + 16, chunk=7)  # type: ignore[arg-type]
+        whole = [generator.generate([*prompt, *text], new_tokens=1, likeliest=1, of_prompt=True) for text in texts]
+        found = generator.likelihoods_behind(prompt, texts)
+        assert found == [list(one.prompt_choices[len(prompt) - 1 :]) for one in whole]
+    with pytest.raises(CaptureError, match="more than the 25 positions"):
+        generator.likelihoods_behind(prompt, [*texts, [3]])
+
+
+def test_a_model_that_counts_positions_in_the_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a branch they are others than those of its text."""
+    generator = Generator(model_of("llama"), positions=12, chunk=9)  # type: ignore[arg-type]
+    step = generator.step
+    monkeypatch.setattr(generator, "step", lambda tokens, positions, cache, branches=(): step(tokens, positions, cache))
+    with pytest.raises(CaptureError, match="other logits with a static cache"):
+        generator.try_model()
+
+
 @pytest.mark.parametrize(
     ("prompt", "new_tokens", "said"),
     [
@@ -139,8 +163,8 @@ def test_a_model_that_is_another_far_from_the_begin_is_refused(monkeypatch: pyte
     generator = Generator(model, positions=600, chunk=64)
     step = generator.step
 
-    def other(tokens: Any, positions: Any, cache: Any) -> torch.Tensor:
-        logits, first = step(tokens, positions, cache).clone(), positions[0]
+    def other(tokens: Any, positions: Any, *more: Any) -> torch.Tensor:
+        logits, first = step(tokens, positions, *more).clone(), positions[0]
         logits[0, max(599 - first, 0) :] += 1.0 if first + len(tokens[0]) > 599 else 0.0
         return logits
 

@@ -43,6 +43,8 @@ def trainer_arguments(given: Trainer | Callable[[], Trainer], interval: int | No
     every = _interval(arguments, steps, steps_an_epoch) if interval is None else interval
     joins_rows = getattr(trainer, "padding_free", False)
     collate = partial(_packed, loader.collate_fn) if joins_rows else loader.collate_fn
+    if _is_of_trl(trainer, "DPOTrainer"):
+        collate = partial(_paired, loader.collate_fn)
     dataset = rows_of(loader.dataset, collate, arguments.train_batch_size)
     if COUNT in dataset:
         raise CaptureError(f"the collator gives a field {COUNT}, which Trainer computes itself: give it another name")
@@ -332,8 +334,9 @@ _TRL_VERSION = "1.16"
 
 OF_TRL: dict[str, frozenset[str]] = {
     "trl.trainer.base_trainer._BaseTrainer": frozenset(),
-    # It takes the step of `Trainer`, and says where activations are kept meanwhile.
+    # They take the step of `Trainer`, and say where activations are kept meanwhile.
     "trl.trainer.sft_trainer.SFTTrainer": frozenset(("training_step",)),
+    "trl.trainer.dpo_trainer.DPOTrainer": frozenset(("training_step",)),
 }
 """Class of trl that a job follows -> methods that it may replace besides."""
 
@@ -357,8 +360,8 @@ def _class_refusals(trainer: Any, base: type) -> Iterator[str]:
         known = OF_TRL.get(f"{kind.__module__}.{kind.__qualname__}")
         if known is None and kind.__module__.startswith("trl."):
             yield (
-                f"trl's {kind.__name__} is none of the trainers whose steps a job follows (SFTTrainer): train by a "
-                "transformers.Trainer with its loss in compute_loss"
+                f"trl's {kind.__name__} is none of the trainers whose steps a job follows (SFTTrainer, DPOTrainer): "
+                "train by a transformers.Trainer with its loss in compute_loss"
             )
             return
         for name in vars(kind):
@@ -379,9 +382,9 @@ def _class_refusals(trainer: Any, base: type) -> Iterator[str]:
             yield f"the method {name} of the trainer's accelerator has been replaced, which no job follows: undo it"
 
 
-def _is_of_trl(trainer: object) -> bool:
-    """Whether a trainer's class is trl's, or a subclass of one."""
-    return any(kind.__module__.startswith("trl.") for kind in type(trainer).__mro__)
+def _is_of_trl(trainer: object, name: str = "") -> bool:
+    """Whether a trainer's class is trl's, or a subclass of one. name: of that one, if any."""
+    return any(kind.__module__.startswith("trl.") and name in ("", kind.__name__) for kind in type(trainer).__mro__)
 
 
 def _is_replaced(name: str, base: type) -> bool:
@@ -432,6 +435,18 @@ def _packed(collate: Collate, rows: list[Any]) -> dict[str, torch.Tensor]:
     mask tells documents apart by their position ids; padding is documents of one token."""
     apart, fill = [collate([row]) for row in rows], {"input_ids": 0, "labels": -100, "position_ids": 0}
     return {name: pad_sequence([one[name][0] for one in apart], True, number) for name, number in fill.items()}
+
+
+_OF_PAIRS = ("input_ids", "attention_mask", "completion_mask")
+"""Fields of `DPOTrainer` with a sequence for each answer of a pair."""
+
+
+def _paired(collate: Collate, rows: list[Any]) -> dict[str, torch.Tensor]:
+    """Rows of a chosen and a rejected answer each, [rows, 2, ...], by trl's collator, which puts all rejected ones
+    behind all chosen ones."""
+    made = collate(rows)
+    apart = {name: made[name].unflatten(0, (2, len(rows))).transpose(0, 1) for name in _OF_PAIRS}
+    return {**made, **apart}
 
 
 def _longest(dataset: Any, collate: Collate) -> list[int]:
@@ -507,12 +522,14 @@ class TrainerLoss:
     def __init__(self, trainer: Any) -> None:
         self._trainer = _reduced(trainer, _NO_PART_OF_A_LOSS, state=_Counts(), is_in_train=True)
         if _is_of_trl(trainer):
-            self._trainer.accelerator.gather_for_metrics = _LOGGED.gathered
+            self._trainer.accelerator.gather = self._trainer.accelerator.gather_for_metrics = _LOGGED.gathered
             vars(self._trainer).update(_metrics=_LOGGED, _total_train_tokens=_LOGGED)
 
     def __call__(self, model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """f32[]: `Trainer.compute_loss` of one micro-batch."""
         inputs = {name: field for name, field in batch.items() if name != COUNT}
+        if _is_of_trl(self._trainer, "DPOTrainer"):
+            inputs |= {name: inputs[name].transpose(0, 1).flatten(0, 1) for name in _OF_PAIRS}
         with _in_bf16(model) if self._trainer.args.bf16 else nullcontext():
             loss: torch.Tensor = self._trainer.compute_loss(model, inputs, num_items_in_batch=batch.get(COUNT))
         return loss
