@@ -43,7 +43,7 @@ from roundlog.training.kernel_agreement import (
     agree_on_state,
     agrees_with_kernel,
 )
-from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial, TrialRun, change, later
+from roundlog.training.trial import CHANGE, GRADIENT, LOSS, Results, Tensors, Trial, TrialRun, change
 
 _SMALL = 1e-2
 """Size of a number below which it may stand beside squares."""
@@ -127,7 +127,7 @@ class _Steps:
         captured = self._captured
         given = self._inputs(step, before)
         ends = {self._loss, *captured.origin.gradients.values(), *self._stores.values()}
-        return _Parts(captured.program, captured.origin.trail, ends, given, self._trial.aside)
+        return _Parts(captured.program, captured.origin.trail, ends, given)
 
     def _compare(
         self,
@@ -225,15 +225,16 @@ class _Steps:
             if name in trained or name not in self._before:
                 names.setdefault(place, []).append(name)
         updates: dict[str, Callable[[], torch.Tensor]] = {}
-        carried: dict[str, SpilledTensor] = {}
+        carried: dict[str, torch.Tensor | SpilledTensor] = {}
+        file = SpillFile("a state of the comparison")  # which goes when the next step has left its own
 
         def put_aside(place: int, value: torch.Tensor) -> None:
             for name in names[place]:
                 if name in self._before:
-                    update = change(self._before[name], value)
-                    updates[f"{CHANGE}{name}"] = later(self._trial.aside.put(update))
+                    update = functools.partial(change, self._before[name], value)
+                    updates.update(self._trial.put_aside({f"{CHANGE}{name}": update}))
                 else:
-                    carried[name] = self._trial.aside.put(value)
+                    carried[name] = file.kept(value)
 
         parts.compute_at_end(names, put_aside)
         parts.release()
@@ -318,10 +319,8 @@ class _ChosenPart:
 class _Parts:
     """Parts of a program that stand for the kernels of one step, in turn."""
 
-    def __init__(
-        self, program: Program, trail: CallTrail, ends: Collection[int], given: StepInputs, file: SpillFile
-    ) -> None:
-        """ends: values that are wanted when all kernels have been called. file: where such values wait."""
+    def __init__(self, program: Program, trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
+        """ends: values that are wanted when all kernels have been called."""
         self._program, self._given, self.following = program, given, trail.following
         self._nodes = nodes = program.nodes
         self.called = 0
@@ -342,7 +341,7 @@ class _Parts:
         self._known: dict[int, torch.Tensor | SpilledTensor] = {}
         """PyTorch's values of those that are still read, in PyTorch's memory; copies of those that are read at the end,
         since gradients are clipped in place behind the watched part."""
-        self._file, self._values = file, SpilledTensors(self._known)
+        self._values, self._file = SpilledTensors(self._known), SpillFile("what the kernels of the comparison give")
         self._digests: dict[int, str] = {}
         """Digest of each in PyTorch's memory, as it was given: other code than PyTorch's may write there, too."""
         self._last = self._last_reads(ends)

@@ -105,14 +105,13 @@ class Trial:
         self._task, self._captured = captured.task, captured
         self._origin = captured.origin
         self._batches = [_batch(self._task, step) for step in range(steps)]
-        self.aside = SpillFile("what the steps of the comparison give")
-        """For results, and for states before steps."""
+        self._aside = SpillFile("what the steps of the comparison give")
         self._drawn: list[dict[int, SpilledTensor]] = []
         self._gradients: list[dict[str, SpilledTensor]] = []
 
     def put_aside(self, results: Results) -> Results:
         """Results as they are now, to be read later. Raises DataError if there is no room."""
-        return {name: later(self.aside.put(result())) for name, result in results.items()}
+        return {name: _later(self._aside.put(result())) for name, result in results.items()}
 
     def inputs(self, step: int, states: Sequence[torch.Tensor]) -> StepInputs:
         """The inputs of a step of the program. states: before it, in program order."""
@@ -138,7 +137,7 @@ class Trial:
             def keep(index: int, value: torch.Tensor, kept: dict[int, SpilledTensor] = kept) -> None:
                 self.progress.add(share, "the captured step")
                 if index in wanted:
-                    kept[index] = self.aside.put(value)
+                    kept[index] = self._aside.put(value)
 
             try:
                 result = executor.run(self.inputs(step, states), Recorder(MIN_LOG_GUARD), observe=keep)
@@ -151,7 +150,7 @@ class Trial:
             gradients = {name: kept[index] for name, index in origin.gradients.items()}
             changes = {name: functools.partial(change, before[name], after[name]) for name in self._captured.own_names}
             changes_aside = self.put_aside(_named(result.loss, {}, changes))
-            run.kept.append({**changes_aside, **_gradients({name: later(one) for name, one in gradients.items()})})
+            run.kept.append({**changes_aside, **_gradients({name: _later(one) for name, one in gradients.items()})})
             run.steps += 1
             self._drawn.append({index: kept[index] for index in drawn})
             self._gradients.append(gradients)
@@ -204,17 +203,18 @@ class Trial:
             self.progress.add(0.0, what)
             for step, batch in enumerate(self._batches):
                 gradients: dict[str, SpilledTensor] = {}
+                file = SpillFile("a state of the comparison")
                 try:
                     before = SpilledTensors(
                         {
-                            name: tensor.detach() if name in shared else self.aside.kept(tensor)
+                            name: tensor.detach() if name in shared else file.kept(tensor)
                             for name, tensor in own.now().items()
                         }
                     )
 
                     if drawing is not None:
                         drawn = drawing(step, before)
-                        self._drawn.append({index: self.aside.put(x) for index, x in drawn.items()})
+                        self._drawn.append({index: self._aside.put(x) for index, x in drawn.items()})
 
                     def around(
                         step: int = step, batch: Tensors = batch, before: Tensors = before
@@ -231,7 +231,7 @@ class Trial:
                     run.stopped = reason(error)
                     break
                 changes = {name: functools.partial(_change_of, name, before, after) for name in before}
-                look(step, _named(loss, {name: later(one) for name, one in gradients.items()}, changes))
+                look(step, _named(loss, {name: _later(one) for name, one in gradients.items()}, changes))
                 run.steps += 1
                 self.progress.add(cost, what)
                 # Not beside those of the next step.
@@ -261,7 +261,7 @@ class Trial:
             ours = self._gradients[step] if step < len(self._gradients) else {}
             for name, parameter in own.trained.items():
                 if parameter.grad is not None:
-                    gradients[name] = self.aside.put(parameter.grad)
+                    gradients[name] = self._aside.put(parameter.grad)
                     if name in ours:
                         parameter.grad = materialized(parameter.grad)
                         parameter.grad.copy_(ours[name].tensor())
@@ -347,8 +347,7 @@ def change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     return apart if bool(apart.sum().isfinite()) else torch.where(after == before, 0.0, apart)
 
 
-def later(one: SpilledTensor) -> Callable[[], torch.Tensor]:
-    """What was put aside, as `Results` have it."""
+def _later(one: SpilledTensor) -> Callable[[], torch.Tensor]:
     return lambda: one.tensor().double()
 
 
