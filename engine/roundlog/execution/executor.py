@@ -161,11 +161,22 @@ class RunningStep:
             results, bad = compute_on_device(group, inputs)
             self.deferred.unless_none(bad)
             finite = True
-        else:
+        elif group.chain.is_worth():
             results, finite = compute(group, inputs)
+        else:
+            results, finite = self._one_by_one(group, inputs), False
         self.values.update(zip(group.outputs, results, strict=True))
         if finite:
             self._finite.update(group.checked)
+
+    def _one_by_one(self, group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the group's outputs, each operator computed by itself."""
+        checked, values = self._checked, dict(zip(group.inputs, inputs, strict=True))
+        for index in group.nodes:
+            node = self._program.nodes[index]
+            arguments = [values[value] for value in node.inputs]
+            values[index] = compute_narrow(checked.direct[index], arguments, node.attributes, checked.formats[index])
+        return [values[value] for value in group.outputs]
 
     def _require_finite(self, index: int, result: torch.Tensor) -> None:
         """Checks the input of a loss or a store now or, with deferred checks, later. Raises NonFiniteError."""
