@@ -25,9 +25,8 @@ class BoundError(ValueError):
 
 
 def require_weights(config: Any, held: int, tensors: int) -> int:
-    """Bytes of the weights of a configuration's model, which is built without memory: memory is asked for only after
-    this. held, tensors: numbers that the model's files hold at most, and in how many tensors. Raises BoundError for a
-    model with more."""
+    """Return the bytes of the weights of a configuration's model, which is built without memory. held, tensors: numbers
+    that the model's files hold at most, and in how many tensors. Raises BoundError for a model with more."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -72,7 +71,7 @@ def tried(work: Callable[[], int]) -> int:
 
 
 def _work_apart(work: Callable[[], int], answer: int) -> None:
-    """The other side of `tried`, which never returns."""
+    """Do the child's part of `tried`; never return."""
     try:
         # Panics of tokenizers are told on standard error, and threads of the process that was forked are not here.
         silence = os.open(os.devnull, os.O_RDWR)

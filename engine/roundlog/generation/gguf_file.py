@@ -34,8 +34,8 @@ def weights_held(path: Path) -> tuple[int, int]:
 
 @contextmanager
 def without_vocabulary() -> Iterator[None]:
-    """Lets `transformers` read the configuration and the tensors of a file, within the block, without its long lists,
-    whose lengths are all that it takes there: gguf's own reader needs seconds for 100,000 tokens, several times."""
+    """Have `transformers` read the configuration and the tensors of a file, within the block, without its long lists,
+    of which it takes the lengths alone: gguf's own reader needs seconds for 100,000 tokens, several times."""
     import gguf
 
     package: Any = gguf

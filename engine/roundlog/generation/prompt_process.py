@@ -72,16 +72,16 @@ class PromptProcess:
         return self._process.poll() is None
 
     def render(self, template: str, messages: Sequence[dict[str, str]], tokens: dict[str, Any]) -> str:
-        """The text of messages by a template. tokens: special ones by name. Raises PromptError."""
+        """Return the text of messages by a template. tokens: special ones by name. Raises PromptError."""
         work = {"work": "render", "template": template, "messages": list(messages), "tokens": tokens}
         return str(self._ask(work, sum(len(one) for message in messages for one in message.values())))
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """The tokens of a text. special: with those that begin or end it. Raises PromptError."""
+        """Return the tokens of a text. special: with those that begin or end it. Raises PromptError."""
         return list(map(int, self._ask({"work": "encode", "text": text, "special": special}, len(text))))
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool) -> str:
-        """The text of tokens. Raises PromptError."""
+        """Return the text of tokens. Raises PromptError."""
         return str(self._ask({"work": "decode", "tokens": list(tokens), "skip": skip_special}, len(tokens)))
 
     def _ask(self, work: dict[str, Any], size: int) -> Any:
@@ -110,7 +110,7 @@ class PromptProcess:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process, and waits for it."""
+    """End a process, and wait for it."""
     process.kill()
     process.wait()
 
@@ -121,7 +121,7 @@ _PROCESSES = weakref.WeakKeyDictionary[Any, PromptProcess]()
 
 
 def _process_of(tokenizer: Any) -> PromptProcess:
-    """The process of a tokenizer of `transformers`; one for each that is alive."""
+    """Return the process of a tokenizer of `transformers`; one for each that is alive."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     with _LOCK:
         process = _PROCESSES.get(tokenizer)
@@ -132,7 +132,7 @@ def _process_of(tokenizer: Any) -> PromptProcess:
 
 
 def encoded_prompt(tokenizer: Any, prompt: str | Sequence[dict[str, str]], *, special: bool | None = None) -> list[int]:
-    """The tokens of a text as it is, or of messages by the template of a tokenizer of `transformers`, as its own
+    """Return the tokens of a text as it is, or of messages by the template of a tokenizer of `transformers`, as its own
     `apply_chat_template` has them. special: with the tokens that begin or end a text; default: of a text alone. Raises
     PromptError."""
     process = _process_of(tokenizer)
@@ -148,7 +148,7 @@ def encoded_prompt(tokenizer: Any, prompt: str | Sequence[dict[str, str]], *, sp
 
 
 def decoded_text(tokenizer: Any, tokens: Sequence[int], *, skip_special: bool = False) -> str:
-    """The text of tokens by a tokenizer of `transformers`, as its own `decode` has it. Raises PromptError."""
+    """Return the text of tokens by a tokenizer of `transformers`, as its own `decode` has it. Raises PromptError."""
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         options = {"skip_special_tokens": skip_special, "clean_up_tokenization_spaces": False}
         return str(tokenizer.decode(list(tokens), **options))
@@ -172,7 +172,7 @@ def encoded_again(tokenizer: Any, tokens: Sequence[int]) -> list[int]:
 
 
 def bound(seconds: float, memory: int = MAX_MEMORY) -> None:
-    """Bounds the processor time of this process from now on, and the memory that it takes beside what it has, where the
+    """Bound the processor time of this process from now on, and the memory that it takes beside what it has, where the
     system can."""
     with suppress(ImportError, OSError, ValueError):
         import resource
@@ -184,8 +184,8 @@ def bound(seconds: float, memory: int = MAX_MEMORY) -> None:
 
 
 def _bound_memory(memory: int) -> tuple[int, int]:
-    """Bounds the memory that this process takes beside what it has; the bound before. Files that are mapped to be read
-    are none of it, as weights of any size are. Raises OSError, ImportError, ValueError."""
+    """Bound the memory that this process takes beside what it has, without files that it maps to read them, such as
+    weights. Return the bound before. Raises OSError, ImportError, ValueError."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
@@ -196,7 +196,7 @@ def _bound_memory(memory: int) -> tuple[int, int]:
 
 @contextmanager
 def limits(seconds: float, memory: int) -> Iterator[None]:
-    """Bounds the time on the wall, and the memory, of what this thread does within the block.
+    """Bound the time on the wall, and the memory, of what this thread does within the block.
 
     Raises TimeoutError, MemoryError, and what others raise for want of memory."""
     me, before = threading.get_ident(), None
@@ -217,7 +217,7 @@ def limits(seconds: float, memory: int) -> Iterator[None]:
 
 
 class _Worker:
-    """The other side: work by name."""
+    """The child's side: work by name."""
 
     tokenizer: Any = None
 

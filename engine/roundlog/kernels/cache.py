@@ -13,7 +13,6 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -57,19 +56,13 @@ def place_for(package: Path, digest: str, chosen: str) -> Path:
                     shutil.rmtree(other, ignore_errors=True)
             return parent / place
     made = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    atexit.register(partial(_remove, made, os.getpid()))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
     warn(
         "compiled loops are not kept, so every process compiles them anew: set NUMBA_CACHE_DIR to a directory that you "
         "can write to",
         stacklevel=2,
     )
     return made
-
-
-def _remove(made: Path, process: int) -> None:
-    """Remove the directory, but not in a child that was forked: its parent still needs it."""
-    if os.getpid() == process:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 class SharedFiles(caching.IndexDataCacheFile):  # type: ignore[misc]

@@ -11,11 +11,10 @@ program that runs once takes no time for it.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -337,9 +336,9 @@ def _i64(number: int) -> Any:
 
 
 WORTH = 1 << 22
-"""Elements times instructions of a form that are computed one by one before it is compiled."""
+"""Elements times instructions of a chain that are computed one by one before it is compiled."""
 
-BEGUN = 1 << 15
+BEGUN = 1 << 16
 """Elements that count for every use of an instruction, beside those that there are."""
 
 _CACHED = 1 << 18
@@ -366,20 +365,8 @@ class TapeOperand:
         return ROWS if self.inner > 1 else COLUMNS
 
 
-class _Played:
-    """State that all chains of one form share."""
-
-    def __init__(self) -> None:
-        self.work = 0
-        """Elements times instructions that were computed one by one."""
-        self.code: MachineCode | None = None
-        self.lock = threading.Lock()
-
-
-_FORMS: WeakValueDictionary[Form, _Played] = WeakValueDictionary()
-"""Machine code goes when the last program does that needs it."""
-
-_FORMS_LOCK = threading.Lock()
+_compiled = lru_cache(maxsize=256)(MachineCode)
+"""Machine code of a form, which programs share."""
 
 
 class Chain:
@@ -394,28 +381,22 @@ class Chain:
         reads = tuple((operand.read(size), operand.kind) for operand in inputs)
         streamed = last and size >= _CACHED and all(read in (WHOLE, SCALAR) for read, _ in reads)
         self._form = Form(tape, reads, tuple(outputs), streamed)
-        with _FORMS_LOCK:
-            self._played = _FORMS.setdefault(self._form, _Played())
+        self._code: MachineCode | None = None
+        self._work = 0
         patterns = [number for x in inputs for number in (x.inner, x.count)]
         self._patterns = (ctypes.c_int64 * len(patterns))(*patterns)
         self._addresses: Any = ctypes.c_int64 * (len(inputs) + len(outputs))
 
     def is_worth(self) -> bool:
-        """Return whether machine code is there, or is worth its making now; to be asked before every use."""
-        played = self._played
-        if played.code is None:
-            with played.lock:
-                played.work += self._instructions * (BEGUN + self._size)
-                return played.work > WORTH
-        return True
+        """Return whether the chain is to be played as machine code by now; to be asked before every use."""
+        self._work += self._instructions * (BEGUN + self._size)
+        return self._work > WORTH
 
     def play(self, inputs: list[int], outputs: list[int]) -> bool:
         """inputs, outputs: addresses of memory that is the caller's, contiguous, and outlives the call. Returns False
         if a result that has to be finite is not."""
-        played, size = self._played, self._size
-        with played.lock:
-            code = played.code = played.code or MachineCode(self._form)
-        addresses, results = self._addresses(*inputs, *outputs), []
+        code = self._code = self._code or _compiled(self._form)
+        addresses, results, size = self._addresses(*inputs, *outputs), [], self._size
         if size <= _GRAIN:
             return code(addresses, self._patterns, 0, size)
 

@@ -4,8 +4,8 @@ Only rank 0 has a run directory. A state that it resumes from is sent to the oth
 
 The ranks of a role are *helpers*: they execute runs of one job after another with rank 0, which alone knows why. Rank 0
 orders a run: it names it, sends the job's files to ranks that lack it, and all execute its steps together. What the
-helpers cannot execute, rank 0 executes alone, since it has more to lose by standing still than by being slow. A run
-that loses them carries on from its last checkpoint, about whose state all ranks had agreed.
+helpers cannot execute, rank 0 executes alone. A run that loses them carries on from its last checkpoint, about whose
+state all ranks had agreed.
 """
 
 from __future__ import annotations
