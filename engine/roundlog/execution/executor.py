@@ -171,11 +171,16 @@ class RunningStep:
 
     def _one_by_one(self, group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the group's outputs, each operator computed by itself."""
-        checked, values = self._checked, dict(zip(group.inputs, inputs, strict=True))
+        checked, nodes = self._checked, self._program.nodes
+        values = dict(zip(group.inputs, inputs, strict=True))
+        last = {value: index for index in group.nodes for value in nodes[index].inputs}
         for index in group.nodes:
-            node = self._program.nodes[index]
+            node = nodes[index]
             arguments = [values[value] for value in node.inputs]
             values[index] = compute_narrow(checked.direct[index], arguments, node.attributes, checked.formats[index])
+            for value in set(node.inputs).difference(group.outputs):
+                if last[value] == index:
+                    del values[value]
         return [values[value] for value in group.outputs]
 
     def _require_finite(self, index: int, result: torch.Tensor) -> None:
