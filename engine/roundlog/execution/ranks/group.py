@@ -464,7 +464,10 @@ def joined(launch: Launch, seconds: float = 300) -> Iterator[Ranks]:
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if ranks is not None:
-            # The others find a lost rank, too: this one is not to be named in its place.
-            is_first = not isinstance(error, LostRankError)
-            disconnect(ranks, (str(error) or type(error).__name__) if is_first else None)
+            reason: str | None = str(error) or type(error).__name__
+            if isinstance(error, LostRankError):
+                reason = None  # the others find the lost rank, too, and are not to name this one in its place
+            elif isinstance(error, KeyboardInterrupt):
+                reason = "it was interrupted"
+            disconnect(ranks, reason)
         raise
