@@ -13,7 +13,8 @@ import torch
 from roundlog.definitions import opcodes
 from roundlog.kernels import cuda
 from roundlog.kernels import tape as of
-from roundlog.kernels.tape import BF16, BOOL, F32, Assignments, Tape
+from roundlog.kernels.machine_code import Chain, TapeOperand
+from roundlog.kernels.tape import BF16, BOOL, F32, Tape
 from roundlog.operators.bounds import Ambiguous, FullBound, RelativeBound, mark_by_reference, mark_by_triton
 from roundlog.randomness import philox_word, stream_key, uniform
 
@@ -141,27 +142,22 @@ def played(seed: int) -> list[tuple[str, bool]]:
     inputs = [input_of(rng, kind, PATTERNS.get(how, SIZE)) for kind, how in zip(kinds, patterns, strict=True)]
     codes = rng.permutation([*opcodes().values(), *opcodes().values()])
     rows = []
-    for place, code in enumerate(codes):
-        a, b, c = rng.integers(0, 6 + place, 3)
-        rows.append([code, 6 + place, a, b, c, int(rng.random() < 0.02)])
+    for place, code in enumerate(codes.tolist()):
+        a, b, c = rng.integers(0, 6 + place, 3).tolist()
+        rows.append((code, a, b, c, int(rng.random() < 0.02)))
     # Every product is added to something as well, which a compiler would like to do at once.
-    for row in [row for row in rows if row[0] == of.MUL]:
-        rows.append([of.ADD, 6 + len(rows), row[1], 0, 0, 0])
-    results = [6 + place for place in range(len(rows))]
+    for place, row in enumerate(rows[:]):
+        if row[0] == of.MUL:
+            rows.append((of.ADD, 6 + place, 0, 0, 0))
     written = [(F32, BOOL)[place % 5 == 0] for place in range(len(rows))]
     written = [BF16 if row[0] == of.ROUND else kind for row, kind in zip(rows, written, strict=True)]
-    tape = Tape(np.array(rows, dtype=np.int64), np.array(results), 6 + len(rows))
+    tape = Tape(tuple(rows), tuple(range(6, 6 + len(rows))))
     here = [torch.empty(SIZE, dtype=DTYPES[kind]) for kind in written]
     there = [torch.empty_like(x) for x in here]
-    with np.errstate(all="ignore"):
-        fine = of.play(
-            tape,
-            np.array([(x.data_ptr(), kind, *how) for x, kind, how in zip(inputs, kinds, patterns, strict=True)]),
-            np.array([(value, x.data_ptr(), kind) for value, x, kind in zip(results, here, written, strict=True)]),
-            SIZE,
-        )
+    chain = Chain(tape, [TapeOperand(kind, *how) for kind, how in zip(kinds, patterns, strict=True)], written, SIZE)
+    fine = chain.play([x.data_ptr() for x in inputs], [x.data_ptr() for x in here])
     bad = torch.zeros(1, dtype=torch.int32)
-    kernels.play(Assignments.of(tape, 6), inputs, patterns, there, bad)
+    kernels.play(tape, inputs, patterns, there, bad)
     found = [(str(x.dtype), _alike(x, y)) for x, y in zip(here, there, strict=True)]
     return [*found, ("finite", fine == (not bad.any()))]
 

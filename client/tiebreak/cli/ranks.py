@@ -130,7 +130,6 @@ def rank_group() -> Iterator[RankGroup]:
     launch = Launch.of(os.environ)
     assert launch is not None
     with joined(launch) as ranks:
-        ranks.membership.on_late = output.warn
         yield RankGroup(ranks, launch)
 
 

@@ -220,16 +220,13 @@ def play(
             return
         setup.options = ranks.on_device(setup.options)
         with ranks.helpers() as setup.helpers:
-            progress, ended_by = _played(name, setup, make, poll, as_json, heartbeat, operation, retention)
+            progress = _played(name, setup, make, poll, as_json, heartbeat, operation, retention)
             if as_json:
                 about = {"role": name, "what": "ended", "text": progress.state, "finished": progress.finished}
                 output.show_json_line(about)
             elif progress.finished:
                 output.show_line(f"Done: {progress.state}.")
             if not progress.finished:
-                if setup.helpers is not None and ended_by == signal.SIGTERM:
-                    # A launcher terminates all ranks where one is lost, which is named then.
-                    signal.raise_signal(signal.SIGTERM)
                 raise KeyboardInterrupt
 
 
@@ -242,21 +239,17 @@ def _played(
     heartbeat: float,
     operation: Operation | None,
     retention: int | None,
-) -> tuple[Progress, int | None]:
-    """Return the progress of a role when it has ended, and the signal that made it end, if one did."""
+) -> Progress:
+    """Return the progress of a role when it has ended."""
     from tiebreak.roles.notices import Progress
     from tiebreak.roles.published_content import Keeper, PublishedContent
 
-    ended_by: int | None = None
-
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal ended_by
         if setup.stop.is_set():
             if setup.helpers is None:
                 raise KeyboardInterrupt
             # A launcher passes on what the terminal has sent already, and kills a process that takes too long.
             return
-        ended_by = number
         setup.stop.set()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -280,7 +273,7 @@ def _played(
             context.sender.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-    return progress, ended_by
+    return progress
 
 
 _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.ALERT: "bold red", What.HEARTBEAT: "dim"}

@@ -57,10 +57,6 @@ _GAUGES: dict[str, tuple[str, Callable[[Situation], float | None]]] = {
     "games_with_referee": ("Live games that ask the referee", lambda now: sum(game.called for game in now.games)),
     "least_clock_ratio": ("Least share that is left on a clock of ours; 1 without a game", _least_clock),
     "next_deadline_timestamp_seconds": ("Chain time of our next deadline; +Inf without one", _deadline),
-    "ranks_late": (
-        "1 while a rank keeps the others waiting for minutes, amid a step",
-        lambda now: bool(now.late_ranks),
-    ),
     "disk_free_bytes": ("Free bytes on the role's disk", lambda now: now.disk_free),
     "reserve_missing_bytes": ("Bytes given up of those kept for records of payments", lambda now: now.reserve_missing),
 }

@@ -175,7 +175,7 @@ class Situation:
     latter in seconds since 1970. `state`, `stake`, `deadline`: of the last look. `due`: chain time of the next deadline
     that is in no game, such as that of an opening or an appeal, and the seconds until then. `needed`: gas of all
     disputes of the account, and of one at least. `reserve_missing`: bytes that were given up of those kept for records
-    of payments. `late_ranks`: the ranks that keep the others waiting, in a sentence."""
+    of payments."""
 
     at: float
     looked_at: float
@@ -194,7 +194,6 @@ class Situation:
     store_error: str | None = None
     disk_free: int | None = None
     reserve_missing: int = 0
-    late_ranks: str = ""
 
     @property
     def silent(self) -> float:
@@ -434,10 +433,8 @@ class RoleMonitor:
 
     def situation(self) -> Situation:
         """Return the situation now."""
-        helpers = None if self._context is None else self._context.engine.helpers
-        late = "" if helpers is None else printable(helpers.problem or "")
         with self._lock:
-            return replace(self._now, at=self._clock(), late_ranks=late)
+            return replace(self._now, at=self._clock())
 
     def health(self) -> tuple[bool, dict[str, object]]:
         """Return whether the role's loop runs, for what a supervisor may restart it, and facts."""

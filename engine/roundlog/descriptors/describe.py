@@ -28,7 +28,7 @@ from roundlog.descriptors.descriptor import (
     check_descriptor,
     encode_descriptor,
 )
-from roundlog.program import Attribute, DType, Node, Program, TensorType
+from roundlog.program import DType, Node, Program, TensorType
 
 
 def simplify(descriptor: Descriptor) -> Descriptor:
@@ -170,9 +170,6 @@ class Subject:
 
     def input(self, position: int) -> TensorType:
         return self.program.nodes[self.node.inputs[position]].type
-
-    def attribute(self, name: str) -> Attribute:
-        return self.node.attributes[name]
 
     def integer(self, name: str) -> int:
         value = self.node.attributes[name]

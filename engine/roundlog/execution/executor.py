@@ -161,11 +161,27 @@ class RunningStep:
             results, bad = compute_on_device(group, inputs)
             self.deferred.unless_none(bad)
             finite = True
-        else:
+        elif group.chain.is_worth():
             results, finite = compute(group, inputs)
+        else:
+            results, finite = self._one_by_one(group, inputs), False
         self.values.update(zip(group.outputs, results, strict=True))
         if finite:
             self._finite.update(group.checked)
+
+    def _one_by_one(self, group: Group, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the group's outputs, each operator computed by itself."""
+        checked, nodes = self._checked, self._program.nodes
+        values = dict(zip(group.inputs, inputs, strict=True))
+        last = {value: index for index in group.nodes for value in nodes[index].inputs}
+        for index in group.nodes:
+            node = nodes[index]
+            arguments = [values[value] for value in node.inputs]
+            values[index] = compute_narrow(checked.direct[index], arguments, node.attributes, checked.formats[index])
+            for value in set(node.inputs).difference(group.outputs):
+                if last[value] == index:
+                    del values[value]
+        return [values[value] for value in group.outputs]
 
     def _require_finite(self, index: int, result: torch.Tensor) -> None:
         """Checks the input of a loss or a store now or, with deferred checks, later. Raises NonFiniteError."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 
-import numpy as np
 import torch
 
 from roundlog.definitions import OperatorKind
@@ -21,7 +20,7 @@ from roundlog.execution.slicing import slices_of
 from roundlog.execution.stops import ends_finite
 from roundlog.kernels.machine_code import Chain, TapeOperand
 from roundlog.kernels.scratch import empty
-from roundlog.kernels.tape import ADD, BF16, BOOL, DIV, F32, MUL, ROUND, SQRT, SUB, Assignments, Tape
+from roundlog.kernels.tape import ADD, BF16, BOOL, DIV, F32, MUL, ROUND, SQRT, SUB, Tape
 from roundlog.operators import Inexact, operator, workspace
 from roundlog.operators.registry import ints
 from roundlog.program import AliveMemory, DType, Program
@@ -54,14 +53,12 @@ class Group:
     nodes: tuple[int, ...]
     """The operators, in program order."""
     inputs: tuple[int, ...]
-    """Values from outside, one input register each."""
+    """Values from outside, one input of the tape each."""
     outputs: tuple[int, ...]
     """Values that are needed outside."""
     checked: tuple[int, ...]
     """Outputs that the tape checks for finite numbers: inputs of the loss and of stores."""
     tape: Tape
-    assignments: Assignments
-    """The tape as single assignments, for devices."""
     patterns: tuple[tuple[int, int] | None, ...]
     """The broadcast of every input, as `_pattern` gives it."""
     shape: tuple[int, ...]
@@ -239,41 +236,23 @@ class _Planner:
         nodes, inside = self._program.nodes, set(members)
         inputs = list(dict.fromkeys(v for index in members for v in nodes[index].inputs if v not in inside))
         outputs = [index for index in members if any(user not in inside for user in self._users.get(index, ()))]
-        kept = set(outputs)
-        # Registers of values that no later operator of the group reads are used again.
-        register = {value: slot for slot, value in enumerate(inputs)}
-        last = {value: index for index in members for value in nodes[index].inputs}
-        free: list[int] = []
-        count = len(inputs)
+        number = {value: slot for slot, value in enumerate(inputs)}
+        rows: list[tuple[int, int, int, int, int]] = []
 
-        def taken() -> int:
-            nonlocal count
-            if free:
-                return free.pop()
-            count += 1
-            return count - 1
+        def add(code: int, sources: list[int], is_checked: bool) -> int:
+            a, b, c = (sources + sources[:1] * 2)[:3]
+            rows.append((code, a, b, c, int(is_checked)))
+            return len(inputs) + len(rows) - 1
 
-        rows = []
         checked = tuple(v for v in outputs if any(self._ends_finite[user] for user in self._users[v]))
         for index in members:
-            sources = [register[value] for value in nodes[index].inputs]
-            code, rounded = operator(nodes[index].op).definition.opcode, []
+            sources = [number[value] for value in nodes[index].inputs]
+            code = operator(nodes[index].op).definition.opcode
             assert code is not None
             if nodes[index].type.dtype == DType.BF16 and code in _BY_FP32:
-                rounded = [taken()]
-                rows.append([code, *rounded, *[*sources, 0, 0][:3], 0])
-                code, sources = ROUND, rounded
-            register[index] = taken()
-            rows.append([code, register[index], *[*sources, 0, 0][:3], int(index in checked)])
-            free += rounded
-            for value in set(nodes[index].inputs):
-                if value in inside and last[value] == index and value not in kept:
-                    free.append(register[value])
-        tape = Tape(
-            instructions=np.array(rows, dtype=np.int64).reshape(len(rows), 6),
-            outputs=np.array([register[value] for value in outputs], dtype=np.int64),
-            registers=count,
-        )
+                code, sources = ROUND, [add(code, sources, False)]
+            number[index] = add(code, sources, index in checked)
+        tape = Tape(tuple(rows), tuple(number[value] for value in outputs))
         shape = nodes[members[0]].type.shape
         patterns = tuple(self._read(value, shape) for value in inputs)
         operands = [
@@ -290,7 +269,6 @@ class _Planner:
             outputs=tuple(outputs),
             checked=checked,
             tape=tape,
-            assignments=Assignments.of(tape, len(inputs)),
             patterns=patterns,
             shape=shape,
             dtypes=tuple(nodes[value].type.dtype.torch_dtype for value in outputs),
@@ -330,7 +308,7 @@ def compute_on_device(group: Group, inputs: list[torch.Tensor]) -> tuple[list[to
     size, device, tensors = prod(group.shape), inputs[0].device, _laid_out(group, inputs)
     results = [torch.empty(group.shape, dtype=dtype, device=device) for dtype in group.dtypes]
     bad = torch.zeros(1, dtype=torch.int32, device=device)
-    tape.play(group.assignments, tensors, [pattern or (1, size) for pattern in group.patterns], results, bad)
+    tape.play(group.tape, tensors, [pattern or (1, size) for pattern in group.patterns], results, bad)
     return results, bad
 
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,10 @@ import torch
 
 from roundlog.capture import portable
 from roundlog.commitments import MerkleTree, tensor_root
-from roundlog.generation.folder_bounds import (
-    BoundError,
-    require_bounded_config,
-    require_bounded_files,
-    require_weights,
-    tried,
-)
+from roundlog.generation.folder_bounds import BoundError, require_weights, tried
 from roundlog.generation.folder_files import CONFIGURATION, TOKENIZER, covered_files, file_sha256, files_digest
 from roundlog.generation.generation_receipt import DTYPES, ModelIdentity
-from roundlog.generation.gguf_file import check_gguf, installed_readers, without_vocabulary
+from roundlog.generation.gguf_file import weights_held, without_vocabulary
 from roundlog.generation.prompt_process import (
     MAX_MEMORY,
     START_SECONDS,
@@ -102,8 +97,8 @@ def load_model(path: Path, *, dtype: str | None = None, name: str = "", revision
             # Exception.
             reason = " ".join(str(error).replace(str(folder), str(path)).split())[:300]
             raise FolderError(
-                f"the model in {path} cannot be read ({type(error).__name__}: {reason}): give a folder with config, "
-                "tokenizer and weights as safetensors, or a GGUF file"
+                f"the model in {path} cannot be read ({type(error).__name__}: {reason}): fetch it again, or give a "
+                "folder with config, tokenizer and weights as safetensors, or a GGUF file"
             ) from error
     whole = None if gguf is None else file_sha256(gguf)
     return LoadedModel(
@@ -160,12 +155,8 @@ def _readable(path: Path, *, is_gguf: bool) -> Iterator[tuple[Path, dict[str, An
                 raise FolderError(f"{path} {error}") from error
             yield covered, options
         return
-    try:
-        installed_readers()
-    except ImportError as error:
-        raise FolderError(
-            f"{path} needs the package gguf, which is not installed: pip install 'tiebreak[gguf]'"
-        ) from error
+    if find_spec("gguf") is None:
+        raise FolderError(f"{path} needs the package gguf, which is not installed: pip install 'tiebreak[gguf]'")
     # In a folder of its own: what stands beside the file is not in any hash.
     with tempfile.TemporaryDirectory(prefix="tiebreak-gguf-") as name:
         (Path(name) / "model.gguf").symlink_to(path.resolve())
@@ -179,14 +170,12 @@ def _examined(folder: Path, options: dict[str, Any], dtype: torch.dtype | None) 
     from transformers import AutoConfig, AutoTokenizer
 
     if (file := options.get("gguf_file")) is not None:
-        (held, tensors), dtype = check_gguf(folder / file, installed_readers()), torch.float32
+        (held, tensors), dtype = weights_held(folder / file), torch.float32
         stored = (folder / file).stat().st_size
     else:
-        require_bounded_files(folder)
         stored = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
         held, tensors = 2 * stored, 1 << 20  # A number is stored in four bits at least.
     config = AutoConfig.from_pretrained(folder, **options)
-    require_bounded_config(config)
     if dtype is not None:
         config.dtype = dtype
     asked = require_weights(config, held, tensors) if stored else 0  # transformers says so

@@ -2,7 +2,7 @@
 
 A template is a program (Jinja), and a tokenizer has regular expressions and replacements of its author's: either may
 run for ever, or make gigabytes of a line. So both run beside this process, by this very file, which imports neither
-torch nor anything of ours there. Frames are a length of 4 bytes and JSON, one way and the other.
+torch nor anything of ours there. Messages are JSON, one way and the other.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import json
 import math
 import operator
 import os
-import select
-import struct
 import subprocess
 import sys
 import threading
@@ -21,8 +19,10 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 MAX_SECONDS = 10.0
 """Longest processor time of reading a configuration, a tokenizer and a header. Longest time on the wall of a prompt of
@@ -37,7 +37,7 @@ START_SECONDS = 120.0
 """Longest time on the wall of imports, and of reading on a machine that does other work."""
 MAX_CHARACTERS = 16 << 20
 """Longest text of a template."""
-_MAX_FRAME = 1 << 28
+_MAX_MESSAGE = 1 << 28
 
 
 class PromptError(ValueError):
@@ -51,14 +51,17 @@ class PromptProcess:
         """tokenizer: its JSON, as the library tokenizers writes it; empty for one that encodes nothing."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TIEBREAK_")}
         alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
-        self._process = subprocess.Popen(
-            # Without -P, the modules of this folder would stand before all others.
-            [sys.executable, "-P", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=kept | alone | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
-        )
+        self._connection, other = Pipe()
+        with other:
+            self._process = subprocess.Popen(
+                # Without -P, the modules of this folder would stand before all others.
+                [sys.executable, "-P", __file__, str(other.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+                env=kept | alone | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
+            )
         self._end = weakref.finalize(self, _end, self._process)
         self._lock = threading.Lock()
         # Imports and reading before the first work of a kind do not count as time of a prompt.
@@ -69,16 +72,16 @@ class PromptProcess:
         return self._process.poll() is None
 
     def render(self, template: str, messages: Sequence[dict[str, str]], tokens: dict[str, Any]) -> str:
-        """The text of messages by a template. tokens: special ones by name. Raises PromptError."""
+        """Return the text of messages by a template. tokens: special ones by name. Raises PromptError."""
         work = {"work": "render", "template": template, "messages": list(messages), "tokens": tokens}
         return str(self._ask(work, sum(len(one) for message in messages for one in message.values())))
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """The tokens of a text. special: with those that begin or end it. Raises PromptError."""
+        """Return the tokens of a text. special: with those that begin or end it. Raises PromptError."""
         return list(map(int, self._ask({"work": "encode", "text": text, "special": special}, len(text))))
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool) -> str:
-        """The text of tokens. Raises PromptError."""
+        """Return the text of tokens. Raises PromptError."""
         return str(self._ask({"work": "decode", "tokens": list(tokens), "skip": skip_special}, len(tokens)))
 
     def _ask(self, work: dict[str, Any], size: int) -> Any:
@@ -89,14 +92,12 @@ class PromptProcess:
             return self._exchange(work, MAX_SECONDS + size / 100_000)
 
     def _exchange(self, work: dict[str, Any], seconds: float) -> Any:
-        given, answers = self._process.stdin, self._process.stdout
-        assert given is not None and answers is not None
         answer, is_late = None, False
         try:
-            with suppress(OSError, ValueError):
-                write_frame(given, work | {"seconds": seconds})
-                is_late = not is_ready(answers.fileno(), seconds)
-                answer = None if is_late else read_frame(answers)
+            with suppress(OSError, EOFError, ValueError):
+                self._connection.send_bytes(json.dumps(work | {"seconds": seconds}).encode())
+                is_late = not self._connection.poll(seconds)
+                answer = None if is_late else json.loads(self._connection.recv_bytes(_MAX_MESSAGE))
         finally:
             if answer is None:
                 self._end()
@@ -108,21 +109,10 @@ class PromptProcess:
         return answer["value"]
 
 
-def is_ready(stream: int, seconds: float) -> bool:
-    """Whether something is there to be read, or the end of it, within a time."""
-    poll = select.poll()
-    poll.register(stream, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
-
-
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process, and waits for it."""
+    """End a process, and wait for it."""
     process.kill()
     process.wait()
-    for stream in (process.stdin, process.stdout):
-        with suppress(OSError):
-            if stream is not None:
-                stream.close()
 
 
 _LOCK = threading.Lock()
@@ -131,7 +121,7 @@ _PROCESSES = weakref.WeakKeyDictionary[Any, PromptProcess]()
 
 
 def _process_of(tokenizer: Any) -> PromptProcess:
-    """The process of a tokenizer of `transformers`; one for each that is alive."""
+    """Return the process of a tokenizer of `transformers`; one for each that is alive."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     with _LOCK:
         process = _PROCESSES.get(tokenizer)
@@ -142,7 +132,7 @@ def _process_of(tokenizer: Any) -> PromptProcess:
 
 
 def encoded_prompt(tokenizer: Any, prompt: str | Sequence[dict[str, str]], *, special: bool | None = None) -> list[int]:
-    """The tokens of a text as it is, or of messages by the template of a tokenizer of `transformers`, as its own
+    """Return the tokens of a text as it is, or of messages by the template of a tokenizer of `transformers`, as its own
     `apply_chat_template` has them. special: with the tokens that begin or end a text; default: of a text alone. Raises
     PromptError."""
     process = _process_of(tokenizer)
@@ -158,7 +148,7 @@ def encoded_prompt(tokenizer: Any, prompt: str | Sequence[dict[str, str]], *, sp
 
 
 def decoded_text(tokenizer: Any, tokens: Sequence[int], *, skip_special: bool = False) -> str:
-    """The text of tokens by a tokenizer of `transformers`, as its own `decode` has it. Raises PromptError."""
+    """Return the text of tokens by a tokenizer of `transformers`, as its own `decode` has it. Raises PromptError."""
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         options = {"skip_special_tokens": skip_special, "clean_up_tokenization_spaces": False}
         return str(tokenizer.decode(list(tokens), **options))
@@ -181,28 +171,8 @@ def encoded_again(tokenizer: Any, tokens: Sequence[int]) -> list[int]:
     return max(found, key=lambda one: (one == given, sum(map(operator.eq, one, given))))
 
 
-def write_frame(out: IO[bytes], value: dict[str, Any]) -> None:
-    """Writes a length and JSON."""
-    data = json.dumps(value).encode()
-    out.write(struct.pack(">I", len(data)) + data)
-    out.flush()
-
-
-def read_frame(given: IO[bytes]) -> dict[str, Any] | None:
-    """The next value; None at the end. Raises ValueError for what is no frame."""
-    head = given.read(4)
-    if len(head) < 4:
-        return None
-    (length,) = struct.unpack(">I", head)
-    data = given.read(length) if length <= _MAX_FRAME else b""
-    if len(data) < length:
-        return None
-    value = json.loads(data)
-    return value if isinstance(value, dict) else None
-
-
 def bound(seconds: float, memory: int = MAX_MEMORY) -> None:
-    """Bounds the processor time of this process from now on, and the memory that it takes beside what it has, where the
+    """Bound the processor time of this process from now on, and the memory that it takes beside what it has, where the
     system can."""
     with suppress(ImportError, OSError, ValueError):
         import resource
@@ -214,8 +184,8 @@ def bound(seconds: float, memory: int = MAX_MEMORY) -> None:
 
 
 def _bound_memory(memory: int) -> tuple[int, int]:
-    """Bounds the memory that this process takes beside what it has; the bound before. Files that are mapped to be read
-    are none of it, as weights of any size are. Raises OSError, ImportError, ValueError."""
+    """Bound the memory that this process takes beside what it has, without files that it maps to read them, such as
+    weights. Return the bound before. Raises OSError, ImportError, ValueError."""
     import resource
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
@@ -226,7 +196,7 @@ def _bound_memory(memory: int) -> tuple[int, int]:
 
 @contextmanager
 def limits(seconds: float, memory: int) -> Iterator[None]:
-    """Bounds the time on the wall, and the memory, of what this thread does within the block.
+    """Bound the time on the wall, and the memory, of what this thread does within the block.
 
     Raises TimeoutError, MemoryError, and what others raise for want of memory."""
     me, before = threading.get_ident(), None
@@ -247,7 +217,7 @@ def limits(seconds: float, memory: int) -> Iterator[None]:
 
 
 class _Worker:
-    """The other side: work by name."""
+    """The child's side: work by name."""
 
     tokenizer: Any = None
 
@@ -283,21 +253,23 @@ class _Worker:
         return str(self.tokenizer.decode(asked["tokens"], skip_special_tokens=asked["skip"]))
 
 
-def serve() -> None:
-    """Does the work that standard input asks for, until it ends."""
-    worker, given, answers = _Worker(), sys.stdin.buffer, sys.stdout.buffer
-    sys.stdout = sys.stderr
-    while (asked := read_frame(given)) is not None:
-        # The limit of processor time is a little higher: it ends a child whose parent is gone.
-        bound(asked["seconds"] + 5)
-        try:
-            write_frame(answers, {"value": getattr(worker, asked["work"].replace(" ", "_"))(asked)})
-        except MemoryError:
-            write_frame(answers, {"error": f"takes more memory than {MAX_MEMORY} bytes"})
-        except BaseException as error:
-            # Templates raise errors of every type, and tokenizers panics, which are no Exception.
-            write_frame(answers, {"error": " ".join(str(error).split())[:300] or type(error).__name__})
+def serve(asking: Connection) -> None:
+    """Do the work that a connection asks for, until its other end is closed."""
+    worker = _Worker()
+    with suppress(EOFError):
+        while True:
+            asked = json.loads(asking.recv_bytes())
+            # The limit of processor time is a little higher: it ends a child whose parent is gone.
+            bound(asked["seconds"] + 5)
+            try:
+                answer = {"value": getattr(worker, asked["work"].replace(" ", "_"))(asked)}
+            except MemoryError:
+                answer = {"error": f"takes more memory than {MAX_MEMORY} bytes"}
+            except BaseException as error:
+                # Templates raise errors of every type, and tokenizers panics, which are no Exception.
+                answer = {"error": " ".join(str(error).split())[:300] or type(error).__name__}
+            asking.send_bytes(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":
-    serve()
+    serve(Connection(int(sys.argv[1])))

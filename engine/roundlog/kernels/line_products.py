@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
+from numba import njit, types
 from numba.np.numpy_support import carray
 
 from roundlog.kernels.gemm_microkernel import TILES, tile_columns
@@ -25,9 +25,8 @@ from roundlog.kernels.line_microkernel import (
     vectors_at_once,
 )
 from roundlog.kernels.marking import NONE, AmbiguousPart
-from roundlog.kernels.number_words import Words, number
+from roundlog.kernels.number_words import Words, instructions, number
 from roundlog.kernels.scratch import scratch_numbers
-from roundlog.kernels.tape import pointer_to
 from roundlog.kernels.threads import in_parts
 
 FEW = 8
@@ -41,6 +40,16 @@ _PLACES = 64
 
 _GROUPS = {rows: (0,) * rows for rows in (1, TOGETHER)}
 _SHORT, _SINGLE = np.empty(0, dtype=np.uint16), np.empty(0, dtype=np.float32)
+
+
+@instructions
+def _pointer_to(typingctx: Any, address: Any) -> Any:
+    """An integer as a pointer: loops are compiled once for an array's type, wherever its memory begins."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(address), generate
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -154,8 +163,8 @@ def _multiply(
     rows, columns, terms, span, wide, batches = sizes
     lines_a = (batches - 1) * batch_a + (rows - 1) * row_a
     lines_b = (batches - 1) * batch_b + (columns - 1) * line_b
-    a = carray(pointer_to(address_a), lines_a + (terms - 1) * term_a + 1, kind.dtype)
-    b = carray(pointer_to(address_b), lines_b + (terms - 1) * term_b + 1, kind.dtype)
+    a = carray(_pointer_to(address_a), lines_a + (terms - 1) * term_a + 1, kind.dtype)
+    b = carray(_pointer_to(address_b), lines_b + (terms - 1) * term_b + 1, kind.dtype)
     high, tile, parts = -(-rows // len(group)) * len(group), tile_columns(lanes), -(-columns // wide)
     size = (len(group) + 1) * wide
     # Whole tiles, so that each begins where a vector may.

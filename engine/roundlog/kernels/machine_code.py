@@ -1,31 +1,29 @@
 """A tape as one loop of machine code: every value of it stays in the processor's registers.
 
 LLVM compiles one loop for vectors of `LANES` elements, and one for the elements that are left over, without fast-math
-flags: every operation is the one that IEEE 754 defines, and none is contracted to FMA. The result has the bits that
-`roundlog.kernels.tape` gives by going from instruction to instruction, which needs no compiling, but reads and writes
-the cache for each.
+flags: every operation is the one that IEEE 754 defines, and none is contracted to FMA. The result has the bits of the
+operators one by one, which need no compiling, but read and write memory for each.
 
-A tape that is played step after step is interpreted until that has cost about what compiling costs.
+A tape is compiled once it has been used for some steps. Before, its operators are computed one by one, so that a
+program that runs once takes no time for it.
 """
 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 import llvmlite.binding as llvm
-import numpy as np
 from llvmlite import ir
 from numba.core import config
 from numba.core.codegen import get_host_cpu_features
 
 from roundlog.kernels import tape
 from roundlog.kernels.number_words import from_words, nearest_numbers, upper_halves
-from roundlog.kernels.tape import BF16, BOOL, F32, Assignments, Tape, play
+from roundlog.kernels.tape import BF16, BOOL, F32, Tape
 from roundlog.kernels.threads import in_parts
 
 LANES = 16
@@ -62,7 +60,7 @@ _POINTER = ir.PointerType()
 class Form:
     """Form of a chain, all that its machine code is made of: chains of one form share the code, whatever their size."""
 
-    tape: Assignments
+    tape: Tape
     inputs: tuple[tuple[int, int], ...]
     """(how it is read, F32, BOOL or BF16) of every input."""
     outputs: tuple[int, ...]
@@ -337,11 +335,11 @@ def _i64(number: int) -> Any:
     return ir.Constant(_I64, number)
 
 
-WORTH = 1 << 25
-"""Elements times instructions that the interpreter does in the milliseconds that compiling takes."""
+WORTH = 1 << 22
+"""Elements times instructions of a chain that are computed one by one before it is compiled."""
 
-PLAYED = 1 << 15
-"""As many as the interpreter takes to begin."""
+BEGUN = 1 << 16
+"""Elements that count for every use of an instruction, beside those that there are."""
 
 _CACHED = 1 << 18
 """Elements of an output that could still be in the cache when it is needed."""
@@ -352,7 +350,7 @@ _GRAIN = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class TapeOperand:
-    """Operand of a chain, which fills an input register: element e of the output reads element (e // inner) % count."""
+    """Operand of a chain: element e of the output reads element (e // inner) % count."""
 
     kind: int
     """F32, BOOL or BF16."""
@@ -367,20 +365,8 @@ class TapeOperand:
         return ROWS if self.inner > 1 else COLUMNS
 
 
-class _Played:
-    """State that all chains of one form share."""
-
-    def __init__(self) -> None:
-        self.work = 0
-        """Elements times instructions that have been interpreted."""
-        self.code: MachineCode | None = None
-        self.lock = threading.Lock()
-
-
-_FORMS: WeakValueDictionary[Form, _Played] = WeakValueDictionary()
-"""Machine code goes when the last program does that needs it."""
-
-_FORMS_LOCK = threading.Lock()
+_compiled = lru_cache(maxsize=256)(MachineCode)
+"""Machine code of a form, which programs share."""
 
 
 class Chain:
@@ -391,45 +377,31 @@ class Chain:
     ) -> None:
         """outputs: F32, BOOL or BF16. last: nobody reads the outputs for a while; their memory begins at multiples of
         ALIGNMENT bytes."""
-        self._tape, self._size = tape, size
-        self._work = PLAYED + size * len(tape.instructions)
+        self._size, self._instructions = size, len(tape.instructions)
         reads = tuple((operand.read(size), operand.kind) for operand in inputs)
         streamed = last and size >= _CACHED and all(read in (WHOLE, SCALAR) for read, _ in reads)
-        self._form = Form(Assignments.of(tape, len(inputs)), reads, tuple(outputs), streamed)
-        with _FORMS_LOCK:
-            self._played = _FORMS.setdefault(self._form, _Played())
-        self._inputs = np.array([(0, x.kind, x.inner, x.count) for x in inputs], dtype=np.int64).reshape(-1, 4)
-        self._outputs = np.array(
-            [(register, 0, kind) for register, kind in zip(tape.outputs.tolist(), outputs, strict=True)], dtype=np.int64
-        ).reshape(-1, 3)
+        self._form = Form(tape, reads, tuple(outputs), streamed)
+        self._code: MachineCode | None = None
+        self._work = 0
         patterns = [number for x in inputs for number in (x.inner, x.count)]
         self._patterns = (ctypes.c_int64 * len(patterns))(*patterns)
         self._addresses: Any = ctypes.c_int64 * (len(inputs) + len(outputs))
 
+    def is_worth(self) -> bool:
+        """Return whether the chain is to be played as machine code by now; to be asked before every use."""
+        self._work += self._instructions * (BEGUN + self._size)
+        return self._work > WORTH
+
     def play(self, inputs: list[int], outputs: list[int]) -> bool:
         """inputs, outputs: addresses of memory that is the caller's, contiguous, and outlives the call. Returns False
         if a result that has to be finite is not."""
-        code = self._played.code or self._compiled()
-        if code is None:
-            sources, targets = self._inputs.copy(), self._outputs.copy()
-            sources[:, 0], targets[:, 1] = inputs, outputs
-            return play(self._tape, sources, targets, self._size)
-        addresses, results, call = self._addresses(*inputs, *outputs), [], code
-        size = self._size
+        code = self._code = self._code or _compiled(self._form)
+        addresses, results, size = self._addresses(*inputs, *outputs), [], self._size
         if size <= _GRAIN:
             return code(addresses, self._patterns, 0, size)
 
         def part(start: int, stop: int) -> None:
-            results.append(call(addresses, self._patterns, start * _GRAIN, min(stop * _GRAIN, size)))
+            results.append(code(addresses, self._patterns, start * _GRAIN, min(stop * _GRAIN, size)))
 
-        in_parts(part, -(-size // _GRAIN), size * (1 + len(self._tape.instructions) // 8))
+        in_parts(part, -(-size // _GRAIN), size * (1 + self._instructions // 8))
         return all(results)
-
-    def _compiled(self) -> MachineCode | None:
-        """The machine code, which is made if it is time for it; None before."""
-        played = self._played
-        with played.lock:
-            played.work += self._work
-            if played.code is None and played.work > WORTH:
-                played.code = MachineCode(self._form)
-            return played.code

@@ -4,8 +4,8 @@ Only rank 0 has a run directory. A state that it resumes from is sent to the oth
 
 The ranks of a role are *helpers*: they execute runs of one job after another with rank 0, which alone knows why. Rank 0
 orders a run: it names it, sends the job's files to ranks that lack it, and all execute its steps together. What the
-helpers cannot execute, rank 0 executes alone, since it has more to lose by standing still than by being slow. A run
-that loses them carries on from its last checkpoint, about whose state all ranks had agreed.
+helpers cannot execute, rank 0 executes alone. A run that loses them carries on from its last checkpoint, about whose
+state all ranks had agreed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import json
 import shutil
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
-from io import FileIO
 from pathlib import Path
 from typing import TypeVar
 
@@ -162,12 +162,6 @@ class Helpers:
         self._ranks = ranks
         self._in_use = threading.Lock()
         self._gone = False
-
-    @property
-    def problem(self) -> str | None:
-        """The sentence about helpers that keep rank 0 waiting in the midst of a step, for longer than honest ones do;
-        None if there are none."""
-        return None if self._gone else self._ranks.membership.problem
 
     def execute(
         self, job: Job, run: Callable[[MakeExecution], T], alone: MakeExecution, warn: Callable[[str], None]
@@ -361,8 +355,7 @@ def help_with_runs(ranks: Ranks, limits: JobLimits) -> int:
 
 def _next_run(ranks: Ranks) -> str:
     """Return the next run that rank 0 orders, by its name; "" if there are no more."""
-    with ranks.membership.patience():
-        return ranks.broadcast_bytes(None).decode()
+    return ranks.broadcast_bytes(None).decode()
 
 
 class _Receiver:
@@ -397,10 +390,14 @@ class _Receiver:
         """Write a job's files. Return why that was not possible; "" if it was. All pieces are taken in any case."""
         why = ""
         for name in NAMES:
-            with (room / name).open("wb", buffering=0) as file:
-                while piece := self._ranks.broadcast_bytes(None):
-                    why = why or _written(file, piece)
-        return why and f"it cannot keep the job below {room.parent} ({why}): make room, or name a directory by TMPDIR"
+            pieces = iter(lambda: self._ranks.broadcast_bytes(None), b"")
+            try:
+                with (room / name).open("wb") as file:
+                    file.writelines(pieces)
+            except OSError as error:
+                why = f"it cannot keep the job below {room.parent} ({error}): make room, or name a directory by TMPDIR"
+                deque(pieces, maxlen=0)
+        return why
 
     def close(self) -> None:
         """Let go of the job, and of its files."""
@@ -408,14 +405,3 @@ class _Receiver:
         if self._room is not None:
             self._room.cleanup()
             self._room = None
-
-
-def _written(file: FileIO, piece: bytes) -> str:
-    """Write a piece; return why that was not possible, "" if it was."""
-    rest = memoryview(piece)
-    try:
-        while rest:
-            rest = rest[file.write(rest) :]
-    except OSError as error:
-        return str(error)
-    return ""

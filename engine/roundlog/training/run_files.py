@@ -20,10 +20,8 @@ line; the file is synced to the disk when the run ends. A resumed run cuts the l
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -45,8 +43,6 @@ from roundlog.storage import (
     entry_of,
     load_tensors,
     most_tensor_bytes,
-    open_regular,
-    require_regular,
     save_state,
     sync_file,
 )
@@ -162,10 +158,6 @@ def wrong_checkpoints(run_dir: Path, job: Job, roots: Sequence[bytes]) -> Iterat
 
 
 HISTORY_FILE = "history.jsonl"
-_MAX_LINE_BYTES = 64 * 1024
-MAX_BYTES = 1 << 30
-"""Most bytes of a history: ten million steps."""
-
 MAX_COLUMNS = 64
 MAX_COLUMN_NAME = 100
 """Columns of the schedule behind the first `MAX_COLUMNS`, and such with longer names, are left out: they stand in the
@@ -184,7 +176,6 @@ class History:
         names = job.program.schedule_names[:MAX_COLUMNS]
         self._columns = [(slot, name) for slot, name in enumerate(names) if len(name) <= MAX_COLUMN_NAME]
         self._last = (-1, True)
-        self._size = 0
         self._file: BinaryIO | None = None
         try:
             self._file = self._open(first_step)
@@ -192,29 +183,22 @@ class History:
             self._give_up(error)
 
     def _open(self, first_step: int) -> BinaryIO:
-        # Unbuffered: what is written is handed over. Without O_NONBLOCK, opening a pipe would wait for its other end.
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-        file = os.fdopen(descriptor, "r+b", buffering=0)
-        try:
-            require_regular(descriptor, self.path)
-            end = 0
-            with open_regular(self.path) as reader:
-                for number, line in enumerate(iter(lambda: reader.readline(_MAX_LINE_BYTES), b""), 1):
-                    if not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
-                        break  # the last one, torn
-                    place = _place_of(line)
-                    if place is None or place <= self._last:
+        self.path.touch()
+        # Unbuffered: what is written is handed over.
+        file = self.path.open("r+b", buffering=0)
+        end = 0
+        with self.path.open("rb") as reader:
+            for number, line in enumerate(reader, 1):
+                place = _place_of(line) if line.endswith(b"\n") else None
+                if place is None or place <= self._last:
+                    if line.endswith(b"\n"):  # else it is the last one, torn
                         self.problem = f"{self.path}: line {number} is damaged: the lines from there on were dropped"
-                        break
-                    if place > (first_step, False):
-                        break
-                    end, self._last = end + len(line), place
-            if os.fstat(descriptor).st_size != end:
-                file.truncate(end)
-            self._size = file.seek(end)
-        except BaseException:
-            file.close()
-            raise
+                    break
+                if place > (first_step, False):
+                    break
+                end, self._last = end + len(line), place
+        file.truncate(end)
+        file.seek(end)
         return file
 
     def add_step(self, step: int, loss: float, seconds: float) -> None:
@@ -248,11 +232,7 @@ class History:
         if self._file is None or place <= self._last:
             return
         data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        self._size += len(data)
         self._last = place
-        if self._size > MAX_BYTES:
-            self._give_up(OSError(errno.EFBIG, f"it would exceed {MAX_BYTES} bytes"))
-            return
         try:
             while data:
                 data = data[self._file.write(data) :]

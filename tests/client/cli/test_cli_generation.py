@@ -360,7 +360,7 @@ def test_a_gguf_file_becomes_a_folder_with_the_same_weights_and_text(run: Run, t
     refused(run("verify", tmp_path / "small.json", "--model", source), "whose config_hash is not the receipt's")
     refused(run("model", "export", source, "--out", out), "is there already", "name another one")
     source.write_bytes(source.read_bytes()[:100])
-    refused(run("model", "export", source, "--out", tmp_path / "new"), "is none that could be read", "fetch it again")
+    refused(run("model", "export", source, "--out", tmp_path / "new"), "cannot be read", "fetch it again")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["made"], "nothing is left"
 
 

@@ -39,27 +39,17 @@ def refused(folder: Path, *said: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000, "less than 600 MB more"
 
 
+BOUND = "reading its configuration and tokenizer takes more than 10 s or 1024 MiB"
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "a million layers": ({"num_hidden_layers": 10**6}, "1000000 layers of 1 experts"),
-    "layers of another name": ({"text_config": {"n_layer": 10**7}}, "10000000 layers"),
-    "layers in a list": (
-        {"model_type": "gpt_neo", "attention_types": [[["global", "local"], 10**7]]},
-        "10000000 layers",
-    ),
-    "experts": ({"num_local_experts": 10**6}, "2 layers of 1000000 experts"),
-    "a width of 10^12": ({"hidden_size": 10**12}, "hidden_size of 1e+12"),
-    "a width of more digits than Python reads": ({"hidden_size": 0}, "is no JSON"),
-    "a width of 2^20": ({"hidden_size": 1 << 20}, "numbers, more than"),
+    "a million layers": ({"num_hidden_layers": 10**6}, BOUND),
+    "a width of 10^12": ({"hidden_size": 10**12}, "asks for 550,000,000,000,000 numbers"),
+    "a width of more digits than Python reads": ({"hidden_size": 0}, "Exceeds the limit"),
     "many words": ({"vocab_size": 1 << 24}, "asks for 268,440,144 numbers"),
-    "lists times lists": (
-        {"model_type": "gpt_neo", "attention_types": [[[1] * 200_000, 1000]]},
-        "reading its configuration and tokenizer takes more than 10 s or 1024 MiB",
-    ),
-    "a list of many numbers": ({"suppress_tokens": [1] * 400_000}, "more than 262144 values"),
+    "lists times lists": ({"model_type": "gpt_neo", "attention_types": [[[1] * 200_000, 1000]]}, BOUND),
 }
 
 
-@pytest.mark.slow_cases("lists times lists")
+@pytest.mark.slow_cases("a million layers")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_that_asks_for_too_much_is_refused(folder: Path, name: str) -> None:
     changes, said = CONFIGS[name]
@@ -80,29 +70,14 @@ def deep(path: Path) -> None:
     path.write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
 
 
-def large(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.truncate((64 << 20) + 1)
-
-
-def grows(pattern: dict[str, str], content: str, times: int) -> Callable[[Path], None]:
-    """A decoder that replaces, several times one after the other."""
-    one = {"type": "Replace", "pattern": pattern, "content": content}
-    return lambda path: change(path, {"decoder": {"type": "Sequence", "decoders": [one] * times}})
-
-
 def many_lists(path: Path) -> None:
     """64 bytes of memory for each three of the file's."""
     path.write_text('{"decoder": [' + "[]," * 20_000_000 + "[]]}")
 
 
 TOKENIZERS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "millions of lists": (many_lists, "reading its configuration and tokenizer takes more than 10 s or 1024 MiB"),
-    "a large file": (large, "tokenizer.json has more than 67108864 bytes"),
-    "what is no JSON": (lambda path: path.write_text('{"a":'), "tokenizer.json is no JSON"),
-    "a decoder that doubles": (grows({"String": "a"}, "aa", 40), "makes 1.1e+12 characters of one"),
-    "a decoder of an expression": (grows({"Regex": ""}, "aaaaaaaaa", 4), "makes 1e+04 characters of one"),
-    "a decoder of a long text": (grows({"String": "a"}, "a" * 5000, 1), "makes 5e+03 characters of one"),
+    "millions of lists": (many_lists, BOUND),
+    "what is no JSON": (lambda path: path.write_text('{"a":'), "cannot be read"),
 }
 
 

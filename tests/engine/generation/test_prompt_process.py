@@ -118,27 +118,29 @@ def test_a_hostile_tokenizer_is_refused(name: str, monkeypatch: pytest.MonkeyPat
     assert len(str(refusal.value)) < 500 and time.monotonic() - began < 60
 
 
-HOSTILE_DECODERS: dict[str, tuple[dict[str, str], int, str]] = {
-    "an expression that panics": ({"Regex": "((a+)+)+c"}, 1, "retry-limit-in-match over"),
-    "expressions that take for ever": ({"Regex": "(a|aa)+(?=b)"}, 900, "takes longer than 2 s"),
+HOSTILE_DECODERS: dict[str, tuple[dict[str, str], str, int, str]] = {
+    "an expression that panics": ({"Regex": "((a+)+)+c"}, "", 1, "retry-limit-in-match over"),
+    "expressions that take for ever": ({"Regex": "(a|aa)+(?=b)"}, "", 900, "takes longer than 2 s"),
+    "a replacement that doubles, forty times": ({"String": "a"}, "aa", 40, "ended its process, as for want of memory"),
 }
 
 
-@pytest.mark.slow_cases("expressions that take for ever")
+@pytest.mark.slow_cases("expressions that take for ever", "a replacement*")
 @pytest.mark.parametrize("name", HOSTILE_DECODERS)
 def test_a_hostile_decoder_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the decoder that is asked next answers."""
     monkeypatch.setattr(prompt_process, "MAX_SECONDS", 2.0 if "for ever" in name else 60.0)
-    pattern, times, said = HOSTILE_DECODERS[name]
-    replaces = [{"type": "Replace", "pattern": pattern, "content": ""}] * times
+    pattern, content, times, said = HOSTILE_DECODERS[name]
+    replaces = [{"type": "Replace", "pattern": pattern, "content": content}] * times
     decoder = {"type": "Sequence", "decoders": [{"type": "Fuse"}, *replaces]}
     tokenizer = tokenizer_of({"decoder": decoder})
     letter = tokenizer.convert_tokens_to_ids("a")
     with pytest.raises(FolderError, match="the tokenizer makes no text of its tokens") as refusal:
         token_text(tokenizer, [letter] * 26)
     assert said in str(refusal.value) and "\n" not in str(refusal.value) and len(str(refusal.value)) < 500
-    assert token_text(tokenizer, [0, letter, 1]) == "<s>a</s>"
-    assert token_text(tokenizer, [0, letter, 1], skip_special=True) == "a"
+    other = tokenizer.convert_tokens_to_ids("e")
+    assert token_text(tokenizer, [0, other, 1]) == "<s>e</s>"
+    assert token_text(tokenizer, [0, other, 1], skip_special=True) == "e"
 
 
 def panic() -> int:

@@ -18,7 +18,7 @@ def interpreter() -> Iterator[ProcessPoolExecutor]:
         yield pool
 
 
-@pytest.fixture(params=["interpreted", "compiled"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way in which chains of operators are computed, from the first step on."""
-    monkeypatch.setattr(machine_code, "WORTH", 1 << 62 if request.param == "interpreted" else -1)
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains of operators are compiled from the first step on."""
+    monkeypatch.setattr(machine_code, "WORTH", -1)

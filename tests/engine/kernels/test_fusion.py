@@ -14,7 +14,7 @@ from roundlog.rounding import Recorder
 from tests.engine.kept_jobs import kept_job
 from tests.engine.kernels.test_short_tapes import inputs_of, program_of, words_of
 
-pytestmark = pytest.mark.usefixtures("way")
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def compare(program: Program, states: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -29,7 +29,7 @@ ARITHMETIC = ("add", "sub", "mul", "div")
 BINARY = (*ARITHMETIC, "maximum", "minimum", "eq", "lt", "le")
 
 
-pytestmark = pytest.mark.usefixtures("way")
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 def of_words(words: Words) -> torch.Tensor:

@@ -38,10 +38,9 @@ def fuse_with_triton() -> int:
         return Deferred(self._checked, self._in_groups)
 
     tape.play, Executor._mode = counted, mode  # type: ignore[method-assign]
-    # The CPU's way of playing chains does not matter here.
     os.environ["TAPES_BY_TRITON"] = "1"
     files = ("test_fusion.py", "test_short_tapes.py")
-    chosen = [*(str(Path(__file__).with_name(name)) for name in files), "-k", "interpreted"]
+    chosen = [*(str(Path(__file__).with_name(name)) for name in files)]
     failed = pytest.main([*chosen, "-p", "no:cacheprovider", "-W", "ignore"])
     print("tapes:", len(played))
     return int(failed)

@@ -6,7 +6,6 @@ from typing import NoReturn
 
 import pytest
 from roundlog.execution.ranks import Launch, LaunchError
-from roundlog.execution.ranks.membership import TERMINATED, Membership
 
 RIGHT = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 BY_TORCHRUN = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "2"}
@@ -82,13 +81,3 @@ def test_only_what_an_environment_says_keeps_ranks_to_the_loopback_interface(
     monkeypatch.setattr("socket.getaddrinfo", resolve)
     launch = Launch.of(RIGHT | {"MASTER_ADDR": named} | more)
     assert launch is not None and (launch.host, launch.loopback) == (host, loopback)
-
-
-@pytest.mark.parametrize(
-    ("fate", "is_named"), [(f"has stopped: {TERMINATED}", False), ("is lost: it has not been heard of for 20 s", True)]
-)
-def test_a_rank_that_was_terminated_as_well_is_no_reason_of_the_launcher(fate: str, is_named: bool) -> None:
-    """Somebody has ended all of them."""
-    membership = Membership.__new__(Membership)
-    membership._lost, membership._others = f"rank 1 (process 7 on box) {fate}", {}
-    assert (membership.why_terminated() is not None) is is_named

@@ -20,7 +20,6 @@ def others(lost: str | None = None) -> Membership:
     """A membership of this rank and another one, which is lost or not."""
     made = Membership.__new__(Membership)
     made.rank, made.size, made.is_leaving, made._lost, made._others = 0, 2, False, lost, {}
-    made._since, made._collectives, made._is_patient, made._next = None, 0, False, 1e9
     return made
 
 

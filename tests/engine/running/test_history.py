@@ -75,9 +75,7 @@ def test_a_killed_run_ends_with_the_history_of_a_whole_one(point: Point, trained
     assert first == 2 * ((point.number - 1) // 2) if point.owner is Tell else first % 2 == 0
 
 
-@pytest.mark.parametrize(
-    "damage", ["{}", "hello", '{"step":1e999}', '{"step":0,"loss":1,"seconds":1}', "\udcff", "{" + " " * 70_000]
-)
+@pytest.mark.parametrize("damage", ["{}", "hello", '{"step":1e999}', '{"step":0,"loss":1,"seconds":1}', "\udcff"])
 def test_damage_costs_the_lines_behind_it_and_no_result(damage: str, trained: Trained, tmp_path: Path) -> None:
     directory, job, result, _ = trained
     shutil.copytree(directory / "run", tmp_path / "run")
@@ -90,26 +88,12 @@ def test_damage_costs_the_lines_behind_it_and_no_result(damage: str, trained: Tr
     assert path.read_text() == text[0]
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link to nowhere"])
-def test_a_history_that_is_no_file_does_not_end_a_run(kind: str, trained: Trained, tmp_path: Path) -> None:
+def test_a_history_that_cannot_be_written_does_not_end_a_run(trained: Trained, tmp_path: Path) -> None:
     _, job, result, _ = trained
     (tmp_path / "run").mkdir()
-    path = tmp_path / "run" / run_files.HISTORY_FILE
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to(tmp_path / "no" / "where")
+    (tmp_path / "run" / run_files.HISTORY_FILE).symlink_to(tmp_path / "no" / "where")
     found = Trainer(job, tmp_path / "run").run()
     assert found.state_roots == result.state_roots and found.history_problem is not None
-
-
-def test_a_history_is_bounded(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, job, result, _ = trained
-    monkeypatch.setattr(run_files, "MAX_BYTES", 200)
-    bounded = Trainer(job, tmp_path / "run").run()
-    assert bounded.state_roots == result.state_roots
-    assert bounded.history_problem is not None and "200 bytes" in bounded.history_problem
-    assert (tmp_path / "run" / run_files.HISTORY_FILE).stat().st_size <= 200
 
 
 def rows_of(job: Job, step: int) -> dict[str, torch.Tensor]:

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # exported, but not listed
 
 from roundlog.execution.batches import CPU
-from roundlog.execution.ranks.membership import TERMINATED, LostRankError, Membership
+from roundlog.execution.ranks.membership import LostRankError, Membership
 from roundlog.kernels.scratch import empty
 
 FOREVER = timedelta(days=365)
@@ -187,18 +187,16 @@ class Ranks:
         They are polled: `Work.wait` of nccl makes only the device wait, and with a timeout gives the group up."""
         group: Any = self._gloo if sent.device.type == "cpu" else self._nccl
         try:
-            with self.membership.collective():
-                for work in start(group):
-                    began = asked = time.monotonic()
-                    while not work.is_completed():
-                        now = time.monotonic()
-                        if now - asked > PATIENCE:
-                            self.membership.require_all()
-                            self.membership.tell_late()
-                            asked = now
-                        time.sleep(min(max(_LOOK, (now - began) / 64), PATIENCE / 8))
-                    # An error of the collective is raised here.
-                    work.wait()
+            for work in start(group):
+                began = asked = time.monotonic()
+                while not work.is_completed():
+                    now = time.monotonic()
+                    if now - asked > PATIENCE:
+                        self.membership.require_all()
+                        asked = now
+                    time.sleep(min(max(_LOOK, (now - began) / 64), PATIENCE / 8))
+                # An error of the collective is raised here.
+                work.wait()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -234,7 +232,6 @@ def _watched(membership: Membership, call: Callable[[], T]) -> T:
             if future.done():
                 raise
         membership.require_all()
-        membership.tell_late()
 
 
 def _ends_within(seconds: float, function: Callable[[], object]) -> bool:
@@ -444,22 +441,18 @@ def _wrong(name: str, what: str) -> LaunchError:
     )
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM has come."""
-
-
 @contextmanager
 def joined(launch: Launch, seconds: float = 300) -> Iterator[Ranks]:
     """A block with the ranks of a launch, once all are there. Where this rank ends with an error, the others are told.
 
-    Where this process is terminated because another rank is lost, that becomes the LostRankError that names it; else
-    KeyboardInterrupt. After an error SIGTERM stays ignored, so that this process can say why it ends. To be called on
-    the main thread. Raises LostRankError if a rank does not come within so many seconds."""
+    SIGTERM, by which torchrun ends all ranks where one is lost, raises KeyboardInterrupt. After an error it stays
+    ignored, so that this process can say why it ends. To be called on the main thread. Raises LostRankError if a rank
+    does not come within so many seconds."""
 
     def terminated(number: int, frame: FrameType | None) -> None:
         # A second signal must not interrupt what the first one has begun.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise _Terminated
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, terminated)
     ranks: Ranks | None = None
@@ -468,23 +461,13 @@ def joined(launch: Launch, seconds: float = 300) -> Iterator[Ranks]:
         yield ranks
         disconnect(ranks)
         signal.signal(signal.SIGTERM, before)
-    except _Terminated:
-        lost = ranks.membership.why_terminated() if ranks is not None else None
-        _leave(ranks, None if lost else TERMINATED)
-        raise lost or KeyboardInterrupt from None
-    except LostRankError:
-        # This one is not to be named in place of the lost one, which the others find, too.
-        _leave(ranks, None)
-        raise
-    except KeyboardInterrupt:
-        _leave(ranks, "it was interrupted")
-        raise
     except BaseException as error:
-        _leave(ranks, str(error) or type(error).__name__)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if ranks is not None:
+            reason: str | None = str(error) or type(error).__name__
+            if isinstance(error, LostRankError):
+                reason = None  # the others find the lost rank, too, and are not to name this one in its place
+            elif isinstance(error, KeyboardInterrupt):
+                reason = "it was interrupted"
+            disconnect(ranks, reason)
         raise
-
-
-def _leave(ranks: Ranks | None, reason: str | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if ranks is not None:
-        disconnect(ranks, reason)

@@ -225,8 +225,7 @@ class Giver:
 
 def next_order(ranks: Ranks) -> tuple[RankOrder, bytes]:
     """Return the next order of rank 0, on another rank, and the log that is followed."""
-    with ranks.membership.patience():
-        told = ranks.broadcast_bytes(None)
+    told = ranks.broadcast_bytes(None)
     head, _, log = told.partition(b"\n")
     order = json.loads(head)
     rounding = order["rounding"] and RoundingOrder(**order["rounding"])

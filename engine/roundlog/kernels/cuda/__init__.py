@@ -14,8 +14,9 @@ import torch
 
 from roundlog.definitions import opcodes
 from roundlog.kernels.environment import right_environment
+from roundlog.kernels.machine_code import Chain, TapeOperand
 from roundlog.kernels.marking import mark_flat
-from roundlog.kernels.tape import F32, Assignments, Tape, play
+from roundlog.kernels.tape import F32, Tape
 from roundlog.kernels.threads import own_threads
 
 
@@ -80,21 +81,14 @@ def tape_agrees(device: torch.device) -> bool:
     pairs = np.array([(a, b) for a in (*numbers, -np.inf) for b in numbers] + rng.standard_normal((2000, 2)).tolist())
     a, b = np.ascontiguousarray(pairs.T.astype(np.float32))
     size, codes = len(a), len(opcodes())
-    rows = [[code, 2 + place, 0, 1, 0, 0] for place, code in enumerate(opcodes().values())]
-    outputs = np.arange(2, 2 + codes)
-    tape = Tape(np.array(rows, dtype=np.int64), outputs, 2 + codes)
+    tape = Tape(tuple((code, 0, 1, 0, 0) for code in opcodes().values()), tuple(range(2, 2 + codes)))
     here = np.empty((codes, size), dtype=np.float32)
-    with np.errstate(all="ignore"):
-        play(
-            tape,
-            np.array([(x.ctypes.data, F32, 1, size) for x in (a, b)]),
-            np.array([(register, here[i].ctypes.data, F32) for i, register in enumerate(outputs)]),
-            size,
-        )
+    chain = Chain(tape, [TapeOperand(F32, 1, size)] * 2, [F32] * codes, size)
+    chain.play([x.ctypes.data for x in (a, b)], [row.ctypes.data for row in here])
     inputs = [torch.from_numpy(x).to(device) for x in (a, b)]
     there = [torch.empty(size, device=device) for _ in range(codes)]
     bad = torch.zeros(1, dtype=torch.int32, device=device)
-    on_device.play(Assignments.of(tape, 2), inputs, [(1, size)] * 2, there, bad)
+    on_device.play(tape, inputs, [(1, size)] * 2, there, bad)
     return not bad.any() and all(_same_bits(x, y.cpu().numpy()) for x, y in zip(here, there, strict=True))
 
 

@@ -33,7 +33,7 @@ import triton.language as tl
 
 from roundlog.kernels import tape as of
 from roundlog.kernels.marking import TWO_UNITS
-from roundlog.kernels.tape import BF16, BOOL, F32, Assignments
+from roundlog.kernels.tape import BF16, BOOL, F32, Tape
 from roundlog.number_format import BFLOAT16
 
 LINE = tl.constexpr(128)
@@ -295,7 +295,7 @@ def _play(
 
 
 def play(
-    tape: Assignments,
+    tape: Tape,
     inputs: list[torch.Tensor],
     patterns: list[tuple[int, int]],
     outputs: list[torch.Tensor],
