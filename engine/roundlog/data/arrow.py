@@ -1,13 +1,18 @@
-"""Columns of Arrow tables as fields, read where the tables have them: in memory, or in files that they map.
+"""Columns of Arrow tables as fields, read from the files that the tables map.
 
 A column is stored in batches. Each has its numbers one behind the other
 (https://arrow.apache.org/docs/format/Columnar.html). A field of it reads across them."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BufferedReader
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -17,7 +22,7 @@ import numpy as np
 from roundlog.data.field import DataError, Field, type_of
 from roundlog.data.files import StoredField, changed_at
 from roundlog.program import FieldType
-from roundlog.storage import StorageError
+from roundlog.storage import StorageError, open_regular, read_at
 
 _DTYPES = {
     "float": "<f4",
@@ -33,41 +38,78 @@ _DTYPES = {
 
 _ONE_LENGTH = "cut or fill them to one length"
 
+_DELETED = " (deleted)"
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) \S+ (\d+)\s+(/.*)")
+"""A line of /proc/self/maps, see proc(5): begin, end, permissions, offset in the file, inode, path, which ends
+with `_DELETED` once nothing else has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowPart:
+    """Some bytes of a field: in a file from byte `begin` on, or in memory."""
+
+    nbytes: int
+    path: Path | None = None
+    begin: int = 0
+    memory: bytes | memoryview = b""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArrowPart, (self.nbytes, self.path, self.begin, bytes(self.memory))
+
 
 class ArrowField(StoredField):
-    """A field whose bytes come in parts, of memory or of files that are mapped there."""
+    """A field whose bytes come in parts, of files or of memory. Files are read by position, as `FileField` does."""
 
-    def __init__(self, kind: FieldType, rows: int, parts: Sequence[bytes | memoryview]) -> None:
-        """parts: at least the field's bytes."""
+    def __init__(self, kind: FieldType, rows: int, parts: Sequence[ArrowPart]) -> None:
+        """Raises StorageError if a file cannot be opened or is too short."""
         super().__init__(kind, rows)
-        self.parts = [part for part in parts if len(part)]
-        self._starts = [0, *accumulate(map(len, self.parts))]
+        self.parts = [part for part in parts if part.nbytes]
+        self._starts = [0, *accumulate(part.nbytes for part in self.parts)]
         assert self._starts[-1] >= self.nbytes
+        self._files = {path: _open(path) for path in {part.path for part in self.parts if part.path is not None}}
+        sizes = {path: os.fstat(file.fileno()).st_size for path, file in self._files.items()}
+        for part in self.parts:
+            if part.path is not None and sizes[part.path] < part.begin + part.nbytes:
+                raise StorageError(
+                    part.path, f"has {sizes[part.path]} bytes where its field needs {part.begin + part.nbytes}"
+                )
 
-    def read(self, start: int, size: int) -> bytes:
+    def read(self, start: int, size: int) -> bytes | memoryview:
         pieces: list[bytes | memoryview] = []
         number = bisect_right(self._starts, start) - 1
         while size:
-            skipped = start - self._starts[number]
-            pieces.append(self.parts[number][skipped : skipped + size])
-            start, size, number = start + len(pieces[-1]), size - len(pieces[-1]), number + 1
-        # A copy: whoever writes to the file that is mapped changes nothing that was checked.
-        return b"".join(pieces)
+            part, skipped = self.parts[number], start - self._starts[number]
+            taken = min(size, part.nbytes - skipped)
+            if part.path is None:
+                pieces.append(part.memory[skipped : skipped + taken])
+            else:
+                pieces.append(read_at(self._files[part.path], part.path, part.begin + skipped, taken))
+            start, size, number = start + taken, size - taken, number + 1
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def changed(self, start: int) -> StorageError:
-        return changed_at(Path("an Arrow table"), start)
+        number = bisect_right(self._starts, start) - 1
+        part = self.parts[number]
+        return changed_at(part.path or Path("an Arrow table in memory"), part.begin + start - self._starts[number])
 
     def recut(self, kind: FieldType, rows: int) -> ArrowField:
         return ArrowField(kind, rows, self.parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrowField, (self.kind, self.rows, list(map(bytes, self.parts)))
+        return ArrowField, (self.kind, self.rows, self.parts)
+
+
+def _open(path: Path) -> BufferedReader:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise StorageError(path, f"cannot be read: {error.strerror}") from error
 
 
 def arrow_fields(table: object, names: Sequence[str] | None = None) -> dict[str, Field]:
     """The columns of a `pyarrow.Table` or of a `datasets.Dataset` of Hugging Face, by name: float32, float16, or
-    integers of up to 64 bits (unsigned ones of up to 16), or lists of them that are equally long in all rows. Nothing
-    is copied. names: of some; None: all, in the table's order. Raises DataError."""
+    integers of up to 64 bits (unsigned ones of up to 16), or lists of them that are equally long in all rows. What the
+    table maps from files is left there. names: of some; None: all, in the table's order. Raises DataError."""
     columns = _table_of(table)
     wanted = list(columns.column_names) if names is None else list(names)
     for name in wanted:
@@ -76,7 +118,11 @@ def arrow_fields(table: object, names: Sequence[str] | None = None) -> dict[str,
             raise DataError(f"the table has not one column {name}: it has {known}")
     if not wanted or columns.num_rows == 0:
         raise DataError("the table is empty: give at least one column and one row")
-    return {name: _field_of(name, columns.column(name)) for name in wanted}
+    mapped = _mapped_files()
+    try:
+        return {name: _field_of(name, columns.column(name), mapped) for name in wanted}
+    except StorageError as error:
+        raise DataError(str(error)) from error
 
 
 def _table_of(source: object) -> Any:
@@ -96,7 +142,7 @@ def _table_of(source: object) -> Any:
     raise DataError(f"a {type(source).__name__} is no table: give a pyarrow.Table or a datasets.Dataset")
 
 
-def _field_of(name: str, column: Any) -> ArrowField:
+def _field_of(name: str, column: Any, mapped: Sequence[_Mapped]) -> ArrowField:
     """The field of a pyarrow.ChunkedArray with rows."""
     flat = [(*_flat(name, batch), len(batch)) for batch in column.chunks if len(batch)]
     shapes, types = {shape for _, shape, _ in flat}, {str(values.type) for values, _, _ in flat}
@@ -110,7 +156,7 @@ def _field_of(name: str, column: Any) -> ArrowField:
             f"column {name} is {found}: give float32, float16, or integers of up to 64 bits (unsigned ones of up to 16)"
         )
     dtype = np.dtype(_DTYPES[found])
-    parts = [_part(values, dtype.itemsize) for values, _, _ in flat]
+    parts = [_part(values, dtype.itemsize, mapped) for values, _, _ in flat]
     return ArrowField(type_of(dtype, shape), sum(rows for _, _, rows in flat), parts)
 
 
@@ -141,7 +187,61 @@ def _rows_of(shape: tuple[int, ...]) -> str:
     return f"rows of shape {list(shape)}"
 
 
-def _part(values: Any, width: int) -> memoryview:
-    """The numbers of a primitive array without nulls, of `width` bytes each."""
+def _part(values: Any, width: int, mapped: Sequence[_Mapped]) -> ArrowPart:
+    """The numbers of a primitive array without nulls."""
+    buffer = values.buffers()[1]
     first, size = values.offset * width, len(values) * width
-    return memoryview(values.buffers()[1]).cast("B")[first : first + size]
+    address = buffer.address + first
+    for one in mapped:
+        if one.begin <= address and address + size <= one.end:
+            return ArrowPart(size, one.path, one.offset + address - one.begin)
+    return ArrowPart(size, memory=memoryview(buffer).cast("B")[first : first + size])
+
+
+@dataclass(frozen=True, slots=True)
+class _Mapped:
+    """Addresses from `begin` to `end` that show a file from byte `offset` on."""
+
+    begin: int
+    end: int
+    offset: int
+    path: Path
+
+
+def _mapped_files() -> list[_Mapped]:
+    """The files that this process maps and that still lie where they were opened. What is found in none of them, on
+    other systems than Linux too, is read from memory."""
+    # Nobody else knows. A pyarrow.Table has no paths. `Dataset.cache_files` has those of files that the table was made
+    # of, and says neither which columns lie in them, nor whether another file lies there now.
+    found = []
+    for one, inode, is_private in _mappings():
+        if is_private:
+            continue  # what is written there is not written to the file
+        with suppress(OSError):
+            if one.path.stat().st_ino == inode:
+                found.append(one)
+    return found
+
+
+def was_replaced(address: int, path: Path) -> bool:
+    """Whether an address of this process shows a file that has been removed, moved or replaced by another one since it
+    was mapped from `path`. On other systems than Linux nobody can tell, and this says no."""
+    for one, _, _ in _mappings():
+        if one.begin <= address < one.end:
+            if str(one.path).endswith(_DELETED):
+                return True
+            with suppress(OSError):
+                return not one.path.samefile(path)
+    return False
+
+
+def _mappings() -> Iterator[tuple[_Mapped, int, bool]]:
+    """(mapping of a file, its inode, whether writes to it go to no file)."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return
+    for match in filter(None, map(_MAPPING.fullmatch, lines)):
+        begin, end, permissions, offset, inode, path = match.groups()
+        is_private = permissions[1] == "w" and permissions[3] == "p"
+        yield _Mapped(int(begin, 16), int(end, 16), int(offset, 16), Path(path)), int(inode), is_private

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from roundlog.data.arrow import was_replaced
 from roundlog.data.field import DataError, Field, HeldField, as_field, type_of
 from roundlog.data.files import FileField, layout_named
 from roundlog.json_text import parse_json
@@ -126,26 +127,13 @@ def _place_in_file(array: NDArray[np.generic]) -> tuple[Path, int] | None:
         whole = whole.base
     if not isinstance(whole, np.memmap) or whole.filename is None or whole.mode == "c":
         return None
-    if _was_replaced(array.ctypes.data, Path(whole.filename)):
+    if was_replaced(array.ctypes.data, Path(whole.filename)):
         return None
     if whole.mode != "r":
         whole.flush()
     mapped = np.frombuffer(whole._mmap, np.uint8)  # type: ignore[attr-defined]
     begin = whole.offset - whole.offset % mmap.ALLOCATIONGRANULARITY
     return Path(whole.filename), begin + array.ctypes.data - mapped.ctypes.data
-
-
-def _was_replaced(address: int, path: Path) -> bool:
-    """Whether an address of this process shows a file that was removed, moved or replaced since it was mapped from
-    `path`: by Linux's /proc/self/maps, see proc(5). Elsewhere nobody can tell, and this says no."""
-    try:
-        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
-        for begin, end, inode in ((*line.split()[0].split("-"), line.split()[4]) for line in lines):
-            if int(begin, 16) <= address < int(end, 16):
-                return not path.exists() or path.stat().st_ino != int(inode)
-    except OSError:
-        pass
-    return False
 
 
 def windows(source: object, *, window: int, stride: int) -> Field:

@@ -1,4 +1,4 @@
-"""Fields of Arrow tables: the same bytes and rows as of arrays in memory, in memory and in files that tables map."""
+"""Fields of Arrow tables: the same bytes and rows as of arrays in memory, read from the files that the tables map."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from roundlog.data import (
     summarised,
     windows,
 )
+from roundlog.storage import StorageError
 from roundlog.training.job import Job
 
 from tests.engine.data.test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
@@ -71,8 +72,8 @@ def test_random_tables_are_what_they_hold(seed: int, tmp_path: Path) -> None:
     shape = (rows, *rng.integers(1, 6, rng.integers(0, 3)).tolist())
     array = rng.integers(0, 100, shape).astype(DTYPES[seed % len(DTYPES)])
     table = pa.table({"y": pa.array(np.arange(rows)), "x": nested(array, fixed=bool(rng.integers(2)))})
-    batch = int(rng.integers(1, rows + 1))
-    if seed % 3 > 0:
+    batch, in_files = int(rng.integers(1, rows + 1)), seed % 3 > 0
+    if in_files:
         table = mapped(table, tmp_path / "a b.arrow", batch=max(batch, rows // 50), stream=seed % 3 > 1)
     first = int(rng.integers(0, rows))
     count = int(rng.integers(1, rows - first + 1))
@@ -82,6 +83,7 @@ def test_random_tables_are_what_they_hold(seed: int, tmp_path: Path) -> None:
         for name, whole in (("y", np.arange(rows)), ("x", array)):
             field = fields[name]
             assert isinstance(field, ArrowField)
+            assert all((one.path is not None) == in_files for one in field.parts), "a copy was made"
             same(field, whole[start:stop], rng)
             same(pickle.loads(pickle.dumps(field)), whole[start:stop], rng)  # noqa: S301
 
@@ -96,6 +98,15 @@ def test_a_job_of_tables_is_that_of_the_same_arrays(tmp_path: Path) -> None:
     assert made.spec.data_root == data_tree(fields_of(arrays).values()).root
     made.write(tmp_path / "job")
     assert Job.read(tmp_path / "job").spec == made.spec
+
+
+def test_a_file_that_is_cut_off_ends_in_a_sentence_and_not_in_a_signal(tmp_path: Path) -> None:
+    path = tmp_path / "t.arrow"
+    field = arrow_fields(mapped(pa.table({"x": np.arange(5000)}), path, batch=1000, stream=False))["x"]
+    with path.open("rb+") as file:
+        file.truncate(10000)
+    with pytest.raises(StorageError, match=r"t\.arrow: was cut off while it was read"):
+        field[:]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +160,7 @@ class TestOfHuggingFace:
     def numbers(self, rows: int) -> np.ndarray:
         return np.random.default_rng(rows).standard_normal((rows, 3, 4), dtype=np.float32)
 
-    def test_columns_of_a_data_set_are_what_it_holds(self, tmp_path: Path) -> None:
+    def test_columns_are_read_from_the_files_of_a_data_set(self, tmp_path: Path) -> None:
         datasets = pytest.importorskip("datasets")
         rng = np.random.default_rng(3)
         self.dataset().save_to_disk(tmp_path / "d", num_shards=2)
@@ -162,8 +173,20 @@ class TestOfHuggingFace:
                 "y": np.arange(2500, dtype="i4"),
             }.items():
                 field = fields[name]
+                assert isinstance(field, ArrowField) and all(part.path is not None for part in field.parts)
                 same(field, array[start:stop], rng)
         same(arrow_fields(self.dataset())["a"], self.numbers(2500), rng)
+
+    def test_a_column_that_was_added_is_in_no_file_though_the_data_set_names_one(self, tmp_path: Path) -> None:
+        datasets = pytest.importorskip("datasets")
+        self.dataset(50).save_to_disk(tmp_path / "d")
+        changed = datasets.load_from_disk(tmp_path / "d").rename_column("t", "u").add_column("z", list(range(50, 100)))
+        assert len(changed.cache_files) == 1
+        fields = arrow_fields(changed, ["u", "z"])
+        in_files = {name: [part.path is not None for part in field.parts] for name, field in fields.items()}
+        assert in_files == {"u": [True], "z": [False]}
+        same(fields["u"], self.tokens(50), np.random.default_rng(4))
+        assert fields["z"][:].tolist() == list(range(50, 100))
 
     def test_a_data_set_in_another_order_is_refused(self) -> None:
         datasets = pytest.importorskip("datasets")
