@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +20,6 @@ from tiebreak.cli.option_groups import JSON, command, option
 
 if TYPE_CHECKING:
     from tiebreak.machine_probe import HostFacts, MachineFindings
-    from tiebreak.store.pinning import PinningService
 
 SECONDS_OF_PYTORCH = 300.0
 """Time for PyTorch and all self-tests. Where nobody has compiled the engine's loops yet, a slow machine takes a minute
@@ -121,8 +119,7 @@ def doctor(
 def _ask(places: Places, seconds: float) -> Iterator[PlaceFinding]:
     """Ask the places that are named, one after the other. seconds: for an answer."""
     for one in places.store.split(",") if places.store is not None else []:
-        yield _store(one.strip(), seconds)
-    yield from _pinning(places, seconds)
+        yield _store(one.strip(), places.pin_service, seconds)
     nodes = [(one, _node(one, seconds)) for one in places.chain or []]
     yield from (found for _, found in nodes)
     if places.contract is None:
@@ -144,8 +141,8 @@ def _ask(places: Places, seconds: float) -> Iterator[PlaceFinding]:
     yield _asked("contract", where, ask, seconds)
 
 
-def _store(location: str, seconds: float) -> PlaceFinding:
-    """Ask a folder, Kubo's RPC or a gateway."""
+def _store(location: str, pin_service: str | None, seconds: float) -> PlaceFinding:
+    """Ask a folder, a gateway, or Kubo's RPC and the pinning service that it knows by this name."""
     from tiebreak.store import gateway_address, kubo_address
     from tiebreak.store.store_errors import StoreError
 
@@ -166,27 +163,16 @@ def _store(location: str, seconds: float) -> PlaceFinding:
         from tiebreak.store.kubo import KuboStore
 
         assert address is not None
-        KuboStore(address, timeout=seconds, attempts=1).has(_EMPTY_FILE)
-        return "Kubo, which answers"
+        daemon = KuboStore(address, timeout=seconds, attempts=1)
+        daemon.has(_EMPTY_FILE)
+        if pin_service is None:
+            return "Kubo, which answers"
+        from tiebreak.store.pinning import PinningService
+
+        PinningService(pin_service, daemon).check()
+        return f"Kubo, which answers, as does {pin_service}"
 
     return _asked("store", _shown(location), ask, seconds)
-
-
-def _pinning(places: Places, seconds: float) -> Iterator[PlaceFinding]:
-    """Ask the services that keep what is published."""
-    from tiebreak.store.store_errors import StoreError
-
-    def ask(service: PinningService) -> str:
-        service.check()
-        return "answers, and takes the token"
-
-    try:
-        services = places.services(None, timeout=seconds, attempts=1)
-    except StoreError as error:
-        yield PlaceFinding("pinning", "as it is named", problem=str(error))
-        return
-    for one in services:
-        yield _asked("pinning", one.name, partial(ask, one), seconds)
 
 
 def _folder(path: Path) -> PlaceFinding:

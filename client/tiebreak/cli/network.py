@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from tiebreak.contract.game import VerificationGame
     from tiebreak.rpc.node import ChainNode
-    from tiebreak.store.pinning import PinningService
     from tiebreak.store.store import Store
     from tiebreak.store.transfers import OnTransfer
     from tiebreak.transactions.signer import Key
@@ -86,14 +85,10 @@ class ContentOptions:
         envvar="TIEBREAK_STORE",
     )
     pin_service: str | None = option(
-        "Pinning service (IPFS Pinning Service API) that keeps what is published.",
-        metavar="URL",
+        "Pinning service that keeps what is published, by the name that Kubo has for it (`ipfs pin remote service "
+        "add`).",
+        metavar="NAME",
         envvar="TIEBREAK_PIN_SERVICE",
-    )
-    pin_token: Path | None = option(
-        "Its access token, in a file of mode 0600. Without it the token is in TIEBREAK_PIN_TOKEN.",
-        metavar="FILE",
-        envvar="TIEBREAK_PIN_TOKEN_FILE",
     )
 
     def open_content(
@@ -106,7 +101,8 @@ class ContentOptions:
         """Open the content stores as one. Raises StoreError."""
         from tiebreak.store import open_stores
 
-        return open_stores(self.places(), services=self.services(stop), warn=warn, stop=stop, on_transfer=on_transfer)
+        where = self.places()
+        return open_stores(where, pin_service=self.pin_service, warn=warn, stop=stop, on_transfer=on_transfer)
 
     def places(self) -> tuple[str, ...]:
         """Return the locations of the stores, from anywhere on this machine. Raises StoreError."""
@@ -120,17 +116,11 @@ class ContentOptions:
         return tuple(str(Path(one).expanduser().resolve()) if is_folder(one) else one for one in named)
 
     def check_content(self) -> None:
-        """Check what is wrong for good: a place that cannot be meant, a token that is missing. Raises StoreError."""
-        self.places()
-        self.services(None)
+        """Check what is wrong for good: a place that cannot be meant, a pinning service without Kubo. Raises
+        StoreError."""
+        from tiebreak.store import require_daemon
 
-    def services(self, stop: threading.Event | None, **patience: Any) -> list[PinningService]:
-        """Return the pinning service, if one is named. patience: as `PinningService` takes it. Raises StoreError."""
-        if self.pin_service is None:
-            return []
-        from tiebreak.store.pinning import PinningService, read_token
-
-        return [PinningService(self.pin_service, read_token(self.pin_token), stop=stop, **patience)]
+        require_daemon(self.places(), self.pin_service)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ from tiebreak.store.store_errors import StoreError, StoreUnavailable
 from tiebreak.store.transfers import OnTransfer, Transfer
 
 if TYPE_CHECKING:
-    from tiebreak.store.pinning import PinningService
     from tiebreak.store.replicated_store import Warn
 
 __all__ = ["FolderStore", "Store", "StoreError", "Transfer", "open_store", "open_stores"]
@@ -105,18 +104,30 @@ def open_stores(
     locations: Sequence[str | Path],
     *,
     warn: Warn,
-    services: Sequence[PinningService] = (),
+    pin_service: str | None = None,
     stop: threading.Event | None = None,
     on_transfer: OnTransfer | None = None,
 ) -> Store:
-    """Return the content stores at `locations` as one, with the pinning services beside them; as `open_store` for each.
+    """Return the content stores at `locations` as one; as `open_store` for each.
 
-    warn: receives what could not be stored somewhere although it is stored elsewhere. Raises StoreUnavailable, also for
-    a pinning service without a Kubo daemon that it could fetch from.
+    warn: receives what could not be stored somewhere although it is stored elsewhere. pin_service: the name of a
+    pinning service in the configuration of the first Kubo daemon. Raises StoreUnavailable, also for one without a
+    daemon.
     """
+    require_daemon(locations, pin_service)
     stores = [open_store(location, stop=stop, on_transfer=on_transfer) for location in locations]
-    if len(stores) == 1 and not services:
+    if len(stores) == 1 and pin_service is None:
         return stores[0]
     from tiebreak.store.replicated_store import ReplicatedStore
 
-    return ReplicatedStore(stores, services, warn=warn, stop=stop, on_transfer=on_transfer)
+    return ReplicatedStore(stores, pin_service, warn=warn, stop=stop, on_transfer=on_transfer)
+
+
+def require_daemon(locations: Sequence[str | Path], pin_service: str | None) -> None:
+    """Raise StoreUnavailable for a pinning service where no location is a Kubo daemon's."""
+    if pin_service is not None and not any(
+        gateway_address(one) is None and kubo_address(one) is not None for one in locations
+    ):
+        raise StoreUnavailable(
+            f"the pinning service {pin_service} is one that a Kubo daemon knows: give Kubo's RPC with --store as well."
+        )

@@ -1,4 +1,4 @@
-"""Options about content: several stores, the pinning service's token, the retention, and how transfers are shown."""
+"""Options about content: several stores, the pinning service, the retention, and how transfers are shown."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from tiebreak.transactions.keys import devnet_account
 
 from tests.client.cli.cli_world import Chain, Run, Trained
 from tests.client.crafted_blocks import everything
-from tests.client.http_stand_in import serving
-from tests.client.pinning_stand_in import TOKEN, Service
 
 POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
 
@@ -28,18 +26,10 @@ POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).
 def test_kubo_and_a_pinning_service_keep_a_job(
     run: Run, chain: Chain, trained: Trained, tmp_path: Path, kubo_url: str
 ) -> None:
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text(f"{TOKEN}\n")
-    service, where = Service("queued", "pinned"), ("--dir", tmp_path / "role", "--json")
-    with serving(service) as url:
-        kept = ("--pin-service", f"{url}/psa", "--pin-token", token)
-        words = ("job", "create", trained.job, *POST, "--store", kubo_url, *kept, *where)
-        result = run(*words, env=chain.environment(0))
-    assert result.exit_code == 0, result.stderr
+    places, where = ("--store", kubo_url, "--pin-service", "keeper"), ("--dir", tmp_path / "role", "--json")
+    result = run("job", "create", trained.job, *POST, *places, *where, env=chain.environment(0))
+    assert result.exit_code == 0 and result.stderr == "", result.stderr
     cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
-    assert [(pin["cid"], pin["name"]) for pin in service.pins.values()] == [(cid, f"tiebreak {cid}")]
-    assert TOKEN not in result.output
     open_store(kubo_url).get_directory(cid, tmp_path / "found", everything, max_bytes=1 << 30)
     for path in trained.job.iterdir():
         assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()

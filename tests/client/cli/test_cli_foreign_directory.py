@@ -170,7 +170,6 @@ def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> P
         "account import new.json --from pipe",
         "job create pipe:task --out new",
         "job publish job --store pipe",
-        "job publish job --store store --pin-service http://127.0.0.1:1 --pin-token pipe",
         "train job --run new --thresholds pipe",
         "audit job --run new --claim pipe",
         "log inspect pipe",
