@@ -172,7 +172,6 @@ def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> P
         "job publish job --store pipe",
         "train job --run new --thresholds pipe",
         "audit job --run new --claim pipe",
-        "log inspect pipe",
         "export pipe --to new.safetensors",
         "verify pipe --job job --dir new",
         "trainer run --job 1 --keystore pipe --dir role",
