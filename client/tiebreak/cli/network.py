@@ -140,11 +140,6 @@ class ChainOptions:
         """Connect to the chain behind all nodes that are named. Raises ChainUnavailable, WrongChain."""
         from tiebreak.rpc.quorum import connect_all
 
-        if self.chain == ["embedded"]:
-            # Imported here because py-evm takes a second to load.
-            from tiebreak.devnet.embedded import embedded_node
-
-            return embedded_node(confirmations=self.confirmations or 0, stop=stop)
         return connect_all(self.chain or [DEFAULT_CHAIN], confirmations=self.confirmations or 0, stop=stop)
 
 

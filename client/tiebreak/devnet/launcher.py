@@ -1,7 +1,7 @@
 """A local development chain that several processes can share: anvil where its binary is, else the embedded chain behind
 HTTP, on the loopback interface; and the directory in which it is kept over restarts.
 
-`anvil.json` or `embedded.jsonl`: the chain; `contract`: the address of the contract on it; `environment`: while the
+`anvil.json`: the chain, where it is anvil's; `contract`: the address of the contract on it; `environment`: while the
 chain runs, a file for the shell's `.` that points commands to it; `lock`: held by the process that runs it."""
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 if TYPE_CHECKING:
     from tiebreak.http_server import LocalServer
 
-_FILES = {"anvil": "anvil.json", "embedded": "embedded.jsonl"}
-
 
 class DevnetState:
     """A directory of one development chain, made if it is not there, and locked until `close`. Raises DevnetError if
@@ -47,22 +45,6 @@ class DevnetState:
         except OSError as error:
             raise DevnetError(f"{directory} cannot be used ({error.strerror}): choose another place.") from error
         self._environment.unlink(missing_ok=True)  # of a process that was killed
-
-    def file(self, kind: str) -> Path:
-        """The file of a chain of the kind "anvil" or "embedded"."""
-        return self.directory / _FILES[kind]
-
-    def kind(self, wanted: str) -> str:
-        """The kind of the chain that is kept here, or `wanted` if there is none yet. Raises DevnetError if it is of
-        another kind than is wanted ("auto" is any)."""
-        kept = [kind for kind in _FILES if self.file(kind).exists()]
-        if len(kept) > 1:
-            raise DevnetError(f"{self.directory} holds chains of two kinds: delete {' or '.join(_FILES.values())}.")
-        if kept and wanted not in ("auto", kept[0]):
-            raise DevnetError(
-                f"{self.directory} holds a chain of the kind {kept[0]}: use --kind {kept[0]}, or another directory."
-            )
-        return kept[0] if kept else wanted
 
     @property
     def contract(self) -> ChecksumAddress | None:
@@ -148,14 +130,12 @@ class Devnet:
 def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None = None) -> Devnet:
     """Starts a chain at 127.0.0.1:`port` (0: any free port).
 
-    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. `state`: where the chain is
-    kept, and goes on from; its clock never runs backwards. Raises DevnetError: the port is taken, anvil is wanted but
-    absent, it does not start, or the state is of another kind or damaged.
+    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. `state`: where anvil keeps
+    its chain, and goes on from; its clock never runs backwards. Raises DevnetError: the port is taken, anvil is wanted
+    but absent, or it does not start.
     """
     if kind not in ("auto", "anvil", "embedded"):
         raise DevnetError(f"there is no development chain of the kind {kind!r}: use auto, anvil or embedded.")
-    if state is not None:
-        kind = state.kind(kind)
     binary = None if kind == "embedded" else find_anvil()
     if binary is not None:
         return _start_anvil(binary, port, state)
@@ -164,12 +144,10 @@ def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None
             f"anvil is not installed: run npm ci in the project, put it on the PATH, or name it in {ANVIL_VARIABLE}."
         )
     # Imported here because py-evm takes a second to load.
-    from tiebreak.devnet.embedded import ChainRecord, EmbeddedChain
+    from tiebreak.devnet.embedded import EmbeddedChain
     from tiebreak.devnet.rpc_server import serve_chain
 
-    if port:
-        _require_free(port)  # before a record is played, which may take a minute
-    server = serve_chain(EmbeddedChain(None if state is None else ChainRecord(state.file("embedded"))), port)
+    server = serve_chain(EmbeddedChain(), port)
     return Devnet("embedded", server.url, None, server)
 
 
@@ -204,7 +182,7 @@ def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
         ]
         if state is not None:
             # Anvil writes its state when it ends, and every few seconds for the case that it is killed.
-            arguments += ["--state", str(state.file("anvil")), "--state-interval", _SECONDS_BETWEEN_STATES]
+            arguments += ["--state", str(state.directory / "anvil.json"), "--state-interval", _SECONDS_BETWEEN_STATES]
         try:
             process = subprocess.Popen(
                 arguments,

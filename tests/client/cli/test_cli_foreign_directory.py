@@ -192,7 +192,6 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(run: Run, room: Path, chai
     [
         ("job/data.safetensors", "audit job --run new"),
         ("run/roots", "audit job --run new --claim run"),
-        ("state/embedded.jsonl", "devnet --state state --kind embedded --port 0"),
         ("store/lock", "job publish job --store store"),
     ],
 )
