@@ -111,7 +111,9 @@ def deploy(*, account: network.KeyOptions, node: network.ChainOptions, json: boo
 )
 def status(
     job: int | None = argument("[JOB]", "Number of a job.", None, min=1),
-    account: str | None = option("Show the jobs, bonds, clocks, next moves and gas of an account.", metavar="ADDRESS"),
+    account: str | None = option(
+        "Show money, jobs and bonds of an account, and the next step of each job.", metavar="ADDRESS"
+    ),
     *,
     chain: network.ContractOptions,
     json: bool = JSON,
@@ -131,7 +133,7 @@ def status(
 
 def _show_contract(game: VerificationGame, account: ChecksumAddress | None, as_json: bool) -> None:
     from tiebreak.cli.account_summary import read_summary
-    from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
+    from tiebreak.cli.summary_text import plain_summary, show_account
 
     facts = {
         "chain_id": game.node.chain_id,
@@ -148,9 +150,7 @@ def _show_contract(game: VerificationGame, account: ChecksumAddress | None, as_j
     summary = plain_summary(found) if as_json and found is not None else {}
     output.show_result(as_json, facts | summary, game.node.name)
     if found is not None and not as_json:
-        output.show_lines(account_text(found))
-        for part in (jobs_table(found), *games_text(found)):
-            output.show(part)
+        show_account(found)
 
 
 @command("withdraw")
