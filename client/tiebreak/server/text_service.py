@@ -33,8 +33,8 @@ from roundlog.generation import (
 from roundlog.json_text import canonical_json, parse_json
 from roundlog.storage import replace_file
 
-from tiebreak.generated_text import StopTexts, TextDecoder, before_stop, sure_part
-from tiebreak.server.completion_bodies import AnswerWriter, answer_text, ended_text, fingerprint_of
+from tiebreak.generated_text import StopTexts
+from tiebreak.server.completion_bodies import AnswerWriter, StreamWriter, answer_text, fingerprint_of
 from tiebreak.server.completion_requests import CompletionRequest, RequestError, tokens_of_prompt
 
 _RETRY_SECONDS = 5
@@ -133,11 +133,6 @@ class PendingText:
     made: Generation = field(init=False)
     """The whole of it, once it has ended."""
 
-    @property
-    def mean(self) -> float:
-        """The mean of its tokens' log-probabilities."""
-        return sum(choice.logprob for choice in self.choices) / max(1, len(self.choices))
-
 
 @dataclass(slots=True, kw_only=True)
 class PendingAnswer:
@@ -146,24 +141,13 @@ class PendingAnswer:
     request: CompletionRequest
     request_sha256: bytes
     texts: list[PendingText]
-    """By prompt, those that are tried behind it."""
+    """By prompt, those behind it, in the order in which they are given."""
     writer: AnswerWriter
-
-    @property
-    def given(self) -> list[PendingText]:
-        """The texts to be given, in order, once all have ended: by prompt, the likeliest first if more were tried."""
-        request, found = self.request, list[PendingText]()
-        for at in range(0, len(self.texts), request.tried):
-            some = self.texts[at : at + request.tried]
-            if request.tried > request.count:
-                some = sorted(some, key=lambda one: -one.mean)[: request.count]
-            found += some
-        return found
 
     @property
     def usage(self) -> dict[str, int]:
         """Numbers of tokens, as bodies have them: each prompt's once, and all that were written."""
-        prompt = sum(len(one.tokens) for one in self.texts[:: self.request.tried])
+        prompt = sum(len(one.tokens) for one in self.texts[:: self.request.count])
         new = sum(len(one.choices) for one in self.texts)
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
@@ -253,7 +237,7 @@ class TextService:
                 self._generator.require(tokens, wanted, ())
                 texts += [
                     PendingText(prompt=number, tokens=tokens, new_tokens=wanted, seed=request.seed_of(one))
-                    for one in range(request.tried)
+                    for one in range(request.count)
                 ]
             request.sampling.bias(self._generator.vocabulary)  # of tokens that are in it
         except (CaptureError, FolderError) as error:
@@ -289,7 +273,7 @@ class TextService:
         tokenizer = self._loaded.tokenizer
         texts = [
             answer_text(tokenizer, answer.request, text.prompt, text.tokens, text.made, index)
-            for index, text in enumerate(answer.given)
+            for index, text in enumerate(answer.texts)
         ]
         body = answer.writer.body(texts, answer.usage)
         return body, await self._issue(answer, sha256(body).digest())
@@ -298,7 +282,7 @@ class TextService:
         """Return the events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`,
         and TextChangedError."""
         (one,), request, writer, sent = answer.texts, answer.request, answer.writer, sha256()
-        decoder, stops, given = TextDecoder(self._loaded.tokenizer, one.tokens), request.stop_texts, ""
+        stream = StreamWriter(writer, one.tokens, request.stop_texts)
 
         def counted(event: bytes) -> bytes:
             sent.update(event)
@@ -308,18 +292,13 @@ class TextService:
             yield counted(first)
         async with aclosing(self._choices(answer, one)) as choices:
             async for choice in choices:
-                decoder.add(choice.token)
-                text = sure_part(before_stop(decoder.text, stops), stops)[len(given) :]
-                if text or request.logprobs:
-                    yield counted(writer.event(text, [choice], len(given)))
-                given += text
-        decoder.end()
-        made = one.made
-        if rest := ended_text(decoder.text, made.finish_reason, stops)[len(given) :]:
-            yield counted(writer.event(rest, [], len(given)))
-        if decoder.text != decoder.whole:
+                if event := stream.add(choice):
+                    yield counted(event)
+        if rest := stream.rest(one.made.finish_reason):
+            yield counted(rest)
+        if stream.is_changed:
             raise TextChangedError("the tokenizer changes text that was sent already")
-        last = writer.last_events(made.finish_reason, answer.usage if request.include_usage else None)
+        last = writer.last_events(one.made.finish_reason, answer.usage if request.include_usage else None)
         sent.update(last)
         await self._issue(answer, sent.digest())
         yield last
@@ -382,15 +361,15 @@ class TextService:
             asked.dropped.set()
 
     async def _issue(self, answer: PendingAnswer, response_sha256: bytes) -> list[bytes]:
-        request, given = answer.request, answer.given
+        request, texts = answer.request, answer.texts
         found = [
             replace(
                 self._receipt(one.tokens, one.made, request.sampling, one.seed, one.new_tokens, request.stop_texts),
                 request_sha256=answer.request_sha256,
                 response_sha256=response_sha256,
-                choice_index=index if len(given) > 1 else None,
+                choice_index=index if len(texts) > 1 else None,
             )
-            for index, one in enumerate(given)
+            for index, one in enumerate(texts)
         ]
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writing, self.receipts.issue, answer.writer.name, found)

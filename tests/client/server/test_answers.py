@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from openai import NotFoundError, OpenAI
 from roundlog.generation.generation_receipt import logprobs_root
-from tiebreak.server import text_service
+from tiebreak.server import completion_bodies
 from tiebreak.transactions.keys import signer_of
 
 from tests.client.server.asking import Exchange, exchange, receipt_of
@@ -110,13 +110,13 @@ def test_log_probabilities_are_those_of_the_receipt(served: Served) -> None:
 
 
 def test_a_text_that_changes_at_its_end_ends_with_an_error(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Changing(text_service.TextDecoder):
+    class Changing(completion_bodies.TextDecoder):
         @property
         def whole(self) -> str:
             return "another one"
 
     answers = len(list((served.folder / "answers").iterdir()))
-    monkeypatch.setattr(text_service, "TextDecoder", Changing)
+    monkeypatch.setattr(completion_bodies, "TextDecoder", Changing)
     parts = text_of(served, stream=True, seed=2).response.split(b"\n\n")
     assert b"changes what was sent" in parts[-2] and parts[-1] == b"" and b"[DONE]" not in parts[-2]
     assert len(list((served.folder / "answers").iterdir())) == answers
