@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tiebreak.cli.doctor import problems
-from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, machine_probe
+from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, machine_findings
 from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import in_ether
 from tiebreak.rpc.node import ChainNode, block_time
@@ -141,8 +141,7 @@ def test_a_process_that_holds_the_pipe_does_not_hold_up_the_findings_and_is_kill
         f"print(json.dumps({TORCH!r}), flush=True)"
     )
     started = time.monotonic()
-    with machine_probe([sys.executable, "-c", code]) as probe:
-        found = probe.findings(2)
+    found = machine_findings(2, [sys.executable, "-c", code])
     assert time.monotonic() - started < 15
     assert found.torch == TORCH and found.why == "it had not ended after 2 seconds"
     assert not runs(int((tmp_path / "pid").read_text()), 10)

@@ -82,20 +82,18 @@ def doctor(
     """Show what this machine can do: its processor, PyTorch and devices, the arithmetics that each can train with, and
     whether the self-test passes. Stores, nodes and the contract are asked where an option or its variable names them.
     Whatever is not as it should be gets a sentence with the remedy."""
-    from tiebreak.machine_probe import host_facts, machine_probe
+    from tiebreak.machine_probe import host_facts, machine_findings
 
-    # PyTorch takes seconds to load, and is asked meanwhile.
-    with machine_probe() as probe:
-        host = host_facts()
-        if not json:
-            output.show_facts("This machine", _host_lines(host))
-            output.flush()
-        asked = list(_ask(places, patience))
-        if not json and asked:
-            lines = {f"{one.kind} {one.name}": one.facts or "see below" for one in asked}
-            output.show_facts("Stores and nodes", lines)
-            output.flush()
-        found = probe.findings(SECONDS_OF_PYTORCH)
+    host = host_facts()
+    if not json:
+        output.show_facts("This machine", _host_lines(host))
+        output.flush()
+    asked = list(_ask(places, patience))
+    if not json and asked:
+        lines = {f"{one.kind} {one.name}": one.facts or "see below" for one in asked}
+        output.show_facts("Stores and nodes", lines)
+        output.flush()
+    found = machine_findings(SECONDS_OF_PYTORCH)
     wrong = problems(host, found, asked)
     is_right = not any(one.is_grave for one in wrong)
     if json:
