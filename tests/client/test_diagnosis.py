@@ -50,7 +50,7 @@ def machine(root: Path, **files: str) -> HostFacts:
 
 def said(host: HostFacts, torch: dict[str, Any] | None = None, *devices: dict[str, Any], why: str = "") -> list[str]:
     made = None if torch is None else TORCH | torch
-    return [one.sentence for one in problems(host, MachineFindings(made, [CPU, *devices], why), [])]
+    return [one.sentence for one in problems(host, MachineFindings(made, [CPU, *devices], why))]
 
 
 def test_a_machine_is_read_as_linux_describes_it(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_little_memory_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_grave_comes_first(with_driver: HostFacts) -> None:
-    found = problems(with_driver, MachineFindings(TORCH, [CPU | {"passes": False, "why": "it flushes"}], "it died"), [])
+    found = problems(with_driver, MachineFindings(TORCH, [CPU | {"passes": False, "why": "it flushes"}], "it died"))
     assert [one.is_grave for one in found] == [True, True, False]
     assert "after PyTorch was loaded, and after cpu (it died)" in found[0].sentence
     assert found[1].sentence == "cpu does not compute as it has to: it flushes."

@@ -22,7 +22,7 @@ EXIT_CODES = {
     FAILED: "failed; standard error says why, in one sentence",
     WRONG_USAGE: "wrong usage: an option that does not exist, a value that is none, options that contradict each other",
     ANSWER_IS_NO: 'done, and the answer is "no": an audit that disagrees, a receipt that is wrong, a demo story that '
-    "ended as it should not, a machine, a store or a node that `doctor` finds wrong, a task that no job can be made of",
+    "ended as it should not, a machine that `doctor` finds wrong, a task that no job can be made of",
     INTERRUPTED: "stopped before the end, by Ctrl-C or a signal; the same command carries on",
 }
 """Exit codes of all commands, and what they mean."""

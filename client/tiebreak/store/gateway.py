@@ -16,8 +16,6 @@ from tiebreak.store.transfers import WIDTH, OnTransfer
 
 _BUSY = (429, 500, 502, 503, 504)
 _MISSING = (404, 410, 412, 451)
-_EMPTY = "bafkqaaa"
-"""The identifier that holds a block of no bytes, which every gateway can give."""
 
 
 class GatewayStore(Store):
@@ -68,15 +66,6 @@ class GatewayStore(Store):
             return answer.body
 
         return self._retries.run(f"give a part of block {cid}", fetch, seconds)
-
-    def check(self) -> None:
-        """Ask whether a gateway answers there. Raises StoreError."""
-        try:
-            body = self._retries.run("give an empty block", lambda left: self._ask("GET", _EMPTY, left).body)
-        except ContentMissing:
-            body = b"none"
-        if body:
-            raise StoreUnavailable(f"{self.name} does not answer like a trustless gateway: check the address.")
 
     def has(self, cid: str) -> bool:
         root = str(Cid.parse(cid))

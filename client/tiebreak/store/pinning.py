@@ -18,7 +18,6 @@ from tiebreak.store.kubo import KuboStore
 from tiebreak.store.store_errors import StoreError, StoreUnavailable
 
 _STATES = ("pinned", "pinning", "queued", "failed")
-_EMPTY = "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku"
 
 
 class PinningService:
@@ -55,10 +54,6 @@ class PinningService:
     def unpin(self, cid: str) -> None:
         """Withdraw the requests of this program for this content, not those of others in the account. Idempotent."""
         self._remove(str(Cid.parse(cid)), *_STATES)
-
-    def check(self) -> None:
-        """Ask whether the daemon knows the service, and the service answers it. Raises StoreError."""
-        self._state(_EMPTY)
 
     def _state(self, cid: str) -> str:
         """Return the state of the request for some content that is furthest; empty if there is none."""
