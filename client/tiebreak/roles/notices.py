@@ -161,35 +161,26 @@ def together(found: Sequence[Progress], state: str) -> Progress:
 
 
 class Warnings:
-    """A filter that passes each warning once, until it changes. `summary` counts the repetitions.
+    """A filter that passes each warning once, until it changes.
 
     Two warnings are the same if they have the same text about the same job and game."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[int | None, int | None, str], int] = {}
-        self._repeated = 0
+        self._told: set[tuple[int | None, int | None, str]] = set()
 
     def is_new(self, notice: Notice) -> bool:
         """Return whether a warning was not told before."""
         key = (notice.job, notice.game, notice.text)
         if key in self._told:
-            self._told[key] += 1
-            self._repeated += 1
             return False
         if len(self._told) >= _MOST_REMEMBERED:
             self._told.clear()
-        self._told[key] = 0
+        self._told.add(key)
         return True
 
     def forget(self, job: int | None) -> None:
         """Forget the warnings about a job that is well again, so that the next warning is told."""
-        for key in [key for key in self._told if key[0] == job]:
-            del self._told[key]
-
-    def summary(self) -> str:
-        """Return number of repeated warnings since the last call, in one clause; empty if there were none."""
-        count, self._repeated = self._repeated, 0
-        return f"{count} {'warning' if count == 1 else 'warnings'} came again" if count else ""
+        self._told = {key for key in self._told if key[0] != job}
 
 
 _MOST_REMEMBERED = 10_000
