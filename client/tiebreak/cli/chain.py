@@ -42,13 +42,12 @@ def create(file: Path = _FILE, json: bool = JSON) -> None:
     "account import",
     "tiebreak account import key.json",
     "tiebreak account import key.json --from private-key.txt",
-    "tiebreak account import key.json --from UTC--2026-01-01--keystore",
 )
 def import_(
     file: Path = _FILE,
     source: Path | None = option(
-        "A private key in hex, or another keystore; its password is asked for, or in TIEBREAK_IMPORT_PASSWORD. Without "
-        "it the key is read from standard input.",
+        "File of mode 0600 with a private key in hex; without it the key is read from standard input. A keystore of "
+        "another wallet needs no import: name it with --keystore.",
         metavar="FILE",
         name="--from",
     ),
@@ -56,11 +55,11 @@ def import_(
 ) -> None:
     """Encrypt a key that you have. The key is typed in, piped in, or read from a file, never an argument: those are on
     record in the shell's history and in the list of processes."""
-    from tiebreak.transactions.keys import account_from_key, create_keystore, read_key
+    from tiebreak.transactions.keys import account_from_key, create_keystore, read_secret
 
     _require_new(file)
     if source is not None:
-        found = read_key(source, network.ask)
+        found = account_from_key(read_secret(source, "key file").decode("ascii", "replace"), str(source))
     elif sys.stdin.isatty():
         found = account_from_key(network.ask("Private key"), "what was typed")
     else:
