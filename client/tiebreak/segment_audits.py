@@ -82,7 +82,7 @@ def fetch_named(
     unwanted: Collection[str] = (),
     claim: Callable[[int], None] = lambda need: None,
 ) -> None:
-    """Fetches the files that a plan names of the directory `cid` into `dest`, which must not exist and appears whole.
+    """Fetch the files that a plan names of the directory `cid` into `dest`, which must not exist and appears whole.
 
     warn: is told, in one sentence, what was left out. max_bytes: of all files together. within: as of `Store`.
     unwanted: names that are left out without a word. claim: is asked before each turn of the plan for the most bytes
@@ -101,8 +101,9 @@ def fetch_named(
 
 
 def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) -> Plan:
-    """The six files of a job, the others only once the program and the spec are checked against each other, and
-    accepted. data: whether its data are among them. The plan raises MalformedContent for a directory that is no job."""
+    """Return the plan of the six files of a job, the others only once the program and the spec are checked against each
+    other, and accepted. data: whether its data are among them. The plan raises MalformedContent for a directory that is
+    no job."""
 
     def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
         _require_job(sizes)
@@ -116,7 +117,8 @@ def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) 
 
 
 def log_plan(program: Program, spec: TrainingSpec) -> Plan:
-    """The logs of a run's intervals, and the list of its published states, as far as they are there."""
+    """Return the plan of the logs of a run's intervals, and the list of its published states, as far as they are
+    there."""
 
     def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
         # No directory has more, whatever the spec says.
@@ -189,12 +191,12 @@ class Nowhere:
 
 
 def lies_elsewhere(directory: Path) -> bool:
-    """Whether a directory has a job without its data, and a record of where these lie."""
+    """Return whether a directory has a job without its data, and a record of where these lie."""
     return (directory / NAME).is_file() and not (directory / DATA).exists()
 
 
 def addresses_of(directory: Path) -> JobAddresses:
-    """The record of a job whose data lie elsewhere. Raises UnknownPlace."""
+    """Return the record of a job whose data lie elsewhere. Raises UnknownPlace."""
     try:
         record = read_record(directory / NAME, max_bytes=_MOST_BYTES)
     except StorageError as error:
@@ -211,8 +213,8 @@ def addresses_of(directory: Path) -> JobAddresses:
 
 
 def read_elsewhere(directory: Path, limits: JobLimits, store: Store | None) -> Job:
-    """The job in a directory without its data. store: where they lie; None for a job whose data are not used. Raises as
-    `Job.read`."""
+    """Return the job in a directory without its data. store: where they lie; None for a job whose data are not used.
+    Raises as `Job.read`."""
     place = Nowhere() if store is None else StoredData(store, addresses_of(directory).data)
     return Job.read(directory, limits, elsewhere=place)
 
@@ -226,7 +228,7 @@ def fetch_without_data(
     warn: Callable[[str], None],
     max_bytes: int,
 ) -> None:
-    """Fetches the files of the job at a content address but for its data, into a directory that is not there yet and
+    """Fetch the files of the job at a content address but for its data, into a directory that is not there yet and
     appears whole. accept, warn, max_bytes: as of `fetch_named`. Raises StoreError, OSError, and what `accept`
     raises."""
     if directory.exists():
@@ -257,7 +259,7 @@ class Stores:
     """Most seconds for one state; a worker that waits for it does nothing else."""
 
     def job(self) -> Job:
-        """The job. Raises JobError, StoreError."""
+        """Return the job. Raises JobError, StoreError."""
         if self.job_dir.is_dir() or not self.job_cid:
             return read_job(self.job_dir, self.limits, self.locations)
         # The cache of blocks stays open, and its space is freed when the process ends.
@@ -289,12 +291,13 @@ class LocalStates(Directories):
     locations: tuple[str, ...]
 
     def job(self) -> Job:
-        """The job. Raises JobError, StoreError."""
+        """Return the job. Raises JobError, StoreError."""
         return read_job(self.job_dir, self.limits, self.locations)
 
 
 def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> Job:
-    """The job in a directory, whose data may lie in the stores at these locations. Raises JobError, StoreError."""
+    """Return the job in a directory, whose data may lie in the stores at these locations. Raises JobError,
+    StoreError."""
     if lies_elsewhere(directory):
         return read_elsewhere(directory, limits, _store(locations))
     return Job.read(directory, limits)
@@ -334,7 +337,7 @@ class PublishedRun:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is a content address."""
+    """Return whether a text is a content address."""
     try:
         Cid.parse(text)
     except InvalidCid:
@@ -343,8 +346,8 @@ def is_address(text: str) -> bool:
 
 
 def find_run(store: Store, address: str, room: Path) -> Whereabouts:
-    """Where job and claim lie, from the content address of a published log, or from a file with the result of an audit.
-    room: for small files.
+    """Return where job and claim lie, from the content address of a published log, or from a file with the result of an
+    audit. room: for small files.
 
     Raises NotAuditable, StoreError."""
     if is_address(address):
@@ -370,7 +373,7 @@ def find_run(store: Store, address: str, room: Path) -> Whereabouts:
 def fetch_run(
     store: Store, where: Whereabouts, room: Path, limits: JobLimits, *, warn: Callable[[str], None], max_bytes: int
 ) -> PublishedRun:
-    """Fetches the job without its data, and the claimed roots. The job's spec and its need of memory are looked at
+    """Fetch the job without its data, and the claimed roots. The job's spec and its need of memory are looked at
     before its other files are fetched. Raises NotAuditable, JobError, StoreError, OSError."""
     specs: list[TrainingSpec] = []
 

@@ -37,7 +37,7 @@ class LogIndex:
         self._blocks: list[list[dict[str, Any]]] = []
 
     def select(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Events that fit the filter object of eth_getLogs. Raises ValueError, TypeError for a malformed one."""
+        """Return events that fit the filter object of eth_getLogs. Raises ValueError, TypeError for a malformed one."""
         newest = self._read()
         first, last = (_number(wanted.get(name, "latest"), newest) for name in ("fromBlock", "toBlock"))
         addresses = {to_checksum_address(one) for one in _list(wanted.get("address"))}
@@ -50,11 +50,11 @@ class LogIndex:
         ]
 
     def forget(self) -> None:
-        """Forgets all blocks; call it when some were taken back."""
+        """Forget all blocks; call it when some were taken back."""
         self._blocks = []
 
     def _read(self) -> int:
-        """Takes in the blocks that have come; returns the newest one's number."""
+        """Take in the blocks that have come; return the newest one's number."""
         newest = int(self._chain.get_canonical_head().block_number)
         for number in range(len(self._blocks), newest + 1):
             block = self._chain.get_canonical_block_by_number(number)
@@ -95,14 +95,14 @@ def _number(tag: Any, newest: int) -> int:
 
 
 def _list(value: Any) -> list[str]:
-    """A parameter that may be one string, several or none, as a list."""
+    """Return a parameter that may be one string, several or none, as a list."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
 
 
 def _fits(found: Sequence[str], wanted: Sequence[set[str]]) -> bool:
-    """True if an event's topics fit, one by one; an empty set fits any."""
+    """Return whether an event's topics fit, one by one; an empty set fits any."""
     if len(found) < len(wanted):
         return False
     return all(not any_of or topic in any_of for topic, any_of in zip(found, wanted, strict=False))
@@ -146,7 +146,7 @@ _METHODS = frozenset(
 
 
 def embedded_node(*, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
-    """A fresh chain in this process."""
+    """Return a fresh chain in this process."""
     return ChainNode(EmbeddedChain(), confirmations=confirmations, stop=stop)
 
 
@@ -199,7 +199,7 @@ class EmbeddedChain(Transport):
         return _as_json(answer["result"])
 
     def _control(self, method: str, params: list[object]) -> object:
-        """Test methods of development chains that set the time and take blocks back."""
+        """Set the time, or take blocks back: test methods of development chains."""
         value = params[0] if params else None
         if isinstance(value, str):
             try:
@@ -255,7 +255,7 @@ class EmbeddedChain(Transport):
 
 
 def _estimate_gas(state: StateAPI, transaction: SignedTransactionAPI) -> int:
-    """Gas with which the transaction succeeds, by two executions where py-evm's own search needs a dozen.
+    """Return gas with which the transaction succeeds, by two executions where py-evm's own search needs a dozen.
 
     Raises VMError if no amount is enough."""
     generous = _execute(state, transaction, state.gas_limit)

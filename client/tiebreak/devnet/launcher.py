@@ -57,7 +57,7 @@ class DevnetState:
         return to_checksum_address(text) if re.fullmatch("0x[0-9a-fA-F]{40}", text) else None
 
     def announce(self, url: str, contract: ChecksumAddress) -> None:
-        """Writes the files `contract` and `environment`. Raises DevnetError."""
+        """Write the files `contract` and `environment`. Raises DevnetError."""
         exports = f"export TIEBREAK_CHAIN={url} TIEBREAK_CONTRACT={contract}\n"
         try:
             for path, text in ((self.directory / "contract", f"{contract}\n"), (self._environment, exports)):
@@ -128,7 +128,7 @@ class Devnet:
 
 
 def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None = None) -> Devnet:
-    """Starts a chain at 127.0.0.1:`port` (0: any free port).
+    """Start a chain at 127.0.0.1:`port` (0: any free port).
 
     `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. `state`: where anvil keeps
     its chain, and goes on from; its clock never runs backwards. Raises DevnetError: the port is taken, anvil is wanted
@@ -152,7 +152,8 @@ def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None
 
 
 def find_anvil() -> Path | None:
-    """Anvil's binary: named by the environment, installed in the project by npm, or on the PATH; None if absent."""
+    """Return anvil's binary: named by the environment, installed in the project by npm, or on the PATH; None if
+    absent."""
     named = os.environ.get(ANVIL_VARIABLE)
     if named is not None:
         return _executable(Path(named)) if named else None
@@ -209,7 +210,7 @@ def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
 
 
 def _restore_clock(url: str) -> None:
-    """Sets anvil's clock behind the newest block's time where that is ahead of the wall clock: anvil keeps blocks, and
+    """Set anvil's clock behind the newest block's time where that is ahead of the wall clock: anvil keeps blocks, and
     not by how much its clock was moved."""
     node = HttpTransport(url)
     ahead = ChainNode(node).head().timestamp - int(time.time())
@@ -218,7 +219,7 @@ def _restore_clock(url: str) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command that runs under `_WATCHED`, and waits for it."""
+    """End a command that runs under `_WATCHED`, and waits for it."""
     assert process.stdin is not None
     process.stdin.close()
     try:
