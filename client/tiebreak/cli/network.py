@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tiebreak.contract.game import VerificationGame
     from tiebreak.rpc.node import ChainNode
     from tiebreak.store.store import Store
-    from tiebreak.store.transfers import OnTransfer
     from tiebreak.transactions.signer import Key
 
 DEFAULT_CONFIRMATIONS = 12
@@ -96,13 +95,12 @@ class ContentOptions:
         *,
         stop: threading.Event | None = None,
         warn: Callable[[str], None] = lambda text: None,
-        on_transfer: OnTransfer | None = None,
     ) -> Store:
         """Open the content stores as one. Raises StoreError."""
         from tiebreak.store import open_stores
 
         where = self.places()
-        return open_stores(where, pin_service=self.pin_service, warn=warn, stop=stop, on_transfer=on_transfer)
+        return open_stores(where, pin_service=self.pin_service, warn=warn, stop=stop)
 
     def places(self) -> tuple[str, ...]:
         """Return the locations of the stores, from anywhere on this machine. Raises StoreError."""

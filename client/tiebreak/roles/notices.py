@@ -12,14 +12,11 @@ from typing import Any
 from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import ChainError, printable
 from tiebreak.store.store_errors import StoreError
-from tiebreak.store.transfers import OnTransfer, Transfer
 
 
 class What(StrEnum):
     STEP = "step"
     """A training step was executed: `done` of `total`, with its `loss`."""
-    TRANSFER = "transfer"
-    """Content is on its way: `done` of `total` bytes. Only of transfers that take long."""
     FETCHED = "fetched"
     """Content came from the store and passed its checks."""
     PUBLISHED = "published"
@@ -69,8 +66,6 @@ def plain(notice: Notice) -> dict[str, Any]:
     about |= {name: value for name, value in (("job", notice.job), ("game", notice.game)) if value is not None}
     if notice.what is What.STEP:
         about |= {"done": notice.done, "total": notice.total, "loss": notice.loss}
-    if notice.what is What.TRANSFER:
-        about |= {"done": notice.done, "total": notice.total}
     if notice.receipt is not None:
         receipt = notice.receipt
         about |= {
@@ -87,16 +82,6 @@ Notify = Callable[[Notice], None]
 
 def ignore(notice: Notice) -> None:
     """Drop all notices: a `Notify`."""
-
-
-def of_transfers(role: str, notify: Notify) -> OnTransfer:
-    """Tell the transfers of a role's content store as its notices."""
-
-    def told(transfer: Transfer) -> None:
-        text = f"{transfer.doing} {transfer.what}"
-        notify(Notice(role=role, what=What.TRANSFER, text=text, done=transfer.done, total=transfer.total))
-
-    return told
 
 
 def of_warnings(role: str, notify: Notify) -> Callable[[str], None]:

@@ -9,10 +9,9 @@ import threading
 
 from tiebreak.http_client import HttpAnswer
 from tiebreak.store.dagpb import MAX_BLOCK, Cid
-from tiebreak.store.http import HttpServer, NoResponse, Retries, base_url, shown_location
+from tiebreak.store.http import WIDTH, HttpServer, NoResponse, Retries, base_url, shown_location
 from tiebreak.store.store import Build, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable
-from tiebreak.store.transfers import WIDTH, OnTransfer
 
 _BUSY = (429, 500, 502, 503, 504)
 _MISSING = (404, 410, 412, 451)
@@ -37,9 +36,8 @@ class GatewayStore(Store):
         timeout: float = 60.0,
         attempts: int = 4,
         stop: threading.Event | None = None,
-        on_transfer: OnTransfer | None = None,
     ) -> None:
-        super().__init__(f"the gateway {shown_location(address)}", stop, on_transfer)
+        super().__init__(f"the gateway {shown_location(address)}", stop)
         self._retries = Retries(
             name=self.name,
             remedy="try again later, or use another store",

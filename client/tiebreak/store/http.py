@@ -23,7 +23,9 @@ from tiebreak.store.store_errors import CorruptBlock, StoreUnavailable, short
 
 T = TypeVar("T")
 
-_CONNECTIONS = 8
+WIDTH = 8
+"""Blocks on the way from or to a store over a network: at most 16 MiB of memory."""
+
 _MOST_WAIT = 30.0
 """Longest pause in seconds that a server's Retry-After can ask for."""
 
@@ -99,7 +101,7 @@ class HttpServer:
     def __init__(self, base: str, headers: Mapping[str, str]) -> None:
         self._base = base
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "tiebreak", **headers}
-        self._pool = pool_manager(maxsize=_CONNECTIONS, retries=False)
+        self._pool = pool_manager(maxsize=WIDTH, retries=False)
 
     def ask(
         self,

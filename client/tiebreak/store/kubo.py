@@ -23,10 +23,9 @@ from typing import Any, TypeVar
 from urllib3.filepost import encode_multipart_formdata
 
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
-from tiebreak.store.http import HttpServer, Retries, base_url
+from tiebreak.store.http import WIDTH, HttpServer, Retries, base_url
 from tiebreak.store.store import Build, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
-from tiebreak.store.transfers import WIDTH, OnTransfer
 
 T = TypeVar("T")
 
@@ -56,9 +55,8 @@ class KuboStore(Store):
         timeout: float = 60.0,
         attempts: int = 4,
         stop: threading.Event | None = None,
-        on_transfer: OnTransfer | None = None,
     ) -> None:
-        super().__init__(f"Kubo at {address}", stop, on_transfer)
+        super().__init__(f"Kubo at {address}", stop)
         self.retries = Retries(
             name=self.name,
             remedy="start it with `ipfs daemon`, or check the address",

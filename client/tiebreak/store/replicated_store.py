@@ -21,7 +21,6 @@ from tiebreak.store.store_errors import (
     UnsafeName,
     UnsupportedFile,
 )
-from tiebreak.store.transfers import OnTransfer
 
 _PATIENCE = 20.0
 """Most seconds that a store gets for one block while there is another one to ask."""
@@ -55,9 +54,8 @@ class ReplicatedStore(Store):
         *,
         warn: Warn,
         stop: threading.Event | None = None,
-        on_transfer: OnTransfer | None = None,
     ) -> None:
-        super().__init__(", ".join(store.name for store in stores), stop, on_transfer)
+        super().__init__(", ".join(store.name for store in stores), stop)
         self._stores = list(stores)
         self._paused_until = dict.fromkeys(stores, 0.0)
         self._writable = [store for store in stores if store.writable]
