@@ -553,8 +553,7 @@ def _find(store: Store, address: str, room: Path, options: PublishedOptions) -> 
     if options.claim is not None and root is None:
         raise WrongUsage("a published run says itself what is claimed: leave --claim away, or give the root to expect.")
     found = find_run(store, address, room)
-    if root is not None and found.root not in (None, root):
-        assert found.root is not None, "is not None"
+    if root is not None and found.root is not None and found.root != root:
         raise WrongUsage(
             f"{address[:100]} is about the checkpoint root 0x{found.root.hex()}, and not the one of --claim, "
             f"0x{root.hex()}: leave --claim away, or get a result about that root."

@@ -103,7 +103,7 @@ def wrong_response(
     given, wanted = data, _body(receipt, asked, writer, told)
     if receipt.choice_index is not None:
         try:
-            given, wanted = (_one_text(body, at) for body, at in ((data, receipt.choice_index), (wanted, 0)))
+            given, wanted = _one_text(data, receipt.choice_index, several), _one_text(wanted, 0, 1)
         except (ValueError, LookupError, TypeError, AttributeError):
             return [*found, "the response is no answer of the server's to such a request"]
     return found if given == wanted else [*found, _difference(given, wanted)]
@@ -127,11 +127,13 @@ def _body(
     return writer.body([answer_text(writer.tokenizer, asked, index // asked.count, prompt, made, index)], usage)
 
 
-def _one_text(body: bytes, index: int) -> bytes:
-    """Return one text of a whole body with what all share but the numbers of tokens. Raises ValueError, LookupError,
-    TypeError, AttributeError for what is no such body."""
+def _one_text(body: bytes, index: int, count: int) -> bytes:
+    """Return one of the `count` texts of a whole body with what all share but the numbers of tokens. Raises ValueError,
+    LookupError, TypeError, AttributeError for what is no such body."""
     plain = parse_json(body)
     plain.pop("usage")
+    if len(plain["choices"]) != count:
+        raise ValueError("other texts than were asked for")
     return json.dumps(plain | {"choices": [plain["choices"][index]]}, ensure_ascii=False).encode()
 
 

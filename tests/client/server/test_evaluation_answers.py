@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from roundlog.generation import GenerationReceipt, check_text, parse_generation_receipt
+from roundlog.generation import Choice, GenerationReceipt, check_text, parse_generation_receipt
 from tiebreak.generated_text import StopTexts
 from tiebreak.server.exchange_check import wrong_request, wrong_response
 
@@ -135,6 +135,15 @@ def test_several_texts_are_those_of_their_seeds(served: Served) -> None:
     alone = [ask(served, seed=one.seed).plain["choices"][0]["text"] for one in made]
     assert [choice["text"] for choice in several.plain["choices"]] == alone
     assert made[0].seed == 3 and several.plain["usage"]["completion_tokens"] == sum(len(one.tokens) for one in made)
+    more = several.response.replace(b'"choices":[', b'"choices":[{"index":9,"text":"a lie"},')
+    (clause,) = wrong_response(
+        replace(made[1], response_sha256=sha256(more).digest()),
+        served.loaded,
+        more,
+        request=several.request,
+        told=((), [Choice(token, 0.0) for token in made[1].tokens]),
+    )
+    assert clause == "the response is no answer of the server's to such a request"
     lie = replace(made[1], choice_index=2)
     assert any("asks for seed" in clause for clause in wrong_request(lie, served.loaded, several.request))
     assert wrong_request(replace(made[1], choice_index=None), served.loaded, several.request) == [
