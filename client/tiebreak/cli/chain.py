@@ -125,7 +125,7 @@ def status(
     who = network.address(account, "the account") if account is not None else None
     game = chain.open_game()
     if job is not None:
-        show_posted(game, job, with_games=True, as_json=json)
+        show_posted(game, job, as_json=json)
     else:
         _show_contract(game, who, json)
 

@@ -14,13 +14,12 @@ from tiebreak.contract.structs import GameView, JobView
 from tiebreak.quantities import in_ether, in_time
 
 
-def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
-    """Print one job, with its games if asked. Raises CommandError if there is no such job."""
+def show_posted(game: VerificationGame, number: int, *, as_json: bool) -> None:
+    """Print one job and its games. Raises CommandError if there is no such job."""
     job = find_job(game, number)
-    games = {one: game.game(one) for one in game.games_of(number)} if with_games else {}
+    games = {one: game.game(one) for one in game.games_of(number)}
     if as_json:
-        shown = {"games": [plain_game(one, found) for one, found in games.items()]} if with_games else {}
-        output.show_json(plain_job(number, job) | shown)
+        output.show_json(plain_job(number, job) | {"games": [plain_game(one, found) for one, found in games.items()]})
     else:
         now = game.node.now()
         for text in (job_text(number, job, now), *(game_text(one, found, now) for one, found in games.items())):

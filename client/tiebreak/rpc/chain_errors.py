@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 _SPEC = "create the job again with a value that fits"
-_STATE = "look at it with `tiebreak job show`, and do what its state allows"
+_STATE = "look at it with `tiebreak status JOB`, and do what its state allows"
 _OTHER = "the chain may have been reorganised: look at the job again before you pay"
 _ACCOUNT = "use the account that the job or the game names"
 

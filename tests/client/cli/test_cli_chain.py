@@ -41,9 +41,8 @@ def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Train
     mine = next(one for one in listed if one["job"] == number)
     assert mine["job_cid"] == posted.job_cid and mine["reward_wei"] == str(5 * 10**17) and mine["claim"] is None
     assert json.loads(run("job", "list", "--status", "final", "--json", env=chain.environment()).stdout) == []
-    for words in (("status", number), ("job", "show", number)):
-        shown = run(*words, env=chain.environment()).stdout
-        assert posted.job_cid in shown and "OPEN" in shown and "0.5 ether" in shown
+    shown = run("status", number, env=chain.environment()).stdout
+    assert posted.job_cid in shown and "OPEN" in shown and "0.5 ether" in shown
 
 
 def test_a_job_that_needs_audits_is_posted_and_shown(
@@ -57,9 +56,9 @@ def test_a_job_that_needs_audits_is_posted_and_shown(
     assert (terms.attestations_needed, terms.audit_fee) == (2, 10**17)
     assert terms.attestation_bond == terms.challenger_bond == 5 * 10**17
     assert (terms.audit_window, terms.opening_window) == (3 * 86400, 86400)
-    shown = json.loads(run("job", "show", number, "--json", env=chain.environment()).stdout)
+    shown = json.loads(run("status", number, "--json", env=chain.environment()).stdout)
     assert shown["audits"]["fee_wei"] == str(10**17) and shown["audits"]["attestations_needed"] == 2
-    text = run("job", "show", number, env=chain.environment()).stdout
+    text = run("status", number, env=chain.environment()).stdout
     assert "blind, 2 needed, fee 0.1 ether, bond 0.5 ether" in text
 
 
