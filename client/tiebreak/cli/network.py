@@ -52,13 +52,6 @@ KEYSTORE = option(
     envvar="TIEBREAK_KEYSTORE",
     rich_help_panel="Network",
 )
-NODES = option(
-    f"JSON-RPC node: http(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). Repeatable: "
-    "several nodes are compared; in the variable blanks stand between them.",
-    metavar="URL|PATH",
-    envvar="TIEBREAK_CHAIN",
-)
-CONTRACT = option("Address of the contract.", metavar="ADDRESS", envvar="TIEBREAK_CONTRACT")
 SIGN = option("Sign the receipt with your account's key (EIP-191).", False)
 
 
@@ -126,7 +119,12 @@ class ChainOptions:
     """Nodes of the chain, and when their blocks count as final."""
 
     panel: ClassVar = "Network"
-    chain: list[str] | None = NODES
+    chain: list[str] | None = option(
+        f"JSON-RPC node: http(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). Repeatable: "
+        "several nodes are compared; in the variable blanks stand between them.",
+        metavar="URL|PATH",
+        envvar="TIEBREAK_CHAIN",
+    )
     confirmations: int | None = option(
         "Blocks until something is final (default: 12; 0 on a devnet).",
         metavar="N",
@@ -146,7 +144,7 @@ class ContractOptions(ChainOptions):
     """The contract on the chain, to read from."""
 
     panel: ClassVar = "Network"
-    contract: str | None = CONTRACT
+    contract: str | None = option("Address of the contract.", metavar="ADDRESS", envvar="TIEBREAK_CONTRACT")
 
     def open_game(self, signer: Key | None = None, *, stop: threading.Event | None = None) -> VerificationGame:
         """Open the contract, checked to be this version's; with a signer it can be written to.
