@@ -21,8 +21,6 @@ READ_IN_THE_CODE = {
     "TIEBREAK_PRIVATE_KEY": "Private key of the account, where no keystore is named. It is seen by those who see the "
     "process's environment: for development chains.",
     "TIEBREAK_KEYSTORE_PASSWORD": "Password of the keystore; without it the password is asked for.",
-    "TIEBREAK_IMPORT_PASSWORD": "Password of the keystore that `account import --from` reads.",
-    "TIEBREAK_PIN_TOKEN": "Access token of the pinning service, where no file is named.",
     "TIEBREAK_ANVIL": "Anvil's binary, for development chains; empty: do without it.",
 }
 """Variables that are no option's, and what they mean."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, kill_group, machine_probe
+from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, machine_findings, output_of
 
 HERE = Path(__file__).resolve()
 _LEAST = 5.0
@@ -83,29 +82,18 @@ def part(trial: Trial, clock: Clock, name: str, command: Sequence[str]) -> str:
         trial.skipped[name] = "no time was left"
         return ""
     print(f"{name}: {clock.left():.0f} seconds are left", file=sys.stderr, flush=True)
-    # With a group of its own, so that the processes that it starts end with it.
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
-    )
-    try:
-        out, err = process.communicate(timeout=clock.left())
-    except subprocess.TimeoutExpired:
+    out, err, code = output_of(command, clock.left())
+    if code is None:
         trial.skipped[name] = "the time was over before its end"
-        return kill_group(process)
-    except BaseException:
-        # Ctrl-C does not reach a session of its own.
-        kill_group(process)
-        raise
-    if process.returncode:
+    elif code:
         lines = [line.strip() for line in err.splitlines() if line.strip()]
-        trial.failed[name] = lines[-1][:300] if lines else f"exit code {process.returncode}"
+        trial.failed[name] = lines[-1][:300] if lines else f"exit code {code}"
     return out
 
 
 def try_machine(trial: Trial, clock: Clock) -> None:
     """The self-test, and what PyTorch says of the device."""
-    with machine_probe() as probe:
-        trial.machine = probe.findings(max(_LEAST, clock.left()))
+    trial.machine = machine_findings(max(_LEAST, clock.left()))
     if trial.machine.why:
         trial.failed["self-test"] = trial.machine.why
     elif not trial.facts():

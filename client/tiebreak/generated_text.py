@@ -57,12 +57,12 @@ class TextDecoder:
         return behind[len(self._start) :] if behind.startswith(self._start) else self._decode(self._tokens)
 
     def take(self, tokens: Sequence[int]) -> None:
-        """Takes tokens whose text is not asked for yet."""
+        """Take tokens whose text is not asked for yet."""
         self._tokens += tokens
         self._open += [token for token in tokens if token not in self._skipped]
 
     def add(self, token: int) -> str:
-        """The text that a token adds, up to the last character that no later token changes."""
+        """Return the text that a token adds, up to the last character that no later token changes."""
         self.take([token])
         # A byte behind others decides what all of them are, until a token of another kind ends them.
         if token in self._skipped or len(self._open) < self._wait or _byte_of(self._tokenizer, token) is not None:
@@ -81,7 +81,7 @@ class TextDecoder:
         return new
 
     def end(self) -> str:
-        """The rest, once all tokens are there; nothing if `whole` does not begin with `text`."""
+        """Return the rest, once all tokens are there; nothing if `whole` does not begin with `text`."""
         whole = self.whole
         if not whole.startswith(self.text):
             return ""
@@ -107,7 +107,7 @@ def _text(tokenizer: Any, tokens: list[int], *, skip_special: bool = False) -> s
 
 
 def token_bytes(tokenizer: Any, token: int) -> bytes:
-    """The bytes that a token stands for, which need not be whole characters."""
+    """Return the bytes that a token stands for, which need not be whole characters."""
     if (byte := _byte_of(tokenizer, token)) is not None:
         return byte
     text = _text(tokenizer, [token])
@@ -123,8 +123,8 @@ def _byte_of(tokenizer: Any, token: int) -> bytes | None:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Letters of vocabularies of bytes, as GPT-2 has them: those that can be printed are themselves, and others stand
-    behind U+0100."""
+    """Return letters of vocabularies of bytes, as GPT-2 has them: those that can be printed are themselves, and others
+    stand behind U+0100."""
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printed]
     return {chr(byte): byte for byte in printed} | {chr(256 + place): byte for place, byte in enumerate(others)}
@@ -134,7 +134,7 @@ _BYTE_LETTERS = _byte_letters()
 
 
 def text_behind(tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int]) -> str:
-    """The text of all new tokens behind a prompt, without special ones."""
+    """Return the text of all new tokens behind a prompt, without special ones."""
     decoder = TextDecoder(tokenizer, prompt)
     decoder.take(tokens)
     return decoder.whole
@@ -156,18 +156,18 @@ class StopTexts:
 
 
 def before_stop(text: str, stop_texts: Sequence[str]) -> str:
-    """The part of a text before the first of these in it."""
+    """Return the part of a text before the first of these in it."""
     return text[: min((at for one in stop_texts if (at := text.find(one)) >= 0), default=len(text))]
 
 
 def sure_part(text: str, stop_texts: Sequence[str]) -> str:
-    """The part of a text that does not end with the beginning of one of these, which may still become one."""
+    """Return the part of a text that does not end with the beginning of one of these, which may still become one."""
     waits = [n for one in stop_texts for n in range(1, len(one)) if text.endswith(one[:n])]
     return text[: len(text) - max(waits, default=0)]
 
 
 def prompt_text(tokenizer: Any, tokens: Sequence[int]) -> str:
-    """The text of a prompt, special tokens too; `<49160>` stands for a token that has none."""
+    """Return the text of a prompt, special tokens too; `<49160>` stands for a token that has none."""
 
     # Tokenizers drop a space that begins a text: such a token is seen behind another one.
     silent = {token for token in set(tokens) if not _text(tokenizer, [token, token])}
@@ -178,10 +178,11 @@ def prompt_text(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 def without_controls(text: str) -> str:
-    """A text of a model, which is not to control a terminal."""
+    """Return a model's text without characters that control a terminal."""
     return _CONTROLS.sub(HELD_BACK, text)
 
 
 def with_unseen(text: str) -> str:
-    """A text in which characters that are not seen, or control a terminal, stand by their numbers, `<U+200B>`."""
+    """Return a text in which characters that are not seen, or control a terminal, stand by their numbers,
+    `<U+200B>`."""
     return _UNSEEN.sub(lambda found: f"<U+{ord(found[0]):04X}>", text)

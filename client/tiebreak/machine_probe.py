@@ -13,7 +13,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -112,55 +112,36 @@ class MachineFindings:
     why: str = ""
 
 
-class MachineProbe:
-    """A process that is asking PyTorch, begun while other things are asked."""
+def machine_findings(seconds: float, command: Sequence[str] | None = None) -> MachineFindings:
+    """Have a process ask PyTorch, and return its findings at its end, or after so many seconds, when it is killed."""
+    out, err, code = output_of(command or COMMAND, seconds)
+    why = f"it had not ended after {seconds:g} seconds" if code is None else _reason(code, err)
+    return _findings(out, why)
 
-    def __init__(self, command: Sequence[str]) -> None:
-        # With a group of its own, so that the processes that it starts end with it.
-        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-        self._process = subprocess.Popen(
-            command, stdin=nothing, stdout=pipe, stderr=pipe, errors="replace", start_new_session=True
-        )
-        self._is_over = False
 
-    def findings(self, seconds: float) -> MachineFindings:
-        """Return its findings at its end, or after so many seconds, when it is killed."""
+def output_of(command: Sequence[str], seconds: float) -> tuple[str, str, int | None]:
+    """Run a command in a process group of its own, so that the processes that it starts end with it. Return its output,
+    its errors and its exit code; None where it was killed after so many seconds.
+
+    The end of a killed one is waited for a few seconds at most: who holds its pipes in another group, or does not end
+    although it is killed, is left alone."""
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    process = subprocess.Popen(
+        command, stdin=nothing, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
+    )
+    try:
+        return *process.communicate(timeout=seconds), process.returncode
+    except BaseException as ended:  # Ctrl-C, too, which does not reach a session of its own
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         try:
-            out, err = self._process.communicate(timeout=seconds)
-            why = _reason(self._process.returncode, err)
-        except subprocess.TimeoutExpired:
-            out = kill_group(self._process)
-            why = f"it had not ended after {seconds:g} seconds"
-        self._is_over = True
-        return _findings(out, why)
-
-    def kill(self) -> None:
-        """End it and the processes that it has started, whatever they do."""
-        if not self._is_over:
-            self._is_over = True
-            kill_group(self._process)
-
-
-@contextmanager
-def machine_probe(command: Sequence[str] | None = None) -> Iterator[MachineProbe]:
-    """Have a process ask PyTorch until the block ends."""
-    probe = MachineProbe(command or COMMAND)
-    try:
-        yield probe
-    finally:
-        probe.kill()
-
-
-def kill_group(process: subprocess.Popen[str]) -> str:
-    """Kill a process that leads a group and has not been waited for, and its group; return its output. Takes a few
-    seconds at most: who holds its pipes in another group, or does not end although it is killed, is left alone."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    try:
-        return process.communicate(timeout=_GRACE)[0]
-    except subprocess.TimeoutExpired as error:
-        # These are bytes even where the pipe is one of text.
-        return (error.stdout or b"").decode(errors="replace")
+            out = process.communicate(timeout=_GRACE)[0]
+        except subprocess.TimeoutExpired as error:
+            # These are bytes even where the pipe is one of text.
+            out = (error.stdout or b"").decode(errors="replace")
+        if not isinstance(ended, subprocess.TimeoutExpired):
+            raise
+        return out, "", None
 
 
 def _findings(text: str, why: str) -> MachineFindings:

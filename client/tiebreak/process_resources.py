@@ -19,8 +19,8 @@ _FALLBACK = 4 << 30
 
 
 def usable_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process can use at present: the least of what the kernel counts as available (MemAvailable in
-    /proc/meminfo, see proc(5)) and what the limits of its control groups leave (cgroups(7), versions 1 and 2).
+    """Return bytes that this process can use at present: the least of what the kernel counts as available (MemAvailable
+    in /proc/meminfo, see proc(5)) and what the limits of its control groups leave (cgroups(7), versions 1 and 2).
 
     `root` is there for tests.
     """
@@ -70,8 +70,8 @@ def _read(path: Path) -> str:
 
 
 def environment_of_others() -> dict[str, str]:
-    """The variables of this process without Tiebreak's own. Some of them hold keys and passwords, others URLs of nodes,
-    signers and services, which often have an access token in them; no other program needs any."""
+    """Return the variables of this process without Tiebreak's own. Some of them hold keys and passwords, others URLs of
+    nodes, signers and services, which often have an access token in them; no other program needs any."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TIEBREAK_")}
 
 
@@ -80,7 +80,7 @@ _LIMIT = 1024 * 12
 
 
 def restore_recursion_limit() -> None:
-    """Undoes what py_ecc does on import: it allows 100,000 nested calls, more than the C stack holds.
+    """Undo what py_ecc does on import: it allows 100,000 nested calls, more than the C stack holds.
 
     With that limit, deeply nested JSON from a stranger (a node, a keystore, a fetched job) ends the process with a
     segmentation fault instead of a RecursionError. eth-account, py-evm and web3 load py_ecc, so every module that

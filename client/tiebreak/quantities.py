@@ -34,7 +34,7 @@ def exact_ether(amount: int) -> str:
 
 
 def in_time(span: int) -> str:
-    """Seconds for people, exact: `1d 2h`, `90s` as `1m 30s`."""
+    """Return seconds for people, exact: `1d 2h`, `90s` as `1m 30s`."""
     return " ".join(f"{count}{unit}" for count, unit in by_unit(span)) or "0s"
 
 
@@ -49,7 +49,8 @@ def by_unit(seconds: int) -> list[tuple[int, str]]:
 
 
 def in_utc(instant: int) -> str:
-    """Seconds since 1970 as an instant for people: `2023-11-15 22:13:20 UTC`; beyond the year 9999, the second."""
+    """Return seconds since 1970 as an instant for people: `2023-11-15 22:13:20 UTC`; beyond the year 9999, the
+    second."""
     if not 0 < instant <= _LAST:
         return f"second {instant}"
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -66,7 +67,7 @@ def seconds(text: str) -> int:
 
 
 def interval(least: float, most: float = float("inf")) -> Callable[[str], float]:
-    """A parser of `500ms`, `0.5s`, `10m` -> seconds, refused below `least` and above `most`."""
+    """Return a parser of `500ms`, `0.5s`, `10m` -> seconds, refused below `least` and above `most`."""
 
     def read(text: str) -> float:
         value = _quantity(text, _MILLISECONDS, "a time like 500ms, 2s or 10m") / 1000
@@ -119,7 +120,8 @@ def share(text: str) -> float:
 
 
 def _refused(why: str) -> Exception:
-    """The error for a text that is no such quantity. Typer is imported here, since most rooms only write quantities."""
+    """Return the error for a text that is no such quantity. Typer is imported here, since most rooms only write
+    quantities."""
     import typer
 
     return typer.BadParameter(why)

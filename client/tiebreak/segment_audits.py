@@ -42,11 +42,9 @@ from roundlog.training import (
     BEFORE_THE_PROGRAM,
     DATA,
     JOB_FILES,
-    MAX_RECEIPT_BYTES,
     Job,
     JobError,
     JobLimits,
-    Receipt,
     ReceiptError,
     load_moved,
     log_path,
@@ -84,7 +82,7 @@ def fetch_named(
     unwanted: Collection[str] = (),
     claim: Callable[[int], None] = lambda need: None,
 ) -> None:
-    """Fetches the files that a plan names of the directory `cid` into `dest`, which must not exist and appears whole.
+    """Fetch the files that a plan names of the directory `cid` into `dest`, which must not exist and appears whole.
 
     warn: is told, in one sentence, what was left out. max_bytes: of all files together. within: as of `Store`.
     unwanted: names that are left out without a word. claim: is asked before each turn of the plan for the most bytes
@@ -103,8 +101,9 @@ def fetch_named(
 
 
 def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) -> Plan:
-    """The six files of a job, the others only once the program and the spec are checked against each other, and
-    accepted. data: whether its data are among them. The plan raises MalformedContent for a directory that is no job."""
+    """Return the plan of the six files of a job, the others only once the program and the spec are checked against each
+    other, and accepted. data: whether its data are among them. The plan raises MalformedContent for a directory that is
+    no job."""
 
     def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
         _require_job(sizes)
@@ -118,7 +117,8 @@ def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) 
 
 
 def log_plan(program: Program, spec: TrainingSpec) -> Plan:
-    """The logs of a run's intervals, and the list of its published states, as far as they are there."""
+    """Return the plan of the logs of a run's intervals, and the list of its published states, as far as they are
+    there."""
 
     def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
         # No directory has more, whatever the spec says.
@@ -191,12 +191,12 @@ class Nowhere:
 
 
 def lies_elsewhere(directory: Path) -> bool:
-    """Whether a directory has a job without its data, and a record of where these lie."""
+    """Return whether a directory has a job without its data, and a record of where these lie."""
     return (directory / NAME).is_file() and not (directory / DATA).exists()
 
 
 def addresses_of(directory: Path) -> JobAddresses:
-    """The record of a job whose data lie elsewhere. Raises UnknownPlace."""
+    """Return the record of a job whose data lie elsewhere. Raises UnknownPlace."""
     try:
         record = read_record(directory / NAME, max_bytes=_MOST_BYTES)
     except StorageError as error:
@@ -213,8 +213,8 @@ def addresses_of(directory: Path) -> JobAddresses:
 
 
 def read_elsewhere(directory: Path, limits: JobLimits, store: Store | None) -> Job:
-    """The job in a directory without its data. store: where they lie; None for a job whose data are not used. Raises as
-    `Job.read`."""
+    """Return the job in a directory without its data. store: where they lie; None for a job whose data are not used.
+    Raises as `Job.read`."""
     place = Nowhere() if store is None else StoredData(store, addresses_of(directory).data)
     return Job.read(directory, limits, elsewhere=place)
 
@@ -228,7 +228,7 @@ def fetch_without_data(
     warn: Callable[[str], None],
     max_bytes: int,
 ) -> None:
-    """Fetches the files of the job at a content address but for its data, into a directory that is not there yet and
+    """Fetch the files of the job at a content address but for its data, into a directory that is not there yet and
     appears whole. accept, warn, max_bytes: as of `fetch_named`. Raises StoreError, OSError, and what `accept`
     raises."""
     if directory.exists():
@@ -259,7 +259,7 @@ class Stores:
     """Most seconds for one state; a worker that waits for it does nothing else."""
 
     def job(self) -> Job:
-        """The job. Raises JobError, StoreError."""
+        """Return the job. Raises JobError, StoreError."""
         if self.job_dir.is_dir() or not self.job_cid:
             return read_job(self.job_dir, self.limits, self.locations)
         # The cache of blocks stays open, and its space is freed when the process ends.
@@ -291,12 +291,13 @@ class LocalStates(Directories):
     locations: tuple[str, ...]
 
     def job(self) -> Job:
-        """The job. Raises JobError, StoreError."""
+        """Return the job. Raises JobError, StoreError."""
         return read_job(self.job_dir, self.limits, self.locations)
 
 
 def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> Job:
-    """The job in a directory, whose data may lie in the stores at these locations. Raises JobError, StoreError."""
+    """Return the job in a directory, whose data may lie in the stores at these locations. Raises JobError,
+    StoreError."""
     if lies_elsewhere(directory):
         return read_elsewhere(directory, limits, _store(locations))
     return Job.read(directory, limits)
@@ -305,9 +306,6 @@ def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> 
 @lru_cache(maxsize=4)
 def _store(locations: tuple[str, ...]) -> Store:
     return open_stores(locations, warn=lambda text: None)
-
-
-_MOST_SHOWN = 3
 
 
 class NotAuditable(Exception):
@@ -321,7 +319,7 @@ class Whereabouts:
     job: str
     """Content address of the job's directory."""
     claim: str
-    """Content address, or path, of the published log or the receipt that the roots are from."""
+    """Content address of the published log that the roots are from."""
     root: bytes | None = None
     """The checkpoint root that the claimed roots have to make; None for any."""
     spec: TrainingSpec | None = None
@@ -339,7 +337,7 @@ class PublishedRun:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is a content address."""
+    """Return whether a text is a content address."""
     try:
         Cid.parse(text)
     except InvalidCid:
@@ -347,56 +345,35 @@ def is_address(text: str) -> bool:
     return True
 
 
-def find_run(store: Store, address: str, claim: str | None, room: Path) -> Whereabouts:
-    """Where job and claim lie, from the address of a published log, of a job (with `claim`: the address of a log or of
-    a receipt), or of the result of an audit; from a receipt in a file as well. room: for small files.
+def find_run(store: Store, address: str, room: Path) -> Whereabouts:
+    """Return where job and claim lie, from the content address of a published log, or from a file with the result of an
+    audit. room: for small files.
 
     Raises NotAuditable, StoreError."""
-    found = _names(store, address)
-    if found is None:
-        receipt = _receipt(store, address, room)
-        if receipt.audit is not None:
-            if claim is not None:
-                raise NotAuditable(
-                    f"{short(address, 100)} is the result of an audit, which says itself what is claimed: leave "
-                    "--claim away."
-                )
-            claimed, root = receipt.audit.claim, receipt.checkpoint_root
-            return Whereabouts(
-                job=receipt.audit.job, claim=claimed if is_address(claimed) else address, root=root, spec=receipt.spec
-            )
-        raise NotAuditable(
-            f"{short(address, 100)} is a receipt, which does not say where its job lies: give the address of the job, "
-            "and this one with --claim."
-        )
-    if CHECKPOINTS_FILE in found:
-        if claim is not None:
-            raise NotAuditable(
-                f"{address} is a published log, a claim by itself: leave --claim away, or give its root."
-            )
+    if is_address(address):
         try:
-            job = read_address_of_job(_fetched_list(store, found[CHECKPOINTS_FILE], room))
+            job = read_address_of_job(_fetched_list(store, address, room))
         except ListingError as error:
             raise NotAuditable(f"{address} is no log that can be audited ({error}): check the address.") from error
         if job is None or not is_address(job):
-            raise NotAuditable(
-                f"the log {address} does not say where its job lies: give the address of the job, and this one with "
-                "--claim."
-            )
+            raise NotAuditable(f"the log {address} does not say where its job lies: do not rely on it.")
         return Whereabouts(job=job, claim=address)
-    _require_job_at(address, found)
-    if claim is None:
+    try:
+        receipt = read_receipt(Path(address))
+    except ReceiptError as error:
+        raise NotAuditable(f"{short(address, 100)} is no result of an audit ({short(str(error))}).") from error
+    if receipt.audit is None or not is_address(receipt.audit.claim):
         raise NotAuditable(
-            f"{address} is a job, and no claim about it is published there: give the address of the log that its "
-            "trainer has published with --publish-every, or name that with --claim."
+            f"{short(address, 100)} does not say where a job and its log lie: give the content address of the log."
         )
-    return Whereabouts(job=address, claim=claim)
+    audit, root = receipt.audit, receipt.checkpoint_root
+    return Whereabouts(job=audit.job, claim=audit.claim, root=root, spec=receipt.spec)
 
 
 def fetch_run(
     store: Store, where: Whereabouts, room: Path, limits: JobLimits, *, warn: Callable[[str], None], max_bytes: int
 ) -> PublishedRun:
-    """Fetches the job without its data, and the claimed roots. The job's spec and its need of memory are looked at
+    """Fetch the job without its data, and the claimed roots. The job's spec and its need of memory are looked at
     before its other files are fetched. Raises NotAuditable, JobError, StoreError, OSError."""
     specs: list[TrainingSpec] = []
 
@@ -410,10 +387,11 @@ def fetch_run(
         require_memory(program, spec, limits)
         specs.append(spec)
 
-    # The address comes from a chain, a log or a command line, and may be of something else.
-    _require_job_at(where.job, _names(store, where.job) or {})
     directory = room / "job"
-    fetch_without_data(store, where.job, directory, accept, warn=warn, max_bytes=max_bytes)
+    try:
+        fetch_without_data(store, where.job, directory, accept, warn=warn, max_bytes=max_bytes)
+    except MalformedContent as error:
+        raise NotAuditable(f"{where.job} is no job ({str(error).rstrip('.')}).") from error
     spec = specs[0]
     listing = claimed_listing(store, where.claim, spec, room)
     if where.root is not None and MerkleTree(listing.roots).root != where.root:
@@ -425,18 +403,10 @@ def fetch_run(
 
 
 def claimed_listing(store: Store, claim: str, spec: TrainingSpec, room: Path) -> Listing:
-    """Return the claimed roots of a whole run, and of a log where states lie. claim, room: as of `find_run`. Raises
-    NotAuditable, StoreError."""
-    found = _names(store, claim)
-    if found is None:
-        receipt = _receipt(store, claim, room)
-        if receipt.spec != spec:
-            raise NotAuditable(f"{short(claim, 100)} is the receipt of another job's run: give the job that it is of.")
-        return Listing(roots=receipt.state_roots)
-    if CHECKPOINTS_FILE not in found:
-        raise NotAuditable(f"{claim} lists no checkpoints: it takes a log that was published with --publish-every.")
+    """Return the claimed roots of a whole run, and where states lie. claim: content address of the published log. room:
+    as of `find_run`. Raises NotAuditable, StoreError."""
     try:
-        listing = read_listing(_fetched_list(store, found[CHECKPOINTS_FILE], room), spec)
+        listing = read_listing(_fetched_list(store, claim, room), spec)
     except ListingError as error:
         raise NotAuditable(f"{claim} claims nothing about this job ({error}): check both addresses.") from error
     if not listing.complete:
@@ -444,44 +414,15 @@ def claimed_listing(store: Store, claim: str, spec: TrainingSpec, room: Path) ->
     return listing
 
 
-def _names(store: Store, address: str) -> dict[str, str] | None:
-    """The entries of a directory; None for a file, and for a path on this machine."""
-    if not is_address(address):
-        return None
+def _fetched_list(store: Store, log: str, room: Path) -> Path:
+    """Return the list of checkpoints in a published log. Raises NotAuditable, StoreError."""
     try:
-        return store.entries(address)
+        names = store.entries(log)
     except MalformedContent:
-        return None
-
-
-def _require_job_at(address: str, names: dict[str, str]) -> None:
-    if lacking := [name for name in JOB_FILES if name not in names]:
-        others = ", ".join(short(repr(name), 60) for name in sorted(names)[:_MOST_SHOWN])
-        what = f"a directory with {others}" if names else "no directory"
-        raise NotAuditable(
-            f"{address} is neither a job nor a published log: it is {what}, and has no {lacking[0]}; check the address."
-        )
-
-
-def _fetched_list(store: Store, cid: str, room: Path) -> Path:
-    return _fetched_file(store, cid, room / CHECKPOINTS_FILE, MAX_LIST_BYTES)
-
-
-def _fetched_file(store: Store, cid: str, path: Path, most: int) -> Path:
+        names = {}
+    if CHECKPOINTS_FILE not in names:
+        raise NotAuditable(f"{log} lists no checkpoints: it takes a log that was published with --publish-every.")
+    path = room / CHECKPOINTS_FILE
     path.unlink(missing_ok=True)
-    store.get_file(cid, path, max_bytes=most)
+    store.get_file(names[CHECKPOINTS_FILE], path, max_bytes=MAX_LIST_BYTES)
     return path
-
-
-def _receipt(store: Store, place: str, room: Path) -> Receipt:
-    """The receipt at a content address, or in a file. Raises NotAuditable, StoreError."""
-    try:
-        path = (
-            _fetched_file(store, place, room / "receipt.json", MAX_RECEIPT_BYTES) if is_address(place) else Path(place)
-        )
-        return read_receipt(path)
-    except (ReceiptError, MalformedContent) as error:
-        why = str(error).replace(str(room / "receipt.json"), "it").rstrip(".")
-        raise NotAuditable(
-            f"{short(place, 100)} is no job, no published log and no receipt ({short(why)}); check the address."
-        ) from error

@@ -33,10 +33,8 @@ def play(
     asked: Sequence[StoryName] = USUAL,
     pace: float | None = None,
     page: Page | None = None,
-    model: Path | None = None,
 ) -> Report:
-    """Play what was asked for. pace: as of Scene, None for the usual one. page: shows it meanwhile. model: of the
-    story `text`, a folder or a GGUF file; None for one that is found, or made.
+    """Play what was asked for. pace: as of Scene, None for the usual one. page: shows it meanwhile.
 
     Raises ProcessFailed, and whatever a party in this process raises."""
     machines = {machine.name: machine.description for machine in (A, B)}
@@ -51,8 +49,6 @@ def play(
             demo.play_usual()
         if StoryName.MARKET in asked:
             demo.play_market()
-        if StoryName.TEXT in asked:
-            demo.play_text(model)
         report.seconds = time.monotonic() - started
         screen.table(report)
         if page is not None:
@@ -82,7 +78,8 @@ class _Demo:
             "The job: a small convolutional net with batch norm learns 1797 handwritten digits, "
             f"{report.steps} steps, a checkpoint every {INTERVAL}."
         )
-        self._show_machines()
+        for machine in (A, B):
+            self.screen.text(f"{machine.name[0].upper()}{machine.name[1:]}: {machine.description}.")
         scene = self._scene("digits", shown=("trainer", "auditor", "liar", "silent"))
         job_dir = self._make_job(scene)
         if set(USUAL) <= set(report.asked):
@@ -113,14 +110,6 @@ class _Demo:
         scene = self._scene("market", shown=("trainer", "auditor", "lazy", "liar"))
         stories.play_market(scene, self.screen, self.report, self._make_job(scene))
 
-    def play_text(self, model: Path | None) -> None:
-        """Play the story about the text of a language model, whose parties are processes."""
-        from tiebreak_demo import generation_story
-
-        self.screen.heading("A text with one right answer")
-        self._show_machines()
-        generation_story.play(self._scene("text", shown=("trainer", "auditor")), self.screen, self.report, model)
-
     def _scene(self, name: str, *, shown: Sequence[str]) -> Scene:
         """Return a new scene in place of the last one. shown: the parties whose files the page shows."""
         from tiebreak_demo.scene import PACE, Scene
@@ -132,10 +121,6 @@ class _Demo:
         if self.page is not None:
             self.page.show(scene, self.scenes, files=[scene.room(getattr(scene, party)) for party in shown])
         return scene
-
-    def _show_machines(self) -> None:
-        for machine in (A, B):
-            self.screen.text(f"{machine.name[0].upper()}{machine.name[1:]}: {machine.description}.")
 
     def _make_job(self, scene: Scene) -> Path:
         """Return the directory of a new job about handwritten digits."""

@@ -8,14 +8,12 @@ from typing import Any
 
 
 class StoryName(StrEnum):
-    """The stories of the demo. `market`, about paid audits, and `text`, about the text of a language model, have to be
-    asked for."""
+    """The stories of the demo. `market`, about paid audits, has to be asked for."""
 
     HONEST = "honest"
     POISONED = "poisoned"
     ALARMS = "alarms"
     MARKET = "market"
-    TEXT = "text"
 
 
 USUAL = (StoryName.HONEST, StoryName.POISONED, StoryName.ALARMS)

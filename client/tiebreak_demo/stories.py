@@ -65,19 +65,16 @@ class ExpectedGame:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorySpec:
-    """A story as data. introduction: shown below the title. commands: arguments of `tiebreak`, or `misbehave KIND
-    STEP`, of each party that is a process. others: parties besides these. games, attesters: as they have to be in the
-    end. patience: seconds in which something has to come of the processes."""
+    """A story as data. commands: arguments of `tiebreak`, or `misbehave KIND STEP`, of each party that is a process.
+    others: parties besides these. games, attesters: as they have to be in the end."""
 
     name: StoryName
     title: str
-    introduction: str = ""
     commands: Mapping[Party, Sequence[str]] = field(default_factory=dict)
     others: Sequence[Party] = ()
     games: Sequence[ExpectedGame] = ()
     attesters: Sequence[Party] = ()
     terms: Terms = TERMS
-    patience: float = PATIENCE
 
     @property
     def is_final(self) -> bool:
@@ -152,7 +149,7 @@ class StoryPlayer(ExitStack):
             self._children.start(party.name, command, environment, lambda line, party=party: self._heard(party, line))  # type: ignore[misc]
             self.screen.bar(party.name, "getting ready")
         while not self._children.ended():
-            self._children.listen(lambda: self._children.ended() or self._has_to_wait(), patience=self.spec.patience)
+            self._children.listen(lambda: self._children.ended() or self._has_to_wait(), patience=PATIENCE)
             if not self._children.ended():
                 self._pass_time()
 
@@ -320,28 +317,20 @@ TRAIN, AUDIT = ("trainer", "run"), ("auditor", "run")
 AUDIT_WITHOUT_LOG = (*AUDIT, "--no-log")
 
 
-def honest(scene: Scene, name: StoryName, title: str, **options: Any) -> StorySpec:
-    """Return the spec of an honest trainer and an auditor on another machine. options: more fields of the spec."""
-    commands = {scene.trainer: TRAIN, scene.auditor: AUDIT}
-    return StorySpec(name=name, title=title, commands=commands, attesters=[scene.auditor], **options)
-
-
-def dishonest(
-    scene: Scene, name: StoryName, title: str, *, kind: str, step: int, where: str, **options: Any
-) -> StorySpec:
-    """Return the spec of a trainer that misbehaves in one step, which an auditor on another machine finds."""
-    commands = {scene.trainer: ("misbehave", kind, str(step)), scene.auditor: AUDIT_WITHOUT_LOG}
-    game = ExpectedGame(challenger=scene.auditor, winner=Side.CHALLENGER, step=step, where=where)
-    return StorySpec(name=name, title=title, commands=commands, games=[game], **options)
-
-
 def usual(scene: Scene, name: StoryName, steps: int) -> StorySpec:
     """Return the spec of a usual story, of a job with so many steps."""
+    trainer, auditor = scene.trainer, scene.auditor
     if name is StoryName.HONEST:
-        return honest(scene, name, "an honest trainer is paid")
+        commands = {trainer: TRAIN, auditor: AUDIT}
+        return StorySpec(name=name, title="an honest trainer is paid", commands=commands, attesters=[auditor])
     if name is StoryName.POISONED:
-        title, step = "a poisoned batch is found", steps // 2 + 2
-        return dishonest(scene, name, title, kind="poison", step=step, where="the poisoned one")
+        step = steps // 2 + 2
+        return StorySpec(
+            name=name,
+            title="a poisoned batch is found",
+            commands={trainer: ("misbehave", "poison", str(step)), auditor: AUDIT_WITHOUT_LOG},
+            games=[ExpectedGame(challenger=auditor, winner=Side.CHALLENGER, step=step, where="the poisoned one")],
+        )
     liar, silent, step = scene.liar, scene.silent, steps // 3 + 1
     return StorySpec(
         name=name,
@@ -375,8 +364,6 @@ def play(
     story = Story(name=spec.name, title=spec.title)
     report.stories.append(story)
     screen.heading(f"Story {len(report.stories)}: {spec.title}")
-    if spec.introduction:
-        screen.text(spec.introduction)
     with screen.bars(), StoryPlayer(scene, screen, story, spec) as player:
         player.post(job_dir)
         act(player)

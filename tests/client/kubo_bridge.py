@@ -103,20 +103,30 @@ class Handler(BaseHTTPRequestHandler):
         self.kubo.put(cid, content[1])
         return self._answer(200, {"Key": cid, "Size": len(content[1])})
 
-    called: list[str] = []  # noqa: RUF012 (of the server, not of one request)
+    remote: list[dict[str, str]] = []  # noqa: RUF012 (of the server, not of one request)
 
-    def rpc_swarm_connect(self, query: dict[str, list[str]], _body: bytes) -> None:
-        self.called.append(query["arg"][0])
-        if len(self.called) == 1:
-            return self._error("connect: no route to anybody")
-        return self._answer(200, {"Strings": []})
+    def rpc_pin_remote_add(self, query: dict[str, list[str]], _body: bytes) -> None:
+        """As Kubo, for a service in memory that takes two looks to pin."""
+        assert query["background"] == ["true"] and len(query["name"][0]) <= 255
+        self.remote.append({"Status": "queued", "Cid": query["arg"][0], "Name": query["name"][0]})
+        return self._answer(200, self.remote[-1])
 
-    def rpc_called(self, _query: dict[str, list[str]], _body: bytes) -> None:
-        """Not of Kubo: the peers that it was told to call."""
-        self._answer(200, {"Strings": self.called})
+    def rpc_pin_remote_ls(self, query: dict[str, list[str]], _body: bytes) -> None:
+        if query["service"] != ["keeper"]:
+            return self._error("service not known")
+        found = [pin for pin in self.remote if self._is_asked_for(pin, query)]
+        self._raw(200, "application/json", b"".join(json.dumps(pin).encode() + b"\n" for pin in found))
+        for pin in found:
+            pin["Status"] = "pinning" if pin["Status"] == "queued" else "pinned"
 
-    def rpc_id(self, _query: dict[str, list[str]], _body: bytes) -> None:
-        self._answer(200, {"ID": "12D3KooW", "Addresses": ["/ip4/192.0.2.1/tcp/4001/p2p/12D3KooW"]})
+    def rpc_pin_remote_rm(self, query: dict[str, list[str]], _body: bytes) -> None:
+        assert query["force"] == ["true"]
+        self.remote[:] = [pin for pin in self.remote if not self._is_asked_for(pin, query)]
+        self._raw(200, "application/json", b"")
+
+    def _is_asked_for(self, pin: dict[str, str], query: dict[str, list[str]]) -> bool:
+        is_named = "name" not in query or pin["Name"] == query["name"][0]
+        return is_named and pin["Cid"] == query["cid"][0] and pin["Status"] in query["status"]
 
     def rpc_block_get(self, query: dict[str, list[str]], _body: bytes) -> None:
         block = self.kubo.block(query["arg"][0])

@@ -22,7 +22,6 @@ from tiebreak.rpc.transport import HttpTransport
 from tiebreak.store.dagpb import RAW, Cid
 from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
-from tiebreak.store.pinning import PinningService
 from tiebreak.store.store_errors import StoreError, StoreUnavailable
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
@@ -193,8 +192,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "a gateway": lambda url: GatewayStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10),
     "a part of a block": lambda url: GatewayStore(url, timeout=0.2, attempts=1).part(X, 0, 1, is_right=bool),
     "Kubo's blocks": lambda url: KuboStore(url, timeout=0.2, attempts=1).read(X, max_bytes=10),
-    "Kubo's addresses": lambda url: KuboStore(url, timeout=0.2, attempts=1).addresses(),
-    "a pinning service": lambda url: PinningService(url, "token", timeout=0.2, attempts=1).pin(X),
+    "Kubo's pins": lambda url: KuboStore(url, timeout=0.02, attempts=1).pin(X),
     "a node": lambda url: HttpTransport(url, timeout=0.2, attempts=1).request("eth_chainId", []),
     "a webhook": lambda url: messenger.deliver(url, {"text": "x"}, threading.Event()),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tiebreak.cli.doctor import problems
-from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, machine_probe
+from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, machine_findings
 from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import in_ether
 from tiebreak.rpc.node import ChainNode, block_time
@@ -50,7 +50,7 @@ def machine(root: Path, **files: str) -> HostFacts:
 
 def said(host: HostFacts, torch: dict[str, Any] | None = None, *devices: dict[str, Any], why: str = "") -> list[str]:
     made = None if torch is None else TORCH | torch
-    return [one.sentence for one in problems(host, MachineFindings(made, [CPU, *devices], why), [])]
+    return [one.sentence for one in problems(host, MachineFindings(made, [CPU, *devices], why))]
 
 
 def test_a_machine_is_read_as_linux_describes_it(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_little_memory_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_grave_comes_first(with_driver: HostFacts) -> None:
-    found = problems(with_driver, MachineFindings(TORCH, [CPU | {"passes": False, "why": "it flushes"}], "it died"), [])
+    found = problems(with_driver, MachineFindings(TORCH, [CPU | {"passes": False, "why": "it flushes"}], "it died"))
     assert [one.is_grave for one in found] == [True, True, False]
     assert "after PyTorch was loaded, and after cpu (it died)" in found[0].sentence
     assert found[1].sentence == "cpu does not compute as it has to: it flushes."
@@ -141,8 +141,7 @@ def test_a_process_that_holds_the_pipe_does_not_hold_up_the_findings_and_is_kill
         f"print(json.dumps({TORCH!r}), flush=True)"
     )
     started = time.monotonic()
-    with machine_probe([sys.executable, "-c", code]) as probe:
-        found = probe.findings(2)
+    found = machine_findings(2, [sys.executable, "-c", code])
     assert time.monotonic() - started < 15
     assert found.torch == TORCH and found.why == "it had not ended after 2 seconds"
     assert not runs(int((tmp_path / "pid").read_text()), 10)

@@ -280,3 +280,18 @@ def test_the_entries_of_a_directory_have_the_addresses_of_their_files(tmp_path: 
     assert folder.entries(cid) == {"big": folder.address_of_file(tree / "big"), "small": str(Cid.of(b"x", RAW))}
     with pytest.raises(MalformedContent, match="is not a directory"):
         folder.entries(str(Cid.of(b"x", RAW)))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://user:hunter2@127.0.0.1:5001",
+        "gateway+http://user:hunter2@127.0.0.1:1/x?key=hunter2",
+        "ftp:/u:hunter2@x",
+        "/dns4/u:hunter2@x/tcp/5001",
+    ],
+)
+def test_secrets_in_the_address_of_a_store_are_not_shown(address: str) -> None:
+    with pytest.raises(StoreUnavailable, match="address") as caught:
+        open_store(address)
+    assert "hunter2" not in str(caught.value)

@@ -76,8 +76,8 @@ class _Chain:
 
     def merge(self, state: Path, out: Path) -> str:
         """The hash of the weights that follow from a state."""
-        words = ("--job", self.job, "--base", self.base, "--receipt", self.training, "--out", out, "--json")
-        return str(json.loads(run("model", "from-run", state, *words).stdout)["model_weight_hash"])
+        words = ("--job", self.job, "--base", self.base, "--receipt", self.training, "--hub-folder", out, "--json")
+        return str(json.loads(run("export", state, *words).stdout)["model_weight_hash"])
 
     def ask(self, question: str, tokens: int, positions: int) -> Any:
         """The answer to a question, by OpenAI's client; its receipt is kept."""
@@ -117,8 +117,8 @@ def test_an_answer_leads_back_to_the_data(tmp_path: Path) -> None:
     chain.verify(weights, answer.choices[0].message.content)
 
     # What does not belong together is found.
-    words = ("--job", chain.job, "--base", chain.base, "--out", tmp_path / "no", "--receipt", chain.training)
-    initial = run("model", "from-run", chain.job / "initial.safetensors", *words, code=3)
+    words = ("--job", chain.job, "--base", chain.base, "--hub-folder", tmp_path / "no", "--receipt", chain.training)
+    initial = run("export", chain.job / "initial.safetensors", *words, code=3)
     assert "is not the final state of" in initial.stdout and not (tmp_path / "no").exists()
     other = write_model(tmp_path / "another", torch.float32)
     run("verify", chain.answer, "--model", other, code=1)
@@ -129,7 +129,7 @@ def test_an_answer_leads_back_to_the_data(tmp_path: Path) -> None:
         0, 0
     ] ^= 1
     save_file(states, last)
-    assert "is not the final state of" in run("model", "from-run", changed_state, *words, code=3).stdout
+    assert "is not the final state of" in run("export", changed_state, *words, code=3).stdout
     plain = json.loads(chain.training.read_text())
     plain["date"] = "2001-01-01T00:00:00Z"
     (tmp_path / "dated.json").write_text(json.dumps(plain))
@@ -237,7 +237,7 @@ def test_a_stranger_derives_the_score_from_files_alone(tmp_path: Path, monkeypat
     assert "is of another model" in run(*words, "--evaluation", other, code=1).output
     assert "no receipt of an evaluation" in run(*words, "--evaluation", chain.training, code=1).output
     assert "no content address" in run(*words, "--address", "a; b", code=2).output
-    assert "give all four" in run(*words[:3], "no", code=2).output.replace("\n", " ")
+    assert "give --hub-folder, --job and --base" in run(*words[:3], "no", code=2).output.replace("\n", " ")
     assert "with --to, or" in run(*words, "--to", tmp_path / "no.safetensors", code=2).output.replace("\n", " ")
     first = ["export", chain.job / "initial.safetensors", "--hub-folder", tmp_path / "no"]
     assert "is not the final state of" in run(*first, *words[4:], code=3).output

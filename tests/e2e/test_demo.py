@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import os
@@ -16,8 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from tiebreak.cli.app import app
-from tiebreak_demo import generation_story, plain, play
-from tiebreak_demo.memorizing_model import write_memorizing_model
+from tiebreak_demo import plain, play
 from tiebreak_demo.processes import A, B, ChildProcesses
 from tiebreak_demo.report import USUAL, AccountReport, Check, Contrast, Report, Story, StoryName
 from tiebreak_demo.screen import Screen, ether, shortened
@@ -78,31 +76,6 @@ def test_the_market_pays_each_auditor_what_it_deserves(tmp_path: Path) -> None:
     assert [one["lying auditor"] for one in gains] == [-ETHER // 2, -ETHER // 2]
     assert gains[1]["lazy auditor"] == -ETHER // 2 and gains[1]["auditor"] >= 5 * ETHER // 4
     assert "a right claim pays audits" in shown and "a copied root costs a bond" in shown
-
-
-@pytest.mark.slow
-def test_a_text_is_repeated_and_one_ulp_of_one_weight_is_found(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    model = tmp_path / "memorizing"
-    write_memorizing_model(model, generation_story.QUESTION, "Rome.")
-    report, shown = _play(tmp_path, "--story", "text", "--model", str(model))
-    right, wrong = report["stories"]
-    assert report["ok"] is True and [right["verdict"], wrong["verdict"]] == ["FINAL", "REJECTED"]
-    assert right["root"] != wrong["root"] and right["rounds"] == 0 < wrong["rounds"]
-    assert "answers: 'Rome.'" in shown and "in one pass on machine B: all 6 tokens are right" in shown
-    checks = {check["text"]: check for story in report["stories"] for check in story["checks"]}
-    assert "the text on the chain is the one that was checked in one pass" in checks
-    (found,) = [text for text in checks if "the contract has the model's bits" in text]
-    place, right_bits, claimed = ast.literal_eval(checks[found]["observed"])
-    assert int(right_bits, 16) ^ int(claimed, 16) == 1 and found.startswith(f"at element {place} of ")
-    assert _moved(wrong)["trainer"] == -2 * ETHER and _moved(wrong)["auditor"] >= ETHER
-
-
-def test_a_model_is_only_of_the_story_of_a_text(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["demo", "--model", str(tmp_path)])
-    assert result.exit_code == 2 and "add --story text" in result.stderr
-    result = CliRunner().invoke(app, ["demo", "--story", "text", "--model", str(tmp_path / "no")])
-    assert result.exit_code == 1 and "there is no model" in result.stderr
 
 
 def test_the_number_of_steps_has_to_fit_the_checkpoints() -> None:

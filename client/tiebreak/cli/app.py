@@ -20,7 +20,6 @@ from tiebreak.cli import (  # noqa: F401
     job_files,
     job_texts,
     jobs,
-    logs,
     model_files,
     posted_receipts,
     receipts,

@@ -463,8 +463,8 @@ class PublishedOptions(AuditOptions, ContractOptions):
 
 
 def is_published(text: str) -> bool:
-    """Return whether an argument of `audit` names a published run: a content address, the number of a posted job, or a
-    file with a receipt, and no directory."""
+    """Return whether an argument of `audit` names a published run: the content address of a log, the number of a posted
+    job, or a file with the result of an audit, and no directory."""
     from tiebreak.segment_audits import is_address
 
     path = Path(text)
@@ -549,17 +549,16 @@ def _find(store: Store, address: str, room: Path, options: PublishedOptions) -> 
 
     if _is_number(address) and not Path(address).is_file():
         return _posted(int(address), options)
-    claim = options.claim
-    root = as_root(claim) if claim is not None else None
-    found = find_run(store, address, None if root is not None else claim, room)
-    if root is None or found.root is None:
-        return replace(found, root=root or found.root)
-    if root != found.root:
+    root = as_root(options.claim) if options.claim is not None else None
+    if options.claim is not None and root is None:
+        raise WrongUsage("a published run says itself what is claimed: leave --claim away, or give the root to expect.")
+    found = find_run(store, address, room)
+    if root is not None and found.root is not None and found.root != root:
         raise WrongUsage(
             f"{address[:100]} is about the checkpoint root 0x{found.root.hex()}, and not the one of --claim, "
             f"0x{root.hex()}: leave --claim away, or get a result about that root."
         )
-    return found
+    return replace(found, root=root or found.root)
 
 
 def _posted(number: int, options: PublishedOptions) -> Whereabouts:
@@ -585,7 +584,7 @@ def _posted(number: int, options: PublishedOptions) -> Whereabouts:
 
 def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
     """Return the findings, as a receipt of the claimed roots."""
-    from roundlog.training import MAX_ADDRESS, MAX_REASON, AuditRecord, Receipt, WrongInterval, interval_ranges
+    from roundlog.training import MAX_REASON, AuditRecord, Receipt, WrongInterval, interval_ranges
 
     wrong = None
     if found.wrong is not None:
@@ -594,7 +593,7 @@ def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
         wrong = WrongInterval(interval=found.wrong.interval, root=found.wrong.root, stopped=stopped)
     audit = AuditRecord(
         job=run.where.job,
-        claim=re.sub("[^!-~]", "?", run.where.claim)[:MAX_ADDRESS],  # it may be a file's name
+        claim=run.where.claim,
         parts=found.units,
         drawn=found.drawn,
         right=interval_ranges(found.right),
@@ -636,7 +635,7 @@ def audit(
 
     Of a content address, job and claimed roots are fetched, and blocks of data and states as far as the audited --share
     needs them. Nothing stays but the --result: what was audited, what was found, and the claimed roots. --claim can
-    name the root that is claimed, or, beside a job's address, the log or the receipt.
+    name the root that is claimed.
 
     With --workers the intervals are audited side by side, from the claimed checkpoints, which are checked first; a log
     is not looked at. One wrong interval ends it: any one, not always the first.

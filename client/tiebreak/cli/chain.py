@@ -42,13 +42,12 @@ def create(file: Path = _FILE, json: bool = JSON) -> None:
     "account import",
     "tiebreak account import key.json",
     "tiebreak account import key.json --from private-key.txt",
-    "tiebreak account import key.json --from UTC--2026-01-01--keystore",
 )
 def import_(
     file: Path = _FILE,
     source: Path | None = option(
-        "A private key in hex, or another keystore; its password is asked for, or in TIEBREAK_IMPORT_PASSWORD. Without "
-        "it the key is read from standard input.",
+        "File of mode 0600 with a private key in hex; without it the key is read from standard input. A keystore of "
+        "another wallet needs no import: name it with --keystore.",
         metavar="FILE",
         name="--from",
     ),
@@ -56,11 +55,11 @@ def import_(
 ) -> None:
     """Encrypt a key that you have. The key is typed in, piped in, or read from a file, never an argument: those are on
     record in the shell's history and in the list of processes."""
-    from tiebreak.transactions.keys import account_from_key, create_keystore, read_key
+    from tiebreak.transactions.keys import account_from_key, create_keystore, read_secret
 
     _require_new(file)
     if source is not None:
-        found = read_key(source, network.ask)
+        found = account_from_key(read_secret(source, "key file").decode("ascii", "replace"), str(source))
     elif sys.stdin.isatty():
         found = account_from_key(network.ask("Private key"), "what was typed")
     else:
@@ -111,7 +110,9 @@ def deploy(*, account: network.KeyOptions, node: network.ChainOptions, json: boo
 )
 def status(
     job: int | None = argument("[JOB]", "Number of a job.", None, min=1),
-    account: str | None = option("Show the jobs, bonds, clocks, next moves and gas of an account.", metavar="ADDRESS"),
+    account: str | None = option(
+        "Show money, jobs and bonds of an account, and the next step of each job.", metavar="ADDRESS"
+    ),
     *,
     chain: network.ContractOptions,
     json: bool = JSON,
@@ -124,14 +125,14 @@ def status(
     who = network.address(account, "the account") if account is not None else None
     game = chain.open_game()
     if job is not None:
-        show_posted(game, job, with_games=True, as_json=json)
+        show_posted(game, job, as_json=json)
     else:
         _show_contract(game, who, json)
 
 
 def _show_contract(game: VerificationGame, account: ChecksumAddress | None, as_json: bool) -> None:
     from tiebreak.cli.account_summary import read_summary
-    from tiebreak.cli.summary_text import account_text, games_text, jobs_table, plain_summary
+    from tiebreak.cli.summary_text import plain_summary, show_account
 
     facts = {
         "chain_id": game.node.chain_id,
@@ -148,9 +149,7 @@ def _show_contract(game: VerificationGame, account: ChecksumAddress | None, as_j
     summary = plain_summary(found) if as_json and found is not None else {}
     output.show_result(as_json, facts | summary, game.node.name)
     if found is not None and not as_json:
-        output.show_lines(account_text(found))
-        for part in (jobs_table(found), *games_text(found)):
-            output.show(part)
+        show_account(found)
 
 
 @command("withdraw")

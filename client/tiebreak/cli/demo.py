@@ -9,7 +9,7 @@ import typer
 
 from tiebreak import quantities
 from tiebreak.cli.dashboard import DEFAULT_PORT
-from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
+from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
 from tiebreak.cli.option_groups import command, option
 
 if TYPE_CHECKING:
@@ -21,12 +21,7 @@ def demo(
     report: Path | None = option("Write what was found as JSON, too.", metavar="FILE"),
     steps: int = option("Training steps of the usual stories and `market`, a multiple of 5.", 60, min=10),
     story: list[str] | None = option(
-        "Play only this one: honest, poisoned, alarms, market or text. Repeatable.", metavar="NAME"
-    ),
-    model: Path | None = option(
-        "Model of --story text, a folder or a GGUF file. Default: what `make smollm` has fetched, or else a small one "
-        "that the demo trains.",
-        metavar="MODEL",
+        "Play only this one: honest, poisoned, alarms or market. Repeatable.", metavar="NAME"
     ),
     dashboard: bool = option(
         "Show it on a local web page meanwhile, and keep that open until Ctrl-C on a terminal.", False
@@ -43,9 +38,6 @@ def demo(
     A fourth one, `--story market`, is about audits that are paid: what an honest, a lazy and a lying auditor gain where
     a claim is right, and where it is wrong.
 
-    A fifth one, `--story text`, is about the text of a language model: an answer is repeated on another machine in one
-    pass, and a provider whose model has one weight that is one ulp off is caught at that weight.
-
     Needs no node, no network and no settings. Exit code 3 if a story does not end as it should.
     """
     if steps % 5:
@@ -53,7 +45,6 @@ def demo(
     if report is not None and (report.is_dir() or not report.parent.is_dir()):
         raise CommandError(f"the report {report} cannot be written: name a file in a directory that is there.")
     asked = _stories(story or [])
-    _check_text(asked, model)
     import json
 
     from rich.console import Console
@@ -67,7 +58,7 @@ def demo(
             page = Page(port)
         except ModuleNotFoundError as error:
             raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
-    found = play(Console(highlight=False), steps=steps, asked=asked, pace=pace, page=page, model=model)
+    found = play(Console(highlight=False), steps=steps, asked=asked, pace=pace, page=page)
     if report is not None:
         with replace_file(report) as file:
             file.write((json.dumps(found.as_json(), indent=2) + "\n").encode())
@@ -84,19 +75,3 @@ def _stories(names: list[str]) -> tuple[StoryName, ...]:
         listed = ", ".join(map(repr, known))
         raise typer.BadParameter(f"{unknown[0]!r} is not one of {listed}.", param_hint="--story")
     return tuple(map(StoryName, dict.fromkeys(names))) or USUAL
-
-
-def _check_text(asked: tuple[StoryName, ...], model: Path | None) -> None:
-    """Refuse a model that cannot be played with, or that nobody asked for. Raises WrongUsage, CommandError."""
-    from importlib.util import find_spec
-
-    from tiebreak_demo.report import StoryName
-
-    if StoryName.TEXT not in asked:
-        if model is not None:
-            raise WrongUsage("a model is played with in one story alone: add --story text.")
-        return
-    if model is not None and not model.exists():
-        raise CommandError(f"there is no model {model}: name a folder or a GGUF file.")
-    if find_spec("transformers") is None:
-        raise CommandError("the story text needs transformers: pip install 'tiebreak[transformers]'.")

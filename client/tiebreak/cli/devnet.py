@@ -36,7 +36,8 @@ def devnet(
     ),
     kind: str = option("anvil, embedded, or auto: anvil if it is installed.", "auto"),
     state: Path | None = option(
-        "Keep the chain here, and go on with the one that is here; `. DIR/environment` points a shell to it.",
+        "Directory whose file `environment` points a shell to the chain (`. DIR/environment`). Anvil keeps its chain "
+        "here and goes on with it; the embedded one is new at each start.",
         metavar="DIR",
     ),
     fund: list[str] | None = option(
@@ -188,10 +189,10 @@ def _introduce(
     output.show_line("To use it in another terminal:")
     if kept is not None:
         output.show_line(f"  . {shlex.quote(str(kept.directory / 'environment'))}")
-        output.show_line(f"Ctrl-C ends the chain; {kept.directory} keeps it.")
     else:
         output.show_line(f"  export TIEBREAK_CHAIN={chain.url} TIEBREAK_CONTRACT={game.address}")
-        output.show_line("Ctrl-C ends the chain; nothing of it is kept (--state DIR would keep it).")
+    keeps = f"{kept.directory} keeps it" if kept is not None and chain.kind == "anvil" else "nothing of it is kept"
+    output.show_line(f"Ctrl-C ends the chain; {keeps}.")
     output.flush()
 
 

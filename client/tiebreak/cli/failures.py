@@ -4,16 +4,9 @@ an object on one line of standard error, with a code for programs.
 
 from __future__ import annotations
 
-import datetime
 import errno
 import json
-import os
-import platform
 import sys
-import tempfile
-import traceback
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -29,7 +22,7 @@ EXIT_CODES = {
     FAILED: "failed; standard error says why, in one sentence",
     WRONG_USAGE: "wrong usage: an option that does not exist, a value that is none, options that contradict each other",
     ANSWER_IS_NO: 'done, and the answer is "no": an audit that disagrees, a receipt that is wrong, a demo story that '
-    "ended as it should not, a machine, a store or a node that `doctor` finds wrong, a task that no job can be made of",
+    "ended as it should not, a machine that `doctor` finds wrong, a task that no job can be made of",
     INTERRUPTED: "stopped before the end, by Ctrl-C or a signal; the same command carries on",
 }
 """Exit codes of all commands, and what they mean."""
@@ -79,8 +72,6 @@ _REMEDIES = {
 """Remedies of errors that only say which file is damaged, by the names of their classes: importing those takes
 longer than most commands. Their subclasses say themselves what helps."""
 
-_PACKAGES = ("tiebreak", "torch", "numpy", "numba", "transformers", "safetensors")
-
 
 class CommandError(Exception):
     """Something that the user can put right; the message is one sentence that says how."""
@@ -126,10 +117,7 @@ class OneSentenceErrors(TyperGroup):
                 _say(_one_line(error.format_message()), "usage", WRONG_USAGE, as_json=True)
                 raise typer.Exit(WRONG_USAGE) from None
             exit_code = error.code if isinstance(error, CommandError) else FAILED
-            text = sentence(error)
-            if error_code(error) == "internal":
-                text = _one_line(f"{text.removesuffix('.')}; {written(error, ctx.invoked_subcommand)}")
-            _say(text, error_code(error), exit_code, as_json=as_json)
+            _say(sentence(error), error_code(error), exit_code, as_json=as_json)
             raise typer.Exit(exit_code) from None
 
 
@@ -163,6 +151,9 @@ def sentence(error: Exception) -> str:
         text = "there is not enough memory: close other programs or take a smaller job"
     else:
         text = f"a defect of Tiebreak ends this command ({type(error).__name__}: {error})"
+    if error_code(error) == "internal":
+        said = text.removesuffix(".")
+        text = f"{said}; please run it again as `tiebreak --debug ...` and send what it prints to Tiebreak's authors"
     return _one_line(text)
 
 
@@ -199,42 +190,3 @@ def _say(text: str, code: str, exit_code: int, *, as_json: bool) -> None:
         print(json.dumps({"error": {"code": code, "exit_code": exit_code, "message": text}}), file=sys.stderr)
         return
     errors().print(f"[bold red]Error:[/] {escape(text)}", soft_wrap=True, highlight=False)
-
-
-def written(error: BaseException, command: str | None) -> str:
-    """Write the report into the working directory, or, where that cannot be written, the folder for temporary files.
-    Return the sentence that says what to do with it. command: the one that was running, without its options."""
-    name = f"tiebreak-defect-{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{os.getpid()}.txt"
-    for folder in (Path.cwd, lambda: Path(tempfile.gettempdir())):
-        try:
-            path = folder() / name
-            path.write_text(report(error, command), encoding="utf-8")
-        except OSError:
-            continue
-        return f"please send {path} to Tiebreak's authors: it has the traceback and versions, and no data"
-    return "please run it again as `tiebreak --debug ...` and send what it prints to Tiebreak's authors"
-
-
-def report(error: BaseException, command: str | None) -> str:
-    """Return the text of the report. Of Python's frames it has files and lines, and no values."""
-    lines = [
-        f"command: tiebreak {command or ''}".rstrip(),
-        f"error: {type(error).__name__}: {error}",
-        f"operator: {getattr(error, 'operator', '') or 'none'}",
-        f"system: {platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",
-        f"packages: {', '.join(f'{name} {_version(name)}' for name in _PACKAGES)}",
-        "",
-        *traceback.format_exception(error),
-    ]
-    text = "\n".join(line.rstrip("\n") for line in lines) + "\n"
-    # Paths say who has been working where.
-    for place, short in ((str(Path.home()), "~"), (sys.prefix, "<environment>")):
-        text = text.replace(place, short) if len(place) > 1 else text
-    return text
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "not installed"

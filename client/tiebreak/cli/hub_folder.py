@@ -1,5 +1,5 @@
-"""Folders of trained language models: those of `tiebreak model`, and one that is ready for the Hub, with a card, the
-receipt of the run, an evaluation and a signature (`tiebreak export --hub-folder`)."""
+"""Folders of language models: one of a trained model, for the Hub with a card, the receipt of the run, an evaluation
+and a signature (`tiebreak export --hub-folder`)."""
 
 from __future__ import annotations
 
@@ -42,14 +42,17 @@ class HubOptions:
 
     panel: ClassVar = "A folder for the Hub"
     hub_folder: Path | None = option(
-        "Folder for the language model with configuration, tokenizer, card, receipt and signature; made, or empty.",
+        "Folder for the language model with configuration and tokenizer, and with --receipt a card, receipt and "
+        "signature; made, or empty.",
         metavar="DIR",
     )
     job: Path | None = option("Directory of the job that it was trained by.", metavar="JOB")
-    base: Path | None = option("The model that it was trained from.", metavar="MODEL")
+    base: Path | None = option(
+        "The model that it was trained from: configuration and tokenizer are taken.", metavar="MODEL"
+    )
     receipt: Path | None = option("Receipt of the run, whose final state this has to be.", metavar="FILE")
     evaluation: Path | None = option("Receipt of an evaluation of this model, for the card.", metavar="FILE")
-    address: str | None = option("Content address of the published job or log, for the card.", metavar="ADDRESS")
+    address: str | None = option("Content address of the published log, for the card.", metavar="ADDRESS")
     sign: bool = network.SIGN
     keystore: Path | None = network.KEYSTORE
     signing_key: Path | None = SIGNING_KEY
@@ -59,28 +62,32 @@ class HubOptions:
         AccountError, SigningKeyError, FolderError, OSError."""
         from roundlog.generation import save_model
 
-        if self.hub_folder is None or self.job is None or self.base is None or self.receipt is None:
-            raise WrongUsage("a folder for the Hub is of a run's receipt, job and base: give all four options.")
+        if self.hub_folder is None or self.job is None or self.base is None:
+            raise WrongUsage("a folder for the Hub is of a run's job and base: give --hub-folder, --job and --base.")
+        is_signed, writer = self.sign or self.signing_key is not None, None
+        if self.receipt is None and (is_signed or self.evaluation is not None or self.address is not None):
+            raise WrongUsage("a card and a signature are about a run: name its receipt with --receipt.")
         if self.address is not None and not re.fullmatch("[0-9A-Za-z]{8,100}", self.address):
             raise WrongUsage(f"{self.address[:80]!r} is no content address: give the one that `train` has printed.")
-        is_signed, writer = self.sign or self.signing_key is not None, None
         if is_signed:
             form = ReceiptForm.MODEL_SIGNING
             options = SigningOptions(sign=self.sign, keystore=self.keystore, signing_key=self.signing_key, form=form)
             writer = options.writer()
-        named = read_receipt_of_run(self.receipt)
-        _check_signature(self.receipt, named)
+        named = None if self.receipt is None else read_receipt_of_run(self.receipt)
+        if self.receipt is not None and named is not None:
+            _check_signature(self.receipt, named)
         state, loaded = trained_model(source, self.job, self.base, named, self.receipt, max_memory)
         with new_folder(self.hub_folder) as room:
             made = save_model(loaded, room)
-            evaluation = None if self.evaluation is None else evaluation_of(self.evaluation, made)
-            named.write(room / RECEIPT_NAME)
-            if evaluation is not None:
-                (room / EVALUATION_NAME).write_text(evaluation.to_json())
-            card = model_card(room.name, named, made, evaluation, self.address, is_signed=is_signed)
-            (room / "README.md").write_text(card)
-            if writer is not None:
-                writer.write(room / SIGNATURE_NAME, replace(named, signer=None, signature=None), model=room)
+            if named is not None:
+                evaluation = None if self.evaluation is None else evaluation_of(self.evaluation, made)
+                named.write(room / RECEIPT_NAME)
+                if evaluation is not None:
+                    (room / EVALUATION_NAME).write_text(evaluation.to_json())
+                card = model_card(room.name, named, made, evaluation, self.address, is_signed=is_signed)
+                (room / "README.md").write_text(card)
+                if writer is not None:
+                    writer.write(room / SIGNATURE_NAME, replace(named, signer=None, signature=None), model=room)
             files = sorted(path.name for path in room.iterdir())
         plain = {"model": self.hub_folder, "state": state, "model_weight_hash": made.model_weight_hash, "files": files}
         shown = {"state": state, "model weight hash": made.model_weight_hash, "files": ", ".join(files)}
@@ -167,7 +174,7 @@ def model_card(
     table = [f"| {what} | `0x{root.hex()}` |" for what, root in rows.items()]
     lines = [
         f"tiebreak verify {RECEIPT_NAME} --job JOB --dir work                # repeats the whole training",
-        f"tiebreak model from-run work --job JOB --base BASE --receipt {RECEIPT_NAME} --out again    # these weights",
+        f"tiebreak export work --hub-folder again --job JOB --base BASE --receipt {RECEIPT_NAME}     # these weights",
     ]
     if address is not None:
         lines.insert(

@@ -204,7 +204,7 @@ def show_checked_job(source: str, job: Job, max_memory: int, *, quiet: bool) -> 
 
 
 def show_made_job(job: Job, where: Path, made: JobOrigin | None, *, quiet: bool) -> dict[str, object]:
-    """Prints a job, if not quiet, and the warning about its making; gives both for programs. made: None for a job that
+    """Print a job, if not quiet, and the warning about its making; return both for programs. made: None for a job that
     was there."""
     plain: dict[str, object] = {"directory": where} | plain_job(job)
     if made is not None:

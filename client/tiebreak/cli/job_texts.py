@@ -94,7 +94,7 @@ def text(
     ),
     model: Path = option(MODEL, ..., "MODEL"),
     root: str | None = option(
-        "State root in hex that a FILE has to have: the final one, as `job show` prints it.", metavar="ROOT"
+        "State root in hex that a FILE has to have: the final one, as `status` prints it.", metavar="ROOT"
     ),
     max_memory: int = MEMORY,
     *,
@@ -155,7 +155,7 @@ def _state_of_file(file: Path, root: str | None, job: Job) -> tuple[int, Mapping
 
     wanted = as_root(root) if root is not None else None
     if wanted is None:
-        raise WrongUsage(f"what {file} has to be says a root of 64 hex digits: give --root, as `job show` prints it.")
+        raise WrongUsage(f"what {file} has to be says a root of 64 hex digits: give --root, as `status` prints it.")
     try:
         state = load_tensors(file, job.program.states)
         found = state_root(state.values())

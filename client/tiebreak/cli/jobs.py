@@ -27,7 +27,7 @@ from tiebreak.cli.job_files import read_job, require_publishable
 from tiebreak.cli.job_terms import PostedTerms
 from tiebreak.cli.job_texts import TextJobOptions
 from tiebreak.cli.network import ContractOptions, PartyOptions
-from tiebreak.cli.option_groups import JSON, MEMORY, POLL, argument, command, option
+from tiebreak.cli.option_groups import JOB, JSON, MEMORY, POLL, argument, command, option
 from tiebreak.cli.task_source import load_task
 
 if TYPE_CHECKING:
@@ -157,20 +157,9 @@ def _capture(
 
 
 @command("job show")
-def show(
-    job: str = argument("JOB", "Directory of a job, or the number of a posted one."),
-    max_memory: int = MEMORY,
-    *,
-    chain: ContractOptions,
-    json: bool = JSON,
-) -> None:
+def show(job: Path = JOB, max_memory: int = MEMORY, json: bool = JSON) -> None:
     """Check a job and show what it asks for."""
-    if not Path(job).exists() and job.isascii() and job.isdigit():
-        from tiebreak.cli.summary_text import show_posted
-
-        show_posted(chain.open_game(), int(job), with_games=False, as_json=json)
-        return
-    found = read_job(Path(job), max_memory)
+    found = read_job(job, max_memory)
     cost = JobCost.of(found, max_memory)
     plain = plain_job(found) | dataclasses.asdict(cost)
     output.show_result(json, plain, f"Job in {job}", job_facts(found) | cost.facts(found))

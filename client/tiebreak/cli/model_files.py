@@ -9,9 +9,8 @@ from pathlib import Path
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.generation import DTYPE, WeightFormat
-from tiebreak.cli.hub_folder import HubOptions, new_folder, trained_model
+from tiebreak.cli.hub_folder import HubOptions, new_folder
 from tiebreak.cli.option_groups import JSON, MEMORY, argument, command, option
-from tiebreak.cli.receipt_files import read_receipt_of_run
 from tiebreak.cli.text_checks import read_model
 
 _OUT = option("Folder for the files; made, or empty.", ..., "DIR")
@@ -41,9 +40,12 @@ def export(
     (load it with strict=False then). No root is checked: do that before by `audit` or `verify --root`, where the
     state comes from others.
 
-    With --hub-folder a language model is written into a folder that can be uploaded: weights with adapters merged, as
-    by `model from-run`, configuration, tokenizer, a card with roots, scores and the lines by which strangers check
-    them, the receipt, and a bundle that `model_signing verify key` accepts, signed by --signing-key and the account.
+    With --hub-folder a language model is written into a folder of Hugging Face: weights, LoRA adapters merged,
+    configuration, tokenizer. A merged weight is W + s (B A), each operation rounded once, with the factor s of the
+    job's program: every machine has the same bits, and so the same hash of the weights. With --receipt the state is
+    held against its root first (exit code 3 if it is another one), and the folder can be uploaded: it has a card with
+    roots, scores and the lines by which strangers check them, the receipt, and a bundle that `model_signing verify key`
+    accepts, signed by --signing-key and the account.
     """
     from roundlog.training import trained_state
 
@@ -99,36 +101,6 @@ def export_model(
     }
     shown = {name.replace("_", " "): value for name, value in facts.items()}
     output.show_result(json, {"model": out} | facts, f"Model in {out}", shown)
-
-
-@command(
-    "model from-run",
-    "tiebreak model from-run trained --job job --base SmolLM2-135M-Instruct --receipt trained.json --out mine",
-)
-def from_run(
-    source: Path = argument("RUN|FILE", "Directory of a run, or a state as `job collect` fetches it."),
-    job: Path = option("Directory of the job that it was trained by.", ..., "JOB"),
-    base: Path = option("The model that it was trained from: configuration and tokenizer are taken.", ..., "MODEL"),
-    out: Path = _OUT,
-    receipt: Path | None = option("Receipt of the run, whose final state this has to be.", metavar="FILE"),
-    max_memory: int = MEMORY,
-    json: bool = JSON,
-) -> None:
-    """Write the language model that a run has trained into a folder of Hugging Face, its LoRA adapters merged.
-
-    A merged weight is W + s (B A), each operation rounded once, with the factor s of the job's program: every machine
-    has the same bits, and so the same hash of the weights. With --receipt the state is held against its root first;
-    exit code 3 if it is another one.
-    """
-    from roundlog.generation import save_model
-
-    named = None if receipt is None else read_receipt_of_run(receipt)
-    file, loaded = trained_model(source, job, base, named, receipt, max_memory)
-    with new_folder(out) as room:
-        made = save_model(loaded, room)
-    shown = {"state": file, "model weight hash": made.model_weight_hash}
-    plain = {"model": out, "state": file, "model_weight_hash": made.model_weight_hash}
-    output.show_result(json, plain, f"Model in {out}", shown)
 
 
 @command(

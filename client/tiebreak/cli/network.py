@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from tiebreak.contract.game import VerificationGame
     from tiebreak.rpc.node import ChainNode
-    from tiebreak.store.pinning import PinningService
     from tiebreak.store.store import Store
-    from tiebreak.store.transfers import OnTransfer
     from tiebreak.transactions.signer import Key
 
 DEFAULT_CONFIRMATIONS = 12
@@ -54,13 +52,6 @@ KEYSTORE = option(
     envvar="TIEBREAK_KEYSTORE",
     rich_help_panel="Network",
 )
-NODES = option(
-    f"JSON-RPC node: http(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). Repeatable: "
-    "several nodes are compared; in the variable blanks stand between them.",
-    metavar="URL|PATH",
-    envvar="TIEBREAK_CHAIN",
-)
-CONTRACT = option("Address of the contract.", metavar="ADDRESS", envvar="TIEBREAK_CONTRACT")
 SIGN = option("Sign the receipt with your account's key (EIP-191).", False)
 
 
@@ -86,14 +77,10 @@ class ContentOptions:
         envvar="TIEBREAK_STORE",
     )
     pin_service: str | None = option(
-        "Pinning service (IPFS Pinning Service API) that keeps what is published.",
-        metavar="URL",
+        "Pinning service that keeps what is published, by the name that Kubo has for it (`ipfs pin remote service "
+        "add`).",
+        metavar="NAME",
         envvar="TIEBREAK_PIN_SERVICE",
-    )
-    pin_token: Path | None = option(
-        "Its access token, in a file of mode 0600. Without it the token is in TIEBREAK_PIN_TOKEN.",
-        metavar="FILE",
-        envvar="TIEBREAK_PIN_TOKEN_FILE",
     )
 
     def open_content(
@@ -101,12 +88,12 @@ class ContentOptions:
         *,
         stop: threading.Event | None = None,
         warn: Callable[[str], None] = lambda text: None,
-        on_transfer: OnTransfer | None = None,
     ) -> Store:
         """Open the content stores as one. Raises StoreError."""
         from tiebreak.store import open_stores
 
-        return open_stores(self.places(), services=self.services(stop), warn=warn, stop=stop, on_transfer=on_transfer)
+        where = self.places()
+        return open_stores(where, pin_service=self.pin_service, warn=warn, stop=stop)
 
     def places(self) -> tuple[str, ...]:
         """Return the locations of the stores, from anywhere on this machine. Raises StoreError."""
@@ -120,17 +107,11 @@ class ContentOptions:
         return tuple(str(Path(one).expanduser().resolve()) if is_folder(one) else one for one in named)
 
     def check_content(self) -> None:
-        """Check what is wrong for good: a place that cannot be meant, a token that is missing. Raises StoreError."""
-        self.places()
-        self.services(None)
+        """Check what is wrong for good: a place that cannot be meant, a pinning service without Kubo. Raises
+        StoreError."""
+        from tiebreak.store import require_daemon
 
-    def services(self, stop: threading.Event | None, **patience: Any) -> list[PinningService]:
-        """Return the pinning service, if one is named. patience: as `PinningService` takes it. Raises StoreError."""
-        if self.pin_service is None:
-            return []
-        from tiebreak.store.pinning import PinningService, read_token
-
-        return [PinningService(self.pin_service, read_token(self.pin_token), stop=stop, **patience)]
+        require_daemon(self.places(), self.pin_service)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +119,12 @@ class ChainOptions:
     """Nodes of the chain, and when their blocks count as final."""
 
     panel: ClassVar = "Network"
-    chain: list[str] | None = NODES
+    chain: list[str] | None = option(
+        f"JSON-RPC node: http(s)://, or the path of its IPC socket (default: {DEFAULT_CHAIN}). Repeatable: "
+        "several nodes are compared; in the variable blanks stand between them.",
+        metavar="URL|PATH",
+        envvar="TIEBREAK_CHAIN",
+    )
     confirmations: int | None = option(
         "Blocks until something is final (default: 12; 0 on a devnet).",
         metavar="N",
@@ -150,11 +136,6 @@ class ChainOptions:
         """Connect to the chain behind all nodes that are named. Raises ChainUnavailable, WrongChain."""
         from tiebreak.rpc.quorum import connect_all
 
-        if self.chain == ["embedded"]:
-            # Imported here because py-evm takes a second to load.
-            from tiebreak.devnet.embedded import embedded_node
-
-            return embedded_node(confirmations=self.confirmations or 0, stop=stop)
         return connect_all(self.chain or [DEFAULT_CHAIN], confirmations=self.confirmations or 0, stop=stop)
 
     def connect_final(self, *, stop: threading.Event | None = None) -> ChainNode:
@@ -172,7 +153,7 @@ class ContractOptions(ChainOptions):
     """The contract on the chain, to read from."""
 
     panel: ClassVar = "Network"
-    contract: str | None = CONTRACT
+    contract: str | None = option("Address of the contract.", metavar="ADDRESS", envvar="TIEBREAK_CONTRACT")
 
     def open_game(self, signer: Key | None = None, *, stop: threading.Event | None = None) -> VerificationGame:
         """Open the contract, checked to be this version's; with a signer it can be written to.

@@ -33,7 +33,6 @@ _GROUPS = {
     "trainer": "Train jobs and claim their rewards.",
     "auditor": "Repeat claimed trainings, and challenge those that are wrong.",
     "referee": "Decide disputes that the contract cannot.",
-    "log": "Rounding logs.",
     "account": "The key with which you take part.",
 }
 _TYPERS = {name: typer.Typer(no_args_is_help=True, help=text) for name, text in _GROUPS.items()}

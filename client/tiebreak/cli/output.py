@@ -13,7 +13,7 @@ from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -132,7 +132,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
     for row in rows:
         # Nothing in a value is markup, and nothing controls the terminal.
         table.add_row(*(Text(f"{value:,}" if isinstance(value, int) else printable(str(value))) for value in row))
-    show(table)
+    results().print(table)
 
 
 def show_line(text: str) -> None:
@@ -143,11 +143,6 @@ def show_line(text: str) -> None:
 def warn(text: str) -> None:
     """Print one line on standard error, never wrapped, for people."""
     errors().print(escape(printable(text)), soft_wrap=True)
-
-
-def show(renderable: RenderableType) -> None:
-    """Print anything of rich on standard output."""
-    results().print(renderable)
 
 
 def flush() -> None:

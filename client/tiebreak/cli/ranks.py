@@ -112,7 +112,7 @@ class RankGroup:
         return self._fetched(job)
 
     def _fetched(self, job: Job) -> int | None:
-        """As `dismiss`. All ranks call it."""
+        """Return the bytes as `dismiss` does. All ranks call it."""
         assert self._ranks is not None
         own = fetched(job)
         told = self._ranks.numbers(*((0, 0) if own is None else (1, own)))

@@ -132,7 +132,7 @@ class RoleSetup:
         from tiebreak.process_resources import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits
         from tiebreak.roles.engine import Engine
-        from tiebreak.roles.notices import of_transfers, of_warnings, unseen
+        from tiebreak.roles.notices import of_warnings, unseen
         from tiebreak.roles.policy import Policy
         from tiebreak.roles.published_content import PublishedContent
         from tiebreak.transactions.sender import Sender
@@ -145,9 +145,7 @@ class RoleSetup:
             directory = user_data_path("tiebreak") / role / signer.address
         directory.mkdir(parents=True, exist_ok=True)
         sender = Sender(contract.node, signer, directory=directory)
-        store = self._party.open_content(
-            stop=self.stop, warn=of_warnings(role, notify), on_transfer=of_transfers(role, notify)
-        )
+        store = self._party.open_content(stop=self.stop, warn=of_warnings(role, notify))
         return RoleContext(
             contract=contract.by(sender),
             sender=sender,
@@ -298,7 +296,7 @@ class NoticePrinter:
             self._print(notice)
 
     def _print(self, notice: Notice) -> None:
-        if notice.what in (What.STEP, What.TRANSFER):
+        if notice.what is What.STEP:
             self._step(notice)
             return
         self._end_bar()
@@ -314,17 +312,12 @@ class NoticePrinter:
 
     def _step(self, notice: Notice) -> None:
         name = f"{notice.role}: {printable(notice.text)}"
-        done, total, note = notice.done, notice.total, ""
-        if notice.what is What.TRANSFER:
-            unit, size = ("MB", 10**6) if total >= 10**7 else ("kB", 10**3)
-            name, done, total = f"{name}, {unit}", done // size, total // size
-        elif notice.loss is not None:
-            note = f"loss {notice.loss:.4f}"
+        note = f"loss {notice.loss:.4f}" if notice.loss is not None else ""
         if self._bar is None or self._doing != name:
             self._end_bar()
-            self._bar = output.Steps(name, total)
+            self._bar = output.Steps(name, notice.total)
             self._doing = name
-        self._bar.done(done, note)
+        self._bar.done(notice.done, note)
 
     def _end_bar(self) -> None:
         if self._bar is not None:

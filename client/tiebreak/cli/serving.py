@@ -6,7 +6,6 @@ import re
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError
@@ -14,9 +13,6 @@ from tiebreak.cli.generation import ARITHMETIC, DTYPE, TRAINING_RECEIPT, Product
 from tiebreak.cli.option_groups import MODEL, command, option
 from tiebreak.cli.receipt_files import digest_of_run
 from tiebreak.cli.text_checks import READS_MODEL, read_model
-
-if TYPE_CHECKING:
-    from tiebreak.server import TextSigner
 
 DEFAULT_TEXT_PORT = 8000
 
@@ -85,7 +81,7 @@ def serve(
             said = f"--allow-origin {origin[:80]!r} is not an origin as browsers write it"
             raise CommandError(f"{said}: name each, like https://chat.example or http://localhost:3000.")
     api_key = _api_key(api_key_file) if api_key_file is not None else None
-    signer = _signer(keystore) if sign else None
+    signer = network.account(keystore) if sign else None
     training = digest_of_run(training_receipt) if training_receipt is not None else None
     with listen_at(host, port) as listening:
         kept = IssuedReceipts(receipts, signer)
@@ -110,7 +106,7 @@ def serve(
                 service.close()
                 raise
         server = CompletionServer(service, listening, origins=allow_origin or (), api_key=api_key)
-        signs = f", signed by {signer.shown}" if signer is not None else ""
+        signs = f", signed by {signer.address}" if signer is not None else ""
         output.show_line(f"{service.model} answers at {server.url}v1{signs} (Ctrl-C ends it)")
         output.flush()
         with suppress(KeyboardInterrupt):  # how it is meant to end
@@ -125,11 +121,3 @@ def _api_key(file: Path) -> bytes:
     if not _API_KEY.fullmatch(key):
         raise CommandError(f"{file} is no API key: put 1 to 512 letters, digits and signs of ASCII into it, no spaces.")
     return key
-
-
-def _signer(keystore: Path | None) -> TextSigner:
-    from tiebreak.server import TextSigner
-    from tiebreak.transactions.keys import sign_text
-
-    account = network.account(keystore)
-    return TextSigner(bytes.fromhex(account.address[2:]), account.address, lambda text: sign_text(account, text))

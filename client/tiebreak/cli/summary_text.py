@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tiebreak.cli import output
-from tiebreak.cli.account_summary import UNDECIDED, AccountRole, AccountSummary, GameSummary, JobSummary
+from tiebreak.cli.account_summary import UNDECIDED, AccountSummary, JobSummary
 from tiebreak.cli.failures import CommandError
 from tiebreak.contract.contract_calls import fee_share
-from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
+from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.quantities import in_ether, in_time
 
-_NAMES = {Side.TRAINER: "trainer", Side.CHALLENGER: "challenger"}
 
-
-def show_posted(game: VerificationGame, number: int, *, with_games: bool, as_json: bool) -> None:
-    """Print one job, with its games if asked. Raises CommandError if there is no such job."""
+def show_posted(game: VerificationGame, number: int, *, as_json: bool) -> None:
+    """Print one job and its games. Raises CommandError if there is no such job."""
     job = find_job(game, number)
-    games = {one: game.game(one) for one in game.games_of(number)} if with_games else {}
+    games = {one: game.game(one) for one in game.games_of(number)}
     if as_json:
-        shown = {"games": [plain_game(one, found) for one, found in games.items()]} if with_games else {}
-        output.show_json(plain_job(number, job) | shown)
+        output.show_json(plain_job(number, job) | {"games": [plain_game(one, found) for one, found in games.items()]})
     else:
         now = game.node.now()
         for text in (job_text(number, job, now), *(game_text(one, found, now) for one, found in games.items())):
@@ -188,10 +181,9 @@ def deadline(instant: int, now: int) -> str:
     return f"in {in_time(instant - now)}" if instant >= now else f"{in_time(now - instant)} ago"
 
 
-def account_text(summary: AccountSummary) -> Text:
-    """Return the account's money."""
-    gwei = f"{summary.price / 10**9:.3g} gwei"
-    return output.facts_text(
+def show_account(summary: AccountSummary) -> None:
+    """Print the account's money, and its jobs, a line each."""
+    output.show_facts(
         f"Account {summary.account}",
         {
             "balance": in_ether(summary.balance),
@@ -199,25 +191,22 @@ def account_text(summary: AccountSummary) -> Text:
             "bonds out": in_ether(summary.bonds),
             "rewards escrowed": in_ether(summary.escrow),
             "audit fees due": in_ether(summary.due),
-            "gas so far": f"{in_ether(summary.spent)} in games, as the contract meters it",
-            "gas to come": f"{in_ether(summary.to_come)} at most, in games at {gwei}",
         },
     )
-
-
-def jobs_table(summary: AccountSummary) -> RenderableType:
-    """Return the jobs, a line each."""
     if not summary.jobs:
-        return Text("This account takes part in no job yet.")
-    table = Table(box=None, pad_edge=False, header_style="dim", width=output.COLUMNS)
-    table.add_column("job", justify="right")
-    for name in ("status", "as", "bond"):
-        table.add_column(name)
-    table.add_column("next", ratio=1)
-    for job in summary.jobs:
-        bond = in_ether(job.bond) if job.bond else ""
-        table.add_row(str(job.number), job.view.status.name, ", ".join(job.parts), bond, next_step(job, summary.now))
-    return table
+        output.show_line("This account takes part in no job yet.")
+        return
+    rows = [
+        [
+            job.number,
+            job.view.status.name,
+            ", ".join(job.parts),
+            in_ether(job.bond) if job.bond else "",
+            next_step(job, summary.now),
+        ]
+        for job in summary.jobs
+    ]
+    output.show_table("Jobs; `tiebreak status JOB` shows games", ["job", "status", "as", "bond", "next"], rows)
 
 
 def next_step(job: JobSummary, now: int) -> str:
@@ -267,30 +256,6 @@ def _playing(view: JobView) -> str:
     return f"{view.live_games} {'game' if view.live_games == 1 else 'games'} live{waiting}"
 
 
-def games_text(summary: AccountSummary) -> Iterator[Text]:
-    """Give the live games of the summary, with both clocks."""
-    for job in summary.jobs:
-        for game in job.games:
-            if game.live and (game.side is not None or AccountRole.REFEREE in job.parts):
-                yield _game(job, game, summary)
-
-
-def _game(job: JobSummary, game: GameSummary, summary: AccountSummary) -> Text:
-    view, now = game.view, summary.now
-    place = f"{view.phase.name} at {view.current.level.name} {view.current.index}" if view.levels else view.phase.name
-    facts: dict[str, object] = {"next move by": next_move(view, now)}
-    if game.side is not None:
-        facts |= {
-            "you are": _NAMES[game.side],
-            "gas so far": in_ether(game.spent),
-            "gas to come": f"{in_ether(game.gas_to_come * summary.price)} at most",
-        }
-    for side, name in _NAMES.items():
-        running = ", running" if view.clocks[side].started_at else ""
-        facts[f"{name}'s clock"] = f"{in_time(view.left(side, now))} left{running}"
-    return output.facts_text(f"Game {game.number} of job {job.number}: {place}", facts)
-
-
 def plain_summary(summary: AccountSummary) -> dict[str, object]:
     """Return the summary of an account as JSON."""
     return {
@@ -300,8 +265,6 @@ def plain_summary(summary: AccountSummary) -> dict[str, object]:
         "bonds_wei": str(summary.bonds),
         "escrowed_wei": str(summary.escrow),
         "audit_fees_due_wei": str(summary.due),
-        "gas_so_far_wei": str(summary.spent),
-        "gas_to_come_wei": str(summary.to_come),
         "account_jobs": [
             plain_job(job.number, job.view)
             | {
@@ -309,11 +272,7 @@ def plain_summary(summary: AccountSummary) -> dict[str, object]:
                 "bond_wei": str(job.bond),
                 "audit": None if job.audit is None else {"place": job.place, "fee_wei": str(job.fee)},
                 "next": next_step(job, summary.now),
-                "games": [
-                    plain_game(game.number, game.view)
-                    | {"gas_so_far_wei": str(game.spent), "gas_to_come": game.gas_to_come}
-                    for game in job.games
-                ],
+                "games": [plain_game(game.number, game.view) for game in job.games],
             }
             for job in summary.jobs
         ],

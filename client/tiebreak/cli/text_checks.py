@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tiebreak.cli import output
-from tiebreak.cli.failures import CommandError
+from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.option_groups import option
 from tiebreak.cli.receipt_files import digest_of_run, signer_text
 from tiebreak.generated_text import StopTexts, prompt_text, text_behind, with_unseen
@@ -43,13 +43,18 @@ class TextOptions:
     show_prompt: bool = option("Print the prompt, too.", False)
     show_text: bool = option("Print the text, too, and how much of it is the model's.", False)
     request: Path | None = option("Bytes of a server's request, to compare with the receipt.", metavar="FILE")
-    response: Path | None = option("Bytes of its response, with all events of a stream.", metavar="FILE")
+    response: Path | None = option(
+        "Bytes of its response, with all events of a stream. It is compared with what the request leads to.",
+        metavar="FILE",
+    )
 
     def check(self, file: Path, receipt: GenerationReceipt, fault: str | None, json: bool) -> bool:
         """Return whether a receipt is right, which is printed, with its prompt and its text where they are asked for.
         fault: of its signature, in one clause; nothing is repeated then.
 
         Raises CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
+        if self.response is not None and self.request is None:
+            raise WrongUsage("a response follows from its request: give --request, too.")
         started = time.monotonic()
         named = digest_of_run(self.training_receipt) if self.training_receipt is not None else None
         other = None if named in (None, receipt.training_receipt) else f"it does not name {self.training_receipt}"
@@ -129,7 +134,7 @@ class TextOptions:
     def _compare(self, file: Path, receipt: GenerationReceipt, answer: _Answer) -> tuple[list[str], list[str]]:
         """Return the names of the bodies that were compared with the receipt in a file, and a clause for each
         difference. Raises CommandError for files that cannot be read, and for a receipt of no server's answer."""
-        if self.request is self.response is None:
+        if self.request is None:
             return [], []
         try:
             from tiebreak.server.completion_requests import MAX_REQUEST_BYTES
@@ -141,8 +146,8 @@ class TextOptions:
         for name in compared:
             if getattr(receipt, f"{name}_sha256") is None:
                 raise CommandError(f"{file} has no {name}_sha256, as the receipt of a server's answer: leave --{name}.")
-        assert answer.loaded is not None
-        wrong = [*wrong_request(receipt, answer.loaded, request)] if request is not None else []
+        assert answer.loaded is not None and request is not None
+        wrong = [*wrong_request(receipt, answer.loaded, request)]
         if response is not None:
             told = (answer.found.prompt_choices, answer.choices) if answer.found and answer.is_right else None
             wrong += wrong_response(receipt, answer.loaded, response, request=request, told=told)

@@ -99,7 +99,7 @@ class VerificationGame:
         return cls.at(sender.node, receipt.contract, sender, first_block=receipt.block)
 
     def by(self, sender: Sender) -> VerificationGame:
-        """This contract, written to by another account."""
+        """Return this contract, written to by another account."""
         return VerificationGame(self.node, self.address, sender, first_block=self.first_block)
 
     @property

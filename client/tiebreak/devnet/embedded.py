@@ -1,11 +1,7 @@
-"""A chain inside this process: eth-tester over py-evm (Prague), spoken to in JSON-RPC like any other node; and its
-record on disk, which plays again.
+"""A chain inside this process: eth-tester over py-evm (Prague), spoken to in JSON-RPC like any other node.
 
-Time runs with the wall clock, plus whatever `evm_increaseTime` has added; every transaction gets a block of its own at
-once. Nothing is kept when the process ends, but for what a `ChainRecord` holds: all that its blocks follow from, one
-JSON object a line. The first line has the instant of the genesis block. Then come blocks, each with its instant and its
-transaction if it has one, and the seconds by which the chain's clock is ahead of the wall clock. Lines are handed to
-the system and not synced, so that a killed process loses nothing, and a power failure may.
+Time runs with the wall clock, plus what `evm_setNextBlockTimestamp` has added; every transaction gets a block of its
+own at once. Nothing is kept when the process ends.
 
 Events are read by block, each once: eth-tester walks back from the newest block for every receipt that it looks at, so
 that a question about a few hundred blocks takes it seconds."""
@@ -13,20 +9,13 @@ that a question about a few hundred blocks takes it seconds."""
 from __future__ import annotations
 
 import ast
-import json
-import os
-import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from eth_abi.abi import encode
-from eth_hash.auto import keccak
 from eth_utils.address import to_checksum_address
-from roundlog.storage import open_regular
 from web3 import EthereumTesterProvider, Web3
 from web3.exceptions import ContractLogicError
 from web3.types import RPCEndpoint
@@ -38,108 +27,6 @@ from tiebreak.rpc.transport import Transport
 from tiebreak.rpc.web3_providers import plain
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
-_LATEST = 2**40
-"""Largest instant and offset, in seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedEvent:
-    """One line of a record: a block at `timestamp` (with its signed `transaction` as hex, if it has one), or a new
-    `offset` of the clock."""
-
-    timestamp: int = 0
-    transaction: str | None = None
-    offset: int | None = None
-
-
-class ChainRecord:
-    """A record in the file `path`, which is made if it is not there. Raises DevnetError if it cannot be used, or is not
-    a record. A last line that was cut off by a kill is dropped."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-            with open_regular(path) as file:
-                content = file.read()
-        except OSError as error:
-            raise DevnetError(f"{path} cannot be used ({error.strerror}): choose another place.") from error
-        whole = content[: content.rfind(b"\n") + 1]
-        self.length = len(whole)
-        """Bytes of the file, for `cut`."""
-        if len(whole) < len(content):
-            self.cut(self.length)
-        lines = whole.splitlines()
-        self._events = lines[1:]
-        if lines:
-            self.genesis = self._number(self._object(lines[0]), "genesis")
-        else:
-            self.genesis = int(time.time())
-            self._append({"genesis": self.genesis})
-
-    @property
-    def events(self) -> Iterator[RecordedEvent]:
-        """The events that the record held when it was opened. Raises DevnetError at a line that is none."""
-        for line in self._events:
-            found = self._object(line)
-            if "offset" in found:
-                yield RecordedEvent(offset=self._number(found, "offset"))
-                continue
-            transaction = found.get("transaction")
-            if transaction is not None and not re.fullmatch("0x([0-9a-fA-F]{2})+", str(transaction)):
-                raise self.damaged("a transaction is no hex")
-            yield RecordedEvent(self._number(found, "block"), None if transaction is None else str(transaction))
-
-    def add(self, event: RecordedEvent) -> None:
-        """Adds a line. Raises DevnetError, and then the record is as it was."""
-        if event.offset is not None:
-            self._append({"offset": event.offset})
-        else:
-            line: dict[str, object] = {"block": event.timestamp}
-            self._append(line if event.transaction is None else line | {"transaction": event.transaction})
-
-    def cut(self, length: int) -> None:
-        """Takes back all that came after the record had `length` bytes. Raises DevnetError."""
-        try:
-            os.ftruncate(self._descriptor, length)
-        except OSError as error:
-            raise DevnetError(f"{self._path} cannot be written ({error.strerror}): make room on its disk.") from error
-        self.length = length
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-    def damaged(self, why: str) -> DevnetError:
-        """The error for a record that cannot be played."""
-        return DevnetError(f"{self._path} is damaged ({why}): delete it to begin with a new chain.")
-
-    def _append(self, line: dict[str, object]) -> None:
-        raw = json.dumps(line).encode() + b"\n"
-        try:
-            written = os.write(self._descriptor, raw)
-        except OSError as error:
-            raise DevnetError(f"{self._path} cannot be written ({error.strerror}): make room on its disk.") from error
-        if written != len(raw):
-            self.cut(self.length)
-            raise DevnetError(f"{self._path} cannot be written: make room on its disk.")
-        self.length += len(raw)
-
-    def _object(self, line: bytes) -> dict[str, object]:
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise self.damaged("a line is no JSON object")
-        return found
-
-    def _number(self, line: dict[str, object], name: str) -> int:
-        number = line.get(name)
-        least = -_LATEST if name == "offset" else 0
-        if not isinstance(number, int) or isinstance(number, bool) or not least <= number < _LATEST:
-            raise self.damaged(f"{name} is missing, or no time")
-        return number
-
 
 class LogIndex:
     """The events of a chain, in JSON-RPC's notation."""
@@ -150,7 +37,7 @@ class LogIndex:
         self._blocks: list[list[dict[str, Any]]] = []
 
     def select(self, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Events that fit the filter object of eth_getLogs. Raises ValueError, TypeError for a malformed one."""
+        """Return events that fit the filter object of eth_getLogs. Raises ValueError, TypeError for a malformed one."""
         newest = self._read()
         first, last = (_number(wanted.get(name, "latest"), newest) for name in ("fromBlock", "toBlock"))
         addresses = {to_checksum_address(one) for one in _list(wanted.get("address"))}
@@ -163,11 +50,11 @@ class LogIndex:
         ]
 
     def forget(self) -> None:
-        """Forgets all blocks; call it when some were taken back."""
+        """Forget all blocks; call it when some were taken back."""
         self._blocks = []
 
     def _read(self) -> int:
-        """Takes in the blocks that have come; returns the newest one's number."""
+        """Take in the blocks that have come; return the newest one's number."""
         newest = int(self._chain.get_canonical_head().block_number)
         for number in range(len(self._blocks), newest + 1):
             block = self._chain.get_canonical_block_by_number(number)
@@ -208,14 +95,14 @@ def _number(tag: Any, newest: int) -> int:
 
 
 def _list(value: Any) -> list[str]:
-    """A parameter that may be one string, several or none, as a list."""
+    """Return a parameter that may be one string, several or none, as a list."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
 
 
 def _fits(found: Sequence[str], wanted: Sequence[set[str]]) -> bool:
-    """True if an event's topics fit, one by one; an empty set fits any."""
+    """Return whether an event's topics fit, one by one; an empty set fits any."""
     if len(found) < len(wanted):
         return False
     return all(not any_of or topic in any_of for topic, any_of in zip(found, wanted, strict=False))
@@ -224,7 +111,6 @@ def _fits(found: Sequence[str], wanted: Sequence[set[str]]) -> bool:
 try:
     from eth.abc import ComputationAPI, SignedTransactionAPI, StateAPI
     from eth.estimators.gas import binary_gas_search_intrinsic_tolerance
-    from eth.vm.forks.cancun.state import get_total_blob_gas
     from eth.vm.spoof import SpoofTransaction
     from eth_tester import EthereumTester, PyEVMBackend
     from eth_tester.exceptions import TransactionFailed
@@ -260,7 +146,7 @@ _METHODS = frozenset(
 
 
 def embedded_node(*, confirmations: int = 0, stop: threading.Event | None = None) -> ChainNode:
-    """A fresh chain in this process."""
+    """Return a fresh chain in this process."""
     return ChainNode(EmbeddedChain(), confirmations=confirmations, stop=stop)
 
 
@@ -269,15 +155,12 @@ class EmbeddedChain(Transport):
 
     name = "the embedded chain"
 
-    def __init__(self, record: ChainRecord | None = None) -> None:
-        """record: of a former chain, which is played again, block by block, to the same hashes; None: a fresh chain of
-        which nothing is kept. Raises DevnetError if the record does not play."""
+    def __init__(self) -> None:
         super().__init__()
-        genesis = int(time.time()) if record is None else record.genesis
-        backend = _Backend.from_mnemonic(
+        backend = PyEVMBackend.from_mnemonic(
             MNEMONIC,
             num_accounts=ACCOUNTS,
-            genesis_parameters=PyEVMBackend.generate_genesis_params({"timestamp": genesis}),
+            genesis_parameters=PyEVMBackend.generate_genesis_params({"timestamp": int(time.time())}),
             genesis_state_overrides={"balance": BALANCE},
             hd_path="m/44'/60'/0'/0",
         )
@@ -291,17 +174,10 @@ class EmbeddedChain(Transport):
         self._lock = threading.Lock()
         self._offset = 0  # seconds by which the chain is ahead of the wall clock
         self._next_timestamp: int | None = None
-        self._snapshots: list[tuple[int, int, int]] = []
-        self._record: ChainRecord | None = None
-        self._unrecorded: DevnetError | None = None
-        if record is not None:
-            self._play(record)
-            self._record = record
+        self._snapshots: list[tuple[int, int]] = []
 
     def request(self, method: str, params: list[Any]) -> object:
         with self._lock:
-            if self._unrecorded is not None:
-                raise self._unrecorded
             if method.startswith("evm_"):
                 return self._control(method, params)
             if method not in _METHODS:
@@ -318,41 +194,31 @@ class EmbeddedChain(Transport):
                 raise RpcRefused(method, -32000, _reason(method, error)) from error
             if method == "eth_sendRawTransaction":
                 self._next_timestamp = None
-                if answer.get("error") is None:
-                    self._remember_block(str(params[0]))
         if answer.get("error") is not None:
             raise RpcRefused(method, -32601, str(answer["error"].get("message")))
         return _as_json(answer["result"])
 
     def _control(self, method: str, params: list[object]) -> object:
-        """Test methods of development chains that set the time and take blocks back."""
+        """Set the time, or take blocks back: test methods of development chains."""
         value = params[0] if params else None
         if isinstance(value, str):
             try:
                 value = int(value, 16 if value.startswith("0x") else 10)
             except ValueError:
                 value = None
-        if method == "evm_increaseTime" and isinstance(value, int) and 0 <= value < 2**40:
-            self._offset += value
-            self._remember(RecordedEvent(offset=self._offset))
-            return self._offset
         if method == "evm_setNextBlockTimestamp" and isinstance(value, int) and 0 <= value < 2**40:
             if value <= self._latest_timestamp:
                 raise RpcRefused(method, -32602, "time does not run backwards")
             self._next_timestamp = value
             self._offset = value - int(time.time())
-            self._remember(RecordedEvent(offset=self._offset))
             return None
         if method == "evm_snapshot":
-            length = 0 if self._record is None else self._record.length
-            self._snapshots.append((self._tester.take_snapshot(), self._offset, length))
+            self._snapshots.append((self._tester.take_snapshot(), self._offset))
             return hex(len(self._snapshots) - 1)
         if method == "evm_revert" and isinstance(value, int) and 0 <= value < len(self._snapshots):
             # Takes blocks back: with other ones mined after it, a reorganisation.
-            snapshot, self._offset, length = self._snapshots[value]
+            snapshot, self._offset = self._snapshots[value]
             del self._snapshots[value:]
-            if self._record is not None:
-                self._record.cut(length)
             self._tester.revert_to_snapshot(snapshot)
             self._logs.forget()
             self._next_timestamp = None
@@ -361,41 +227,8 @@ class EmbeddedChain(Transport):
             self._set_clock()
             self._tester.mine_block()
             self._next_timestamp = None
-            self._remember_block(None)
             return "0x0"
         raise RpcRefused(method, -32602, "no such method, or a parameter out of its range")
-
-    def _remember_block(self, transaction: str | None) -> None:
-        self._remember(RecordedEvent(timestamp=self._latest_timestamp, transaction=transaction))
-
-    def _remember(self, event: RecordedEvent) -> None:
-        if self._record is None:
-            return
-        try:
-            self._record.add(event)
-        except DevnetError as error:
-            # A block that is not on record could not be played again, nor any block after it, so none may follow.
-            self._unrecorded = error
-            raise
-
-    def _play(self, record: ChainRecord) -> None:
-        """Makes the blocks of a record again. Raises DevnetError."""
-        for event in record.events:
-            if event.offset is not None:
-                self._offset = event.offset
-                continue
-            self._next_timestamp = event.timestamp
-            try:
-                if event.transaction is None:
-                    self._set_clock()
-                    self._tester.mine_block()
-                else:
-                    self.request("eth_sendRawTransaction", [event.transaction])
-            except RpcRefused as error:
-                raise record.damaged(f"one of its transactions is refused: {error.reason}") from error
-        self._next_timestamp = None
-        # A chain whose clock was moved by its next block only runs on from there, never backwards.
-        self._offset = max(self._offset, self._latest_timestamp - int(time.time()))
 
     @property
     def _chain(self) -> Any:
@@ -421,22 +254,8 @@ class EmbeddedChain(Transport):
             self._chain.header = header.copy(timestamp=timestamp)
 
 
-class _Backend(PyEVMBackend):  # type: ignore[misc]
-    """py-evm whose blocks follow from their transactions and timestamps alone, so that a record plays to the same
-    hashes. eth-tester draws each block's `mix_hash` (EIP-4399); here it is the hash of the parent's."""
-
-    def mine_blocks(self, num_blocks: int = 1, coinbase: bytes = bytes(20)) -> tuple[bytes, ...]:
-        hashes = []
-        for _ in range(num_blocks):
-            parent = self.chain.get_canonical_head()
-            blobs = sum(get_total_blob_gas(one) for one in self.chain.get_block().transactions)
-            block = self.chain.mine_block(coinbase=coinbase, mix_hash=keccak(parent.hash), blob_gas_used=blobs)
-            hashes.append(block.hash)
-        return tuple(hashes)
-
-
 def _estimate_gas(state: StateAPI, transaction: SignedTransactionAPI) -> int:
-    """Gas with which the transaction succeeds, by two executions where py-evm's own search needs a dozen.
+    """Return gas with which the transaction succeeds, by two executions where py-evm's own search needs a dozen.
 
     Raises VMError if no amount is enough."""
     generous = _execute(state, transaction, state.gas_limit)

@@ -1,7 +1,7 @@
 """A local development chain that several processes can share: anvil where its binary is, else the embedded chain behind
 HTTP, on the loopback interface; and the directory in which it is kept over restarts.
 
-`anvil.json` or `embedded.jsonl`: the chain; `contract`: the address of the contract on it; `environment`: while the
+`anvil.json`: the chain, where it is anvil's; `contract`: the address of the contract on it; `environment`: while the
 chain runs, a file for the shell's `.` that points commands to it; `lock`: held by the process that runs it."""
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 if TYPE_CHECKING:
     from tiebreak.http_server import LocalServer
 
-_FILES = {"anvil": "anvil.json", "embedded": "embedded.jsonl"}
-
 
 class DevnetState:
     """A directory of one development chain, made if it is not there, and locked until `close`. Raises DevnetError if
@@ -48,22 +46,6 @@ class DevnetState:
             raise DevnetError(f"{directory} cannot be used ({error.strerror}): choose another place.") from error
         self._environment.unlink(missing_ok=True)  # of a process that was killed
 
-    def file(self, kind: str) -> Path:
-        """The file of a chain of the kind "anvil" or "embedded"."""
-        return self.directory / _FILES[kind]
-
-    def kind(self, wanted: str) -> str:
-        """The kind of the chain that is kept here, or `wanted` if there is none yet. Raises DevnetError if it is of
-        another kind than is wanted ("auto" is any)."""
-        kept = [kind for kind in _FILES if self.file(kind).exists()]
-        if len(kept) > 1:
-            raise DevnetError(f"{self.directory} holds chains of two kinds: delete {' or '.join(_FILES.values())}.")
-        if kept and wanted not in ("auto", kept[0]):
-            raise DevnetError(
-                f"{self.directory} holds a chain of the kind {kept[0]}: use --kind {kept[0]}, or another directory."
-            )
-        return kept[0] if kept else wanted
-
     @property
     def contract(self) -> ChecksumAddress | None:
         """Address of the contract on this chain; None if none was put there yet, or the file does not say."""
@@ -75,7 +57,7 @@ class DevnetState:
         return to_checksum_address(text) if re.fullmatch("0x[0-9a-fA-F]{40}", text) else None
 
     def announce(self, url: str, contract: ChecksumAddress) -> None:
-        """Writes the files `contract` and `environment`. Raises DevnetError."""
+        """Write the files `contract` and `environment`. Raises DevnetError."""
         exports = f"export TIEBREAK_CHAIN={url} TIEBREAK_CONTRACT={contract}\n"
         try:
             for path, text in ((self.directory / "contract", f"{contract}\n"), (self._environment, exports)):
@@ -146,16 +128,14 @@ class Devnet:
 
 
 def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None = None) -> Devnet:
-    """Starts a chain at 127.0.0.1:`port` (0: any free port).
+    """Start a chain at 127.0.0.1:`port` (0: any free port).
 
-    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. `state`: where the chain is
-    kept, and goes on from; its clock never runs backwards. Raises DevnetError: the port is taken, anvil is wanted but
-    absent, it does not start, or the state is of another kind or damaged.
+    `kind`: "anvil", "embedded", or "auto" for anvil if its binary is found, else embedded. `state`: where anvil keeps
+    its chain, and goes on from; its clock never runs backwards. Raises DevnetError: the port is taken, anvil is wanted
+    but absent, or it does not start.
     """
     if kind not in ("auto", "anvil", "embedded"):
         raise DevnetError(f"there is no development chain of the kind {kind!r}: use auto, anvil or embedded.")
-    if state is not None:
-        kind = state.kind(kind)
     binary = None if kind == "embedded" else find_anvil()
     if binary is not None:
         return _start_anvil(binary, port, state)
@@ -164,17 +144,16 @@ def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None
             f"anvil is not installed: run npm ci in the project, put it on the PATH, or name it in {ANVIL_VARIABLE}."
         )
     # Imported here because py-evm takes a second to load.
-    from tiebreak.devnet.embedded import ChainRecord, EmbeddedChain
+    from tiebreak.devnet.embedded import EmbeddedChain
     from tiebreak.devnet.rpc_server import serve_chain
 
-    if port:
-        _require_free(port)  # before a record is played, which may take a minute
-    server = serve_chain(EmbeddedChain(None if state is None else ChainRecord(state.file("embedded"))), port)
+    server = serve_chain(EmbeddedChain(), port)
     return Devnet("embedded", server.url, None, server)
 
 
 def find_anvil() -> Path | None:
-    """Anvil's binary: named by the environment, installed in the project by npm, or on the PATH; None if absent."""
+    """Return anvil's binary: named by the environment, installed in the project by npm, or on the PATH; None if
+    absent."""
     named = os.environ.get(ANVIL_VARIABLE)
     if named is not None:
         return _executable(Path(named)) if named else None
@@ -204,7 +183,7 @@ def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
         ]
         if state is not None:
             # Anvil writes its state when it ends, and every few seconds for the case that it is killed.
-            arguments += ["--state", str(state.file("anvil")), "--state-interval", _SECONDS_BETWEEN_STATES]
+            arguments += ["--state", str(state.directory / "anvil.json"), "--state-interval", _SECONDS_BETWEEN_STATES]
         try:
             process = subprocess.Popen(
                 arguments,
@@ -231,7 +210,7 @@ def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
 
 
 def _restore_clock(url: str) -> None:
-    """Sets anvil's clock behind the newest block's time where that is ahead of the wall clock: anvil keeps blocks, and
+    """Set anvil's clock behind the newest block's time where that is ahead of the wall clock: anvil keeps blocks, and
     not by how much its clock was moved."""
     node = HttpTransport(url)
     ahead = ChainNode(node).head().timestamp - int(time.time())
@@ -240,7 +219,7 @@ def _restore_clock(url: str) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a command that runs under `_WATCHED`, and waits for it."""
+    """End a command that runs under `_WATCHED`, and waits for it."""
     assert process.stdin is not None
     process.stdin.close()
     try:

@@ -299,7 +299,7 @@ def _left(left: int, whole: int, where: str) -> str:
 
 
 def _is_low(value: int, least: int) -> bool | None:
-    """Whether a value is below its least; None up to a quarter above, so that one that swings calls once."""
+    """Return whether a value is below its least; None up to a quarter above, so that one that swings calls once."""
     return True if value < least else None if 4 * value < 5 * least else False
 
 

@@ -116,8 +116,6 @@ class Role(ABC):
             parts.append(f"has to move within {in_time(left)}" if left >= 0 else "is out of time")
         if progress.until is not None:
             parts.append(f"nothing to do for {in_time(max(0, progress.until - self.context.now()))}")
-        if repeated := self.repeated_warnings():
-            parts.append(repeated)
         return "; ".join(parts)
 
     def tell(
@@ -135,10 +133,6 @@ class Role(ABC):
         notice = Notice(role=self.name, what=what, text=text, job=about, game=game, receipt=receipt)
         if what is not What.WARNING or self._warnings.is_new(notice):
             self.context.notify(notice)
-
-    def repeated_warnings(self) -> str:
-        """Return the number of repeated warnings since the last call, in one clause; empty if there were none."""
-        return self._warnings.summary()
 
     def order(self, text: str, call: ContractCall, *, job: int | None = None, game: int | None = None) -> bool:
         """Order a call of the contract, to be sent with this look. text: what it does, in one clause. If the contract
@@ -435,11 +429,6 @@ class JobFollower(Role):
 
     def doing(self) -> list[str]:
         return [clause for role in self._roles.values() for clause in role.doing()]
-
-    def repeated_warnings(self) -> str:
-        return "; ".join(
-            filter(None, [super().repeated_warnings(), *(r.repeated_warnings() for r in self._roles.values())])
-        )
 
     def _look_for_jobs(self) -> None:
         queue = self.context.queue

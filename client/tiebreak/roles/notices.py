@@ -12,14 +12,11 @@ from typing import Any
 from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import ChainError, printable
 from tiebreak.store.store_errors import StoreError
-from tiebreak.store.transfers import OnTransfer, Transfer
 
 
 class What(StrEnum):
     STEP = "step"
     """A training step was executed: `done` of `total`, with its `loss`."""
-    TRANSFER = "transfer"
-    """Content is on its way: `done` of `total` bytes. Only of transfers that take long."""
     FETCHED = "fetched"
     """Content came from the store and passed its checks."""
     PUBLISHED = "published"
@@ -69,8 +66,6 @@ def plain(notice: Notice) -> dict[str, Any]:
     about |= {name: value for name, value in (("job", notice.job), ("game", notice.game)) if value is not None}
     if notice.what is What.STEP:
         about |= {"done": notice.done, "total": notice.total, "loss": notice.loss}
-    if notice.what is What.TRANSFER:
-        about |= {"done": notice.done, "total": notice.total}
     if notice.receipt is not None:
         receipt = notice.receipt
         about |= {
@@ -87,16 +82,6 @@ Notify = Callable[[Notice], None]
 
 def ignore(notice: Notice) -> None:
     """Drop all notices: a `Notify`."""
-
-
-def of_transfers(role: str, notify: Notify) -> OnTransfer:
-    """Tell the transfers of a role's content store as its notices."""
-
-    def told(transfer: Transfer) -> None:
-        text = f"{transfer.doing} {transfer.what}"
-        notify(Notice(role=role, what=What.TRANSFER, text=text, done=transfer.done, total=transfer.total))
-
-    return told
 
 
 def of_warnings(role: str, notify: Notify) -> Callable[[str], None]:
@@ -161,35 +146,26 @@ def together(found: Sequence[Progress], state: str) -> Progress:
 
 
 class Warnings:
-    """A filter that passes each warning once, until it changes. `summary` counts the repetitions.
+    """A filter that passes each warning once, until it changes.
 
     Two warnings are the same if they have the same text about the same job and game."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[int | None, int | None, str], int] = {}
-        self._repeated = 0
+        self._told: set[tuple[int | None, int | None, str]] = set()
 
     def is_new(self, notice: Notice) -> bool:
         """Return whether a warning was not told before."""
         key = (notice.job, notice.game, notice.text)
         if key in self._told:
-            self._told[key] += 1
-            self._repeated += 1
             return False
         if len(self._told) >= _MOST_REMEMBERED:
             self._told.clear()
-        self._told[key] = 0
+        self._told.add(key)
         return True
 
     def forget(self, job: int | None) -> None:
         """Forget the warnings about a job that is well again, so that the next warning is told."""
-        for key in [key for key in self._told if key[0] == job]:
-            del self._told[key]
-
-    def summary(self) -> str:
-        """Return number of repeated warnings since the last call, in one clause; empty if there were none."""
-        count, self._repeated = self._repeated, 0
-        return f"{count} {'warning' if count == 1 else 'warnings'} came again" if count else ""
+        self._told = {key for key in self._told if key[0] != job}
 
 
 _MOST_REMEMBERED = 10_000

@@ -51,7 +51,7 @@ class PublishedContent(Store):
     what lies elsewhere is added and not remembered. Raises StorageError for a record that is damaged."""
 
     def __init__(self, store: Store, directory: Path) -> None:
-        super().__init__(store.name, store.stop, store.on_transfer)
+        super().__init__(store.name, store.stop)
         self.width = store.width
         self._store, self._directory = store, directory
         self._path = directory / "published.json"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 _SPEC = "create the job again with a value that fits"
-_STATE = "look at it with `tiebreak job show`, and do what its state allows"
+_STATE = "look at it with `tiebreak status JOB`, and do what its state allows"
 _OTHER = "the chain may have been reorganised: look at the job again before you pay"
 _ACCOUNT = "use the account that the job or the game names"
 
@@ -98,13 +98,13 @@ class RpcRefused(ChainError):
         super().__init__(f"the node refused {method} ({reason}): check the request and the node.")
 
     def as_json(self) -> dict[str, object]:
-        """The `error` member of a JSON-RPC answer."""
+        """Return the `error` member of a JSON-RPC answer."""
         error: dict[str, object] = {"code": self.code, "message": self.reason}
         return error if self.data is None else error | {"data": "0x" + self.data.hex()}
 
 
 def remedy(name: str) -> str:
-    """The remedy for a contract's error."""
+    """Return the remedy for a contract's error."""
     return OF_AN_UNKNOWN_ERROR if name in ("Error", "Panic", "Unknown") else REMEDIES.get(name, OF_A_MOVE)
 
 
@@ -180,7 +180,7 @@ class NoCode(DeploymentError):
 
 
 def printable(text: str) -> str:
-    """A stranger's text on one line, without the control characters that could rewrite a terminal."""
+    """Return a stranger's text on one line, without the control characters that could rewrite a terminal."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 

@@ -2,6 +2,6 @@
 
 from tiebreak.http_server import listen_at
 from tiebreak.server.completion_server import CompletionServer
-from tiebreak.server.text_service import IssuedReceipts, TextService, TextSigner
+from tiebreak.server.text_service import IssuedReceipts, TextService
 
-__all__ = ["CompletionServer", "IssuedReceipts", "TextService", "TextSigner", "listen_at"]
+__all__ = ["CompletionServer", "IssuedReceipts", "TextService", "listen_at"]

@@ -11,7 +11,7 @@ from typing import Any
 from roundlog.generation import Choice, FinishReason, Generation, GenerationReceipt, token_text
 from roundlog.json_text import canonical_json
 
-from tiebreak.generated_text import before_stop, text_behind, token_bytes
+from tiebreak.generated_text import TextDecoder, before_stop, sure_part, text_behind, token_bytes
 from tiebreak.server.completion_requests import CompletionRequest
 
 DONE = b"data: [DONE]\n\n"
@@ -121,6 +121,37 @@ class AnswerWriter:
 
     def _text(self, token: int) -> str:
         return token_text(self.tokenizer, [token])
+
+
+class StreamWriter:
+    """The events of the stream of one text, from its tokens as they come."""
+
+    def __init__(self, writer: AnswerWriter, prompt: Sequence[int], stop_texts: Sequence[str]) -> None:
+        """prompt: its tokens."""
+        self._writer, self._stops, self._given = writer, stop_texts, ""
+        self._decoder = TextDecoder(writer.tokenizer, prompt)
+
+    def add(self, choice: Choice) -> bytes:
+        """Return the event of a token; nothing where none of its text is sure and no log-probabilities are told."""
+        self._decoder.add(choice.token)
+        text = sure_part(before_stop(self._decoder.text, self._stops), self._stops)[len(self._given) :]
+        return self._event(text, [choice]) if text or self._writer.logprobs else b""
+
+    def rest(self, reason: str) -> bytes:
+        """Return the event of the text that was held back, once all tokens are there."""
+        self._decoder.end()
+        text = ended_text(self._decoder.text, reason, self._stops)[len(self._given) :]
+        return self._event(text, []) if text else b""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the end of the text changes what was sent of it."""
+        return self._decoder.text != self._decoder.whole
+
+    def _event(self, text: str, choices: Sequence[Choice]) -> bytes:
+        event = self._writer.event(text, choices, len(self._given))
+        self._given += text
+        return event
 
 
 def ended_text(text: str, reason: str, stop_texts: Sequence[str]) -> str:

@@ -60,7 +60,6 @@ def make_completion_app(service: TextService) -> Starlette:
         Route("/v1/models", handlers.guarded(handlers.models), methods=["GET"]),
         Route("/v1/models/{name}", handlers.guarded(handlers.model), methods=["GET"]),
         Route("/v1/receipts/{name}", handlers.guarded(handlers.receipt), methods=["GET"]),
-        Route("/v1/signature/{name}", handlers.guarded(handlers.signature), methods=["GET"]),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: handlers.no_route})
 
@@ -160,15 +159,6 @@ class _Handlers:
         if found is None:
             raise RequestError("There is no receipt of this digest, or of this answer's text.", status=404)
         return Response(found, media_type="application/json")
-
-    async def signature(self, request: Request) -> Response:
-        algorithm = request.query_params.get("signing_algo", "ecdsa")
-        if algorithm != "ecdsa":
-            raise RequestError("This server signs by ecdsa alone.", param="signing_algo")
-        found = await asyncio.to_thread(self._service.receipts.signature, request.path_params["name"])
-        if found is None:
-            raise RequestError("There is no signature of this answer: a server without --sign gives none.", status=404)
-        return JSONResponse(found)
 
     def _model(self) -> dict[str, object]:
         service = self._service

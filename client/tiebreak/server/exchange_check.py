@@ -3,35 +3,24 @@ alone says which text is a model's, and not that it is the one that was asked fo
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from hashlib import sha256
-from typing import Any, cast
 
 from roundlog.capture.huggingface import Sampling
 from roundlog.generation import Choice, FinishReason, FolderError, Generation, GenerationReceipt, LoadedModel
-from roundlog.json_text import canonical_json, parse_json
+from roundlog.json_text import parse_json
 
-from tiebreak.generated_text import text_behind
-from tiebreak.server.completion_bodies import DONE, AnswerWriter, answer_text, ended_text, fingerprint_of
-from tiebreak.server.completion_requests import (
-    MAX_TEXTS,
-    CompletionRequest,
-    RequestError,
-    parse_request,
-    tokens_of_prompt,
-)
+from tiebreak.server.completion_bodies import AnswerWriter, StreamWriter, answer_text, fingerprint_of
+from tiebreak.server.completion_requests import CompletionRequest, RequestError, parse_request, tokens_of_prompt
 
 MAX_RESPONSE_BYTES = 1 << 28
 
-_EVENT, _END = b"data: ", b"\n\n"
-_HEAD = ("id", "object", "created", "model", "system_fingerprint")
-_NAME = re.compile("(?:chat)?cmpl-[0-9a-f]{32}")
-
-
-class _Damaged(Exception):
-    """A body that is none of the server's; the message is a clause."""
+_MOST_HEAD = 200
+_HEAD = re.compile(rb'"id":"((?:chat)?cmpl-[0-9a-f]{32})","object":"[a-z._]+","created":([0-9]{1,12}),')
+"""The beginning of an answer: its name, and the second in which it was made."""
 
 
 def wrong_request(receipt: GenerationReceipt, loaded: LoadedModel, data: bytes) -> list[str]:
@@ -63,7 +52,7 @@ def wrong_request(receipt: GenerationReceipt, loaded: LoadedModel, data: bytes) 
         )
     asked = {one.name: getattr(request.sampling, one.name) for one in fields(Sampling)}
     asked |= {"stop_texts": request.stop_texts, "top_logprobs": request.likeliest}
-    if not request.drawn_seed and (request.tried == request.count or receipt.seed not in _seeds(request)):
+    if not request.drawn_seed:
         asked["seed"] = request.seed_of(number)
     asked |= {} if request.max_tokens is None else {"max_new_tokens": request.max_tokens}
     for name, value in asked.items():
@@ -77,78 +66,84 @@ def wrong_request(receipt: GenerationReceipt, loaded: LoadedModel, data: bytes) 
     return found
 
 
-def _seeds(request: CompletionRequest) -> set[int]:
-    return {request.seed_of(number) for number in range(request.tried)}
-
-
 def wrong_response(
     receipt: GenerationReceipt,
     loaded: LoadedModel,
     data: bytes,
     *,
-    request: bytes | None = None,
-    told: tuple[Sequence[Choice], Sequence[Choice]] | None = None,
+    request: bytes,
+    told: tuple[Sequence[Choice], Sequence[Choice]] | None,
 ) -> list[str]:
-    """Return differences between the bytes of a response, whole or a stream of events, and the answer of a receipt, a
-    clause for each; other texts of the answer have receipts of their own. request: the bytes that asked for it, if they
-    are there. told: the prompt's tokens behind its first and all new ones, with their probabilities, by a repetition;
-    without them those of the response are not looked at."""
+    """Return differences between the bytes of a response, whole or a stream of events, and those that the server writes
+    of a receipt, a clause for each; other texts of the answer have receipts of their own. request: the bytes that asked
+    for it. told: the prompt's tokens behind its first and all new ones, with their probabilities, by a repetition; None
+    where the receipt is not right, and nothing but the hash is compared."""
     found = list[str]()
     if receipt.response_sha256 != sha256(data).digest():
         found.append("the response's bytes have another SHA-256 than response_sha256")
-    asked = None
-    if request is not None:
-        try:
-            asked = _request(receipt, request)
-        except RequestError:
-            return found  # told by `wrong_request`
-    is_stream = data.startswith(_EVENT) if asked is None else asked.stream
     try:
-        answer = _joined(data) if is_stream else _whole(data)
-    except _Damaged as error:
-        return [*found, f"the response {error}"]
-    is_chat = str(answer["object"]).startswith("chat") if asked is None else asked.is_chat
-    index, several = receipt.choice_index or 0, len(answer["choices"])
-    if several <= index or (several > 1) is (receipt.choice_index is None):
-        return [*found, f"the response has {several} texts, and the receipt is of text {index + 1}"]
-    if asked is not None and several != len(asked.prompts) * asked.count:
-        return [*found, f"the response has {several} texts, and the request asks for others"]
-    answer["choices"] = [answer["choices"][index]]
-    if asked is None:
-        asked, fault = _assumed(receipt, loaded, answer, is_chat=is_chat)
-        if fault:
-            return [*found, fault]
-    wanted = _wanted(receipt, loaded, answer, asked, told or ((), ()))
-    if is_stream:
-        wanted["object"] = "chat.completion.chunk" if is_chat else "text_completion"
-    if several > 1 or (is_stream and "usage" not in answer and (request is None or not asked.include_usage)):
-        # The tokens of other texts are counted, too.
-        wanted.pop("usage")
-        answer.pop("usage", None)
-    for one in (answer, wanted):
-        place = one["choices"][0]
-        if told is None:
-            place.pop("logprobs", None)
-        elif is_stream and isinstance(place.get("logprobs"), dict):
-            place["logprobs"].pop("text_offset", None)  # of the text that was sent, which waits for whole characters
-    return [*found, *_differences("", answer, wanted)]
-
-
-def _assumed(
-    receipt: GenerationReceipt, loaded: LoadedModel, answer: dict[str, Any], *, is_chat: bool
-) -> tuple[CompletionRequest, str]:
-    """Return the request that a response seems to answer, and why it cannot be compared without its own, if so."""
-    fields: dict[str, Any] = {"model": receipt.model.name, "stop": list(receipt.stop_texts) or None}
-    fields |= {"messages": [{"role": "user", "content": ""}]} if is_chat else {"prompt": list(receipt.prompt)}
-    if answer["choices"][0].get("logprobs") is not None:
-        fields |= {"logprobs": True, "top_logprobs": receipt.top_logprobs} if is_chat else {"logprobs": 0}
-    asked = parse_request(canonical_json(fields).encode(), receipt.model.name, is_chat=is_chat)
-    text = ended_text(
-        text_behind(loaded.tokenizer, receipt.prompt, receipt.tokens), receipt.finish_reason, receipt.stop_texts
+        asked = _request(receipt, request)
+    except RequestError:
+        return found  # told by `wrong_request`
+    several = len(asked.prompts) * asked.count
+    if told is None or (receipt.choice_index is None) is (several > 1) or (receipt.choice_index or 0) >= several:
+        return found
+    head = _HEAD.search(data[:_MOST_HEAD])
+    if head is None or head[1].startswith(b"chat") is not asked.is_chat:
+        return [*found, "the response is no answer of the server's to such a request"]
+    writer = AnswerWriter(
+        name=head[1].decode(),
+        model=receipt.model.name,
+        created=int(head[2]),
+        fingerprint=fingerprint_of(receipt),
+        is_chat=asked.is_chat,
+        logprobs=asked.logprobs,
+        tokenizer=loaded.tokenizer,
     )
-    said = answer["choices"][0].get("text")
-    is_longer = isinstance(said, str) and len(said) > len(text) and said.endswith(text)
-    return asked, "the response has its prompt before its text: give the request, too" if is_longer else ""
+    given, wanted = data, _body(receipt, asked, writer, told)
+    if receipt.choice_index is not None:
+        try:
+            given, wanted = _one_text(data, receipt.choice_index, several), _one_text(wanted, 0, 1)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return [*found, "the response is no answer of the server's to such a request"]
+    return found if given == wanted else [*found, _difference(given, wanted)]
+
+
+def _body(
+    receipt: GenerationReceipt,
+    asked: CompletionRequest,
+    writer: AnswerWriter,
+    told: tuple[Sequence[Choice], Sequence[Choice]],
+) -> bytes:
+    """Return the body that the server writes of a receipt's text, as if it were the only one of its answer."""
+    prompt, index, reason = receipt.prompt, receipt.choice_index or 0, receipt.finish_reason
+    usage = {"prompt_tokens": len(prompt), "completion_tokens": len(receipt.tokens)}
+    usage["total_tokens"] = sum(usage.values())
+    if asked.stream:
+        stream = StreamWriter(writer, prompt, asked.stop_texts)
+        events = [writer.first_event(), *map(stream.add, told[1]), stream.rest(reason)]
+        return b"".join([*events, writer.last_events(reason, usage if asked.include_usage else None)])
+    made = Generation(tuple(told[1]), FinishReason(reason), tuple(told[0]))
+    return writer.body([answer_text(writer.tokenizer, asked, index // asked.count, prompt, made, index)], usage)
+
+
+def _one_text(body: bytes, index: int, count: int) -> bytes:
+    """Return one of the `count` texts of a whole body with what all share but the numbers of tokens. Raises ValueError,
+    LookupError, TypeError, AttributeError for what is no such body."""
+    plain = parse_json(body)
+    plain.pop("usage")
+    if len(plain["choices"]) != count:
+        raise ValueError("other texts than were asked for")
+    return json.dumps(plain | {"choices": [plain["choices"][index]]}, ensure_ascii=False).encode()
+
+
+def _difference(given: bytes, wanted: bytes) -> str:
+    """Return a clause on the first place in which two bodies differ."""
+    pairs = zip(given, wanted, strict=False)
+    at = next((at for at, (one, two) in enumerate(pairs) if one != two), min(len(given), len(wanted)))
+    begin = max(0, at - 30)
+    said, right = (ascii(body[begin : at + 40].decode(errors="replace")) for body in (given, wanted))
+    return f"the response says {said} (byte {at}), and by the receipt it is {right}"
 
 
 def _request(receipt: GenerationReceipt, data: bytes) -> CompletionRequest:
@@ -158,142 +153,3 @@ def _request(receipt: GenerationReceipt, data: bytes) -> CompletionRequest:
     except ValueError:
         plain = None  # told by `parse_request`
     return parse_request(data, receipt.model.name, is_chat=isinstance(plain, dict) and "messages" in plain)
-
-
-def _wanted(
-    receipt: GenerationReceipt,
-    loaded: LoadedModel,
-    answer: dict[str, Any],
-    request: CompletionRequest,
-    told: tuple[Sequence[Choice], Sequence[Choice]],
-) -> dict[str, Any]:
-    """Return the body that the server writes of a receipt, with the name and the second of an answer."""
-    name, created, is_chat = answer["id"], answer["created"], request.is_chat
-    if not (isinstance(name, str) and _NAME.fullmatch(name) and name.startswith("chat") is is_chat):
-        name = f"{'chatcmpl' if is_chat else 'cmpl'}-<32 hex digits>"
-    writer = AnswerWriter(
-        name=name,
-        model=receipt.model.name,
-        created=created if type(created) is int and created >= 0 else 0,
-        fingerprint=fingerprint_of(receipt),
-        is_chat=is_chat,
-        logprobs=request.logprobs,
-        tokenizer=loaded.tokenizer,
-    )
-    prompt, new, index = len(receipt.prompt), len(receipt.tokens), receipt.choice_index or 0
-    choices = told[1] or [Choice(token, 0.0) for token in receipt.tokens]
-    made = Generation(tuple(choices), FinishReason(receipt.finish_reason), tuple(told[0]))
-    text = answer_text(loaded.tokenizer, request, index // request.count, receipt.prompt, made, index)
-    body = writer.body([text], {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new})
-    return cast(dict[str, Any], parse_json(body))
-
-
-def _whole(data: bytes) -> dict[str, Any]:
-    """Return the answer in a body. Raises _Damaged."""
-    return _object("", data, least=1, most=MAX_TEXTS)
-
-
-def _joined(data: bytes) -> dict[str, Any]:
-    """Return the answer that the events of a stream come to, as one body. Raises _Damaged."""
-    if not data.endswith(_END + DONE):
-        raise _Damaged("is a stream that does not end with data: [DONE]")
-    parts = data.removesuffix(_END + DONE).split(_END)
-    joined: dict[str, Any] = {}
-    said, logprobs, usage, reason = list[dict[str, Any]](), list[dict[str, Any]](), None, None
-    for number, part in enumerate(parts, 1):
-        event = _object(f"event {number} ", part.removeprefix(_EVENT), least=0, most=1)
-        if not part.startswith(_EVENT):
-            raise _Damaged(f"has an event {number} that does not begin with data:")
-        head = {name: event.pop(name) for name in _HEAD}
-        if joined not in ({}, head) or usage is not None:
-            raise _Damaged(f"has an event {number} of another answer, or behind the last one")
-        joined = head
-        choice = (event.pop("choices") or [None])[0]
-        if choice is None:
-            usage = event.pop("usage", None)
-        if event or (choice is None) is (usage is None) or (choice is not None and reason is not None):
-            raise _Damaged(f"has an event {number} that the server does not write")
-        if choice is None:
-            continue
-        reason = choice.pop("finish_reason", None)
-        if (told := choice.pop("logprobs", None)) is not None:
-            logprobs.append(told)
-        said.append(choice)
-    whole = {"index": 0, **_said(said), "logprobs": _chained(logprobs), "finish_reason": reason}
-    return joined | {"choices": [whole]} | ({} if usage is None else {"usage": usage})
-
-
-def _said(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the text of choices of events, as the choice of a body has it. Raises _Damaged."""
-    deltas = [one.get("delta") for one in parts]
-    if deltas and deltas[0] is not None:
-        first = {"role": "assistant", "content": "", "refusal": None}
-        plain = all(one == {"index": 0, "delta": one.get("delta")} for one in parts)
-        texts = [
-            one.get("content") if isinstance(one, dict) and one.keys() == {"content"} else None for one in deltas[1:-1]
-        ]
-        if plain and deltas[0] == first and deltas[-1] == {} and all(isinstance(one, str) for one in texts):
-            return {"message": first | {"content": "".join(cast(list[str], texts))}}
-    elif all(one == {"index": 0, "text": one.get("text")} and isinstance(one["text"], str) for one in parts):
-        return {"text": "".join(one["text"] for one in parts)}
-    raise _Damaged("has an event that the server does not write")
-
-
-def _chained(parts: Sequence[Any]) -> dict[str, Any] | None:
-    """Return log-probabilities of events, as a body has them. Raises _Damaged."""
-    if not parts:
-        return None
-    found = dict(parts[0]) if isinstance(parts[0], dict) else {}
-    for part in parts[1:]:
-        if not isinstance(part, dict) or part.keys() != found.keys():
-            raise _Damaged("has log-probabilities that the server does not write")
-        found = {name: one + part[name] if isinstance(one, list) else one for name, one in found.items()}
-    return found
-
-
-def _object(what: str, data: bytes, *, least: int, most: int) -> dict[str, Any]:
-    """Return an object with a head and so many choices. Raises _Damaged."""
-    try:
-        plain = parse_json(data)
-    except ValueError as error:
-        raise _Damaged(f"has no {what.strip() or 'answer'} (it {error})") from None
-    if isinstance(plain, dict) and "error" in plain:
-        raise _Damaged("is an error, and no answer")
-    if not isinstance(plain, dict) or set(_HEAD) - plain.keys():
-        raise _Damaged(f"has no {what.strip() or 'answer'} as the server writes it")
-    choices = plain.get("choices")
-    fits = isinstance(choices, list) and least <= len(choices) <= most
-    if not fits or not all(isinstance(one, dict) for one in cast(list[Any], choices)):
-        raise _Damaged(f"does not have {least} to {most} choices")
-    return cast(dict[str, Any], plain)
-
-
-def _differences(where: str, found: Any, wanted: Any) -> Iterator[str]:
-    """Return clauses on what a body has, and what the server would have written."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        for name in sorted(found.keys() | wanted.keys()):
-            place = f"{where}.{name}".lstrip(".")
-            if name not in wanted:
-                yield f"the response has {place[:80]!r}, which the server does not write"
-            elif name not in found:
-                yield f"the response lacks {place}"
-            else:
-                yield from _differences(place, found[name], wanted[name])
-    elif isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
-        # One clause of a list is enough: a text has thousands of tokens.
-        for at, (one, other) in enumerate(zip(found, wanted, strict=True)):
-            if clauses := list(_differences(f"{where}[{at}]", one, other)):
-                yield from clauses
-                return
-    elif type(found) is not type(wanted) or found != wanted:
-        yield f"the response says {where} {_shown(found, wanted)}, and by the receipt it is {_shown(wanted, found)}"
-
-
-def _shown(value: Any, other: Any) -> str:
-    """Return a value; of a long text the place where it differs."""
-    if isinstance(value, str) and isinstance(other, str):
-        pairs = zip(value, other, strict=False)
-        at = next((at for at, (one, two) in enumerate(pairs) if one != two), min(len(value), len(other)))
-        begin = max(0, at - 20)
-        return f"{'...' if begin else ''}{value[begin : at + 40]!r}{'...' if len(value) > at + 40 else ''}"
-    return ascii(value)[:60]

@@ -1,6 +1,6 @@
 """Texts for those who ask over HTTP: a line in which they wait, a batch that generates, and a receipt for each answer,
 which is on the disk before the answer's end is given. The folder of receipts survives a kill: it has each by its
-digest, and, by the name of the answer, which receipt is its own and what was signed of it."""
+digest, and, by the name of the answer, which receipts are its own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import asyncio
 import copy
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import Sampling
@@ -33,30 +33,24 @@ from roundlog.generation import (
 from roundlog.json_text import canonical_json, parse_json
 from roundlog.storage import replace_file
 
-from tiebreak.generated_text import StopTexts, TextDecoder, before_stop, sure_part
-from tiebreak.server.completion_bodies import AnswerWriter, answer_text, ended_text, fingerprint_of
+from tiebreak.generated_text import StopTexts
+from tiebreak.server.completion_bodies import AnswerWriter, StreamWriter, answer_text, fingerprint_of
 from tiebreak.server.completion_requests import CompletionRequest, RequestError, tokens_of_prompt
+from tiebreak.transactions.keys import sign_text
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
 
 _RETRY_SECONDS = 5
 _DIGEST = re.compile("(?:0x)?([0-9a-f]{64})")
 _ANSWER = re.compile("(?:chat)?cmpl-[0-9a-f]{32}")
 
 
-@dataclass(frozen=True, slots=True)
-class TextSigner:
-    """An account that signs texts. address: 20 bytes. shown: as EIP-55 writes it. sign: the EIP-191 signature of a
-    text, 65 bytes."""
-
-    address: bytes
-    shown: str
-    sign: Callable[[str], bytes]
-
-
 class IssuedReceipts:
     """A folder with receipts. Nothing of them is kept in memory."""
 
-    def __init__(self, folder: Path, signer: TextSigner | None = None) -> None:
-        """Makes the folder, if it is not there. Raises OSError."""
+    def __init__(self, folder: Path, signer: LocalAccount | None = None) -> None:
+        """Make the folder, if it is not there. signer: account that signs each receipt. Raises OSError."""
         self._receipts, self._answers = folder / "receipts", folder / "answers"
         for one in (self._receipts, self._answers):
             one.mkdir(parents=True, exist_ok=True)
@@ -65,18 +59,17 @@ class IssuedReceipts:
     def issue(self, answer: str, receipts: Sequence[GenerationReceipt]) -> list[bytes]:
         """Write the receipts of an answer's texts, signed if there is a signer, and return their digests. They are on
         the disk when this returns. receipts: unsigned, with the hashes of request and response. Raises OSError."""
-        signature: dict[str, str] | None = None
         digests = list[bytes]()
         for receipt in receipts:
             if self.signer is not None:
-                named = receipt.by(self.signer.address)
-                receipt = named.signed(self.signer.address, self.signer.sign(named.signed_text()))
-                signature = self._signature(receipt, self.signer)
+                address = bytes.fromhex(self.signer.address[2:])
+                named = receipt.by(address)
+                receipt = named.signed(address, sign_text(self.signer, named.signed_text()))
             digests.append(receipt.digest)
             with replace_file(self._receipts / f"{receipt.digest.hex()}.json") as file:
                 file.write(receipt.to_json().encode())
         # The receipts are there first: a name is never told of one that is not.
-        named_by = {"receipts": [digest.hex() for digest in digests], "signature": signature}
+        named_by = {"receipts": [digest.hex() for digest in digests]}
         with replace_file(self._answers / f"{answer}.json") as file:
             file.write(canonical_json(named_by).encode())
         return digests
@@ -90,25 +83,9 @@ class IssuedReceipts:
         digest = listed[index] if 0 <= index < len(listed) else None
         return _read(self._receipts / f"{digest}.json") if digest is not None else None
 
-    def signature(self, answer: str) -> dict[str, str] | None:
-        """Return the signature over an answer's model, request and response; None if there is none."""
-        found = self._answer(answer)
-        return found["signature"] if found else None
-
     def _answer(self, name: str) -> dict[str, Any] | None:
         data = _read(self._answers / f"{name}.json") if _ANSWER.fullmatch(name) else None
         return None if data is None else parse_json(data)
-
-    def _signature(self, receipt: GenerationReceipt, signer: TextSigner) -> dict[str, str]:
-        """Return the object that NEAR AI's and Phala's servers give, over the same text."""
-        assert receipt.request_sha256 is not None and receipt.response_sha256 is not None
-        text = f"{receipt.model.name}:{receipt.request_sha256.hex()}:{receipt.response_sha256.hex()}"
-        return {
-            "text": text,
-            "signature": "0x" + signer.sign(text).hex(),
-            "signing_address": signer.shown,
-            "signing_algo": "ecdsa",
-        }
 
 
 def _read(path: Path) -> bytes | None:
@@ -133,11 +110,6 @@ class PendingText:
     made: Generation = field(init=False)
     """The whole of it, once it has ended."""
 
-    @property
-    def mean(self) -> float:
-        """The mean of its tokens' log-probabilities."""
-        return sum(choice.logprob for choice in self.choices) / max(1, len(self.choices))
-
 
 @dataclass(slots=True, kw_only=True)
 class PendingAnswer:
@@ -146,24 +118,13 @@ class PendingAnswer:
     request: CompletionRequest
     request_sha256: bytes
     texts: list[PendingText]
-    """By prompt, those that are tried behind it."""
+    """By prompt, those behind it, in the order in which they are given."""
     writer: AnswerWriter
-
-    @property
-    def given(self) -> list[PendingText]:
-        """The texts to be given, in order, once all have ended: by prompt, the likeliest first if more were tried."""
-        request, found = self.request, list[PendingText]()
-        for at in range(0, len(self.texts), request.tried):
-            some = self.texts[at : at + request.tried]
-            if request.tried > request.count:
-                some = sorted(some, key=lambda one: -one.mean)[: request.count]
-            found += some
-        return found
 
     @property
     def usage(self) -> dict[str, int]:
         """Numbers of tokens, as bodies have them: each prompt's once, and all that were written."""
-        prompt = sum(len(one.tokens) for one in self.texts[:: self.request.tried])
+        prompt = sum(len(one.tokens) for one in self.texts[:: self.request.count])
         new = sum(len(one.choices) for one in self.texts)
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
@@ -253,7 +214,7 @@ class TextService:
                 self._generator.require(tokens, wanted, ())
                 texts += [
                     PendingText(prompt=number, tokens=tokens, new_tokens=wanted, seed=request.seed_of(one))
-                    for one in range(request.tried)
+                    for one in range(request.count)
                 ]
             request.sampling.bias(self._generator.vocabulary)  # of tokens that are in it
         except (CaptureError, FolderError) as error:
@@ -289,7 +250,7 @@ class TextService:
         tokenizer = self._loaded.tokenizer
         texts = [
             answer_text(tokenizer, answer.request, text.prompt, text.tokens, text.made, index)
-            for index, text in enumerate(answer.given)
+            for index, text in enumerate(answer.texts)
         ]
         body = answer.writer.body(texts, answer.usage)
         return body, await self._issue(answer, sha256(body).digest())
@@ -298,7 +259,7 @@ class TextService:
         """Return the events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`,
         and TextChangedError."""
         (one,), request, writer, sent = answer.texts, answer.request, answer.writer, sha256()
-        decoder, stops, given = TextDecoder(self._loaded.tokenizer, one.tokens), request.stop_texts, ""
+        stream = StreamWriter(writer, one.tokens, request.stop_texts)
 
         def counted(event: bytes) -> bytes:
             sent.update(event)
@@ -308,18 +269,13 @@ class TextService:
             yield counted(first)
         async with aclosing(self._choices(answer, one)) as choices:
             async for choice in choices:
-                decoder.add(choice.token)
-                text = sure_part(before_stop(decoder.text, stops), stops)[len(given) :]
-                if text or request.logprobs:
-                    yield counted(writer.event(text, [choice], len(given)))
-                given += text
-        decoder.end()
-        made = one.made
-        if rest := ended_text(decoder.text, made.finish_reason, stops)[len(given) :]:
-            yield counted(writer.event(rest, [], len(given)))
-        if decoder.text != decoder.whole:
+                if event := stream.add(choice):
+                    yield counted(event)
+        if rest := stream.rest(one.made.finish_reason):
+            yield counted(rest)
+        if stream.is_changed:
             raise TextChangedError("the tokenizer changes text that was sent already")
-        last = writer.last_events(made.finish_reason, answer.usage if request.include_usage else None)
+        last = writer.last_events(one.made.finish_reason, answer.usage if request.include_usage else None)
         sent.update(last)
         await self._issue(answer, sent.digest())
         yield last
@@ -382,15 +338,15 @@ class TextService:
             asked.dropped.set()
 
     async def _issue(self, answer: PendingAnswer, response_sha256: bytes) -> list[bytes]:
-        request, given = answer.request, answer.given
+        request, texts = answer.request, answer.texts
         found = [
             replace(
                 self._receipt(one.tokens, one.made, request.sampling, one.seed, one.new_tokens, request.stop_texts),
                 request_sha256=answer.request_sha256,
                 response_sha256=response_sha256,
-                choice_index=index if len(given) > 1 else None,
+                choice_index=index if len(texts) > 1 else None,
             )
-            for index, one in enumerate(given)
+            for index, one in enumerate(texts)
         ]
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writing, self.receipts.issue, answer.writer.name, found)

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from tiebreak.store.folder import FolderStore
 from tiebreak.store.store import Store
 from tiebreak.store.store_errors import StoreError, StoreUnavailable
-from tiebreak.store.transfers import OnTransfer, Transfer
 
 if TYPE_CHECKING:
-    from tiebreak.store.pinning import PinningService
     from tiebreak.store.replicated_store import Warn
 
-__all__ = ["FolderStore", "Store", "StoreError", "Transfer", "open_store", "open_stores"]
+__all__ = ["FolderStore", "Store", "StoreError", "open_store", "open_stores"]
 
 _GATEWAY = re.compile(r"gateway\+(https?://.*)", re.IGNORECASE)
 _MULTIADDR = re.compile(r"/?((ip4|ip6|dns|dns4|dns6|dnsaddr|unix|onion|onion3)/.+)")
@@ -79,44 +77,53 @@ def kubo_address(location: str | Path) -> str | None:
     return None
 
 
-def open_store(
-    location: str | Path, *, stop: threading.Event | None = None, on_transfer: OnTransfer | None = None
-) -> Store:
+def open_store(location: str | Path, *, stop: threading.Event | None = None) -> Store:
     """Return the content store at `location`.
 
     A URL (``http://127.0.0.1:5001``), a multiaddr (``/ip4/127.0.0.1/tcp/5001``, ``/dns/...``) or host:port is a Kubo
     daemon's RPC; ``gateway+https://...`` is a trustless gateway, to read from; everything else is a folder for the
     embedded store, made if need be, unless it could be meant as an address (`kubo_address`). stop: ends every request
-    and wait at once. on_transfer: receives the progress of transfers that take long. Raises StoreUnavailable.
+    and wait at once. Raises StoreUnavailable.
     """
     # Imported here because the HTTP client takes longer to load than everything else in this package.
     if (gateway := gateway_address(location)) is not None:
         from tiebreak.store.gateway import GatewayStore
 
-        return GatewayStore(gateway, stop=stop, on_transfer=on_transfer)
+        return GatewayStore(gateway, stop=stop)
     if (address := kubo_address(location)) is not None:
         from tiebreak.store.kubo import KuboStore
 
-        return KuboStore(address, stop=stop, on_transfer=on_transfer)
-    return FolderStore(Path(location).expanduser(), stop=stop, on_transfer=on_transfer)
+        return KuboStore(address, stop=stop)
+    return FolderStore(Path(location).expanduser(), stop=stop)
 
 
 def open_stores(
     locations: Sequence[str | Path],
     *,
     warn: Warn,
-    services: Sequence[PinningService] = (),
+    pin_service: str | None = None,
     stop: threading.Event | None = None,
-    on_transfer: OnTransfer | None = None,
 ) -> Store:
-    """Return the content stores at `locations` as one, with the pinning services beside them; as `open_store` for each.
+    """Return the content stores at `locations` as one; as `open_store` for each.
 
-    warn: receives what could not be stored somewhere although it is stored elsewhere. Raises StoreUnavailable, also for
-    a pinning service without a Kubo daemon that it could fetch from.
+    warn: receives what could not be stored somewhere although it is stored elsewhere. pin_service: the name of a
+    pinning service in the configuration of the first Kubo daemon. Raises StoreUnavailable, also for one without a
+    daemon.
     """
-    stores = [open_store(location, stop=stop, on_transfer=on_transfer) for location in locations]
-    if len(stores) == 1 and not services:
+    require_daemon(locations, pin_service)
+    stores = [open_store(location, stop=stop) for location in locations]
+    if len(stores) == 1 and pin_service is None:
         return stores[0]
     from tiebreak.store.replicated_store import ReplicatedStore
 
-    return ReplicatedStore(stores, services, warn=warn, stop=stop, on_transfer=on_transfer)
+    return ReplicatedStore(stores, pin_service, warn=warn, stop=stop)
+
+
+def require_daemon(locations: Sequence[str | Path], pin_service: str | None) -> None:
+    """Raise StoreUnavailable for a pinning service where no location is a Kubo daemon's."""
+    if pin_service is not None and not any(
+        gateway_address(one) is None and kubo_address(one) is not None for one in locations
+    ):
+        raise StoreUnavailable(
+            f"the pinning service {pin_service} is one that a Kubo daemon knows: give Kubo's RPC with --store as well."
+        )

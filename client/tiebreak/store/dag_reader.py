@@ -13,7 +13,10 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -37,7 +40,6 @@ from tiebreak.store.dagpb import (
 )
 from tiebreak.store.staging import disk_bytes, require_space, staged
 from tiebreak.store.store_errors import ContentTooLarge, MalformedContent, UnsafeName
-from tiebreak.store.transfers import Meter, OnTransfer, prefetching
 
 MAX_FILE_DEPTH = 12
 """174 links a node and 256 KiB chunks reach 2**64 bytes at depth 7."""
@@ -50,6 +52,34 @@ Plan = Callable[[Path, Mapping[str, int]], Iterable[Mapping[str, int]]]
 the directory has, each with the bytes that it promises at most, it yields names, each with the most bytes that the file
 may have. When it is asked for the next turn, the files of the last one are there. What it raises ends the fetch, and
 removes what has come."""
+
+
+Prefetch = Callable[[Iterable[Cid | None]], Iterator[bytes | None]]
+"""Yields the block of each identifier in order, None for None. What the iterable raises ends it; so does an error of a
+fetch, when it is that block's turn."""
+
+
+@contextmanager
+def prefetching(fetch: Callable[[Cid], bytes], width: int) -> Iterator[Prefetch]:
+    """Give a `Prefetch` with up to `width` blocks on their way at a time; at 1 the caller's own thread fetches."""
+    if width == 1:
+        yield lambda cids: (None if cid is None else fetch(cid) for cid in cids)
+        return
+    pool = ThreadPoolExecutor(width, thread_name_prefix="prefetch")
+
+    def each(cids: Iterable[Cid | None]) -> Iterator[bytes | None]:
+        waiting: deque[Callable[[], bytes | None]] = deque()
+        for cid in cids:
+            waiting.append((lambda: None) if cid is None else pool.submit(fetch, cid).result)
+            if len(waiting) >= width:
+                yield waiting.popleft()()
+        while waiting:
+            yield waiting.popleft()()
+
+    try:
+        yield each
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class _Part(NamedTuple):
@@ -66,12 +96,9 @@ class DagReader:
     promises more than is left; MalformedContent when blocks do not form one file; what `fetch` raises.
     """
 
-    def __init__(
-        self, fetch: Fetch, root: Cid, max_bytes: int, *, width: int = 1, on_transfer: OnTransfer | None = None
-    ) -> None:
-        self._fetch, self._root, self._width, self._on_transfer = fetch, root, width, on_transfer
+    def __init__(self, fetch: Fetch, root: Cid, max_bytes: int, *, width: int = 1) -> None:
+        self._fetch, self._root, self._width = fetch, root, width
         self._max_bytes = self._bytes_left = max_bytes
-        self._meter: Meter | None = None
 
     def read(self) -> bytes:
         """Return the content of a file."""
@@ -86,7 +113,6 @@ class DagReader:
             size = promised_size(self._root, as_file(self._root, block))
             require_space(dest.parent, size - disk_bytes(path))
             self._write(self._root, block, path, self._max_bytes)
-            self._metered(size).end()
 
     def write_directory(self, dest: Path, plan: Plan) -> list[str]:
         """Write the files of a directory that `plan` names to `dest`, which appears whole or not at all. Nothing else
@@ -111,12 +137,10 @@ class DagReader:
                 # A link promises the size of its blocks, which have more bytes than the file.
                 bounds = [min(link.total_size, most[link.name]) for link in wanted]
                 require_space(path, sum(bounds) - sum(disk_bytes(path / link.name) for link in wanted))
-                self._metered(min(self._max_bytes, sum(bounds)))
                 for link, bound, block in zip(wanted, bounds, self._prefetch(one.cid for one in wanted), strict=True):
                     assert block is not None, "every file is wanted"
                     self._write(link.cid, block, path / link.name, bound)
             _keep_only(path, known & links.keys())
-            self._metered(0).end()
         return sorted(links.keys() - known)
 
     def _write(self, cid: Cid, block: bytes, path: Path, most: int) -> None:
@@ -142,10 +166,7 @@ class DagReader:
                 "less."
             )
         self._bytes_left -= size
-        meter = self._metered(size)
-        for piece in self._content(cid, node, 0, 0, _Allowance(size), out):
-            yield piece
-            meter.add(piece if isinstance(piece, int) else len(piece))
+        yield from self._content(cid, node, 0, 0, _Allowance(size), out)
 
     def _content(
         self, cid: Cid, node: UnixFsNode, at: int, depth: int, allowance: _Allowance, out: BinaryIO | None
@@ -167,12 +188,6 @@ class DagReader:
             else:
                 child = _require_size(link.cid, as_file(link.cid, block), part.size)
                 yield from self._content(link.cid, child, part.at, depth + 1, allowance, out)
-
-    def _metered(self, size: int) -> Meter:
-        """Return the meter of this transfer, which has `size` bytes if it begins now."""
-        if self._meter is None:
-            self._meter = Meter(self._on_transfer, "fetching", str(self._root), size)
-        return self._meter
 
 
 def read_part(

@@ -21,7 +21,6 @@ from roundlog.storage import BESIDE, lock_file, open_regular, replace_file, requ
 from tiebreak.store.dagpb import MAX_BLOCK, Cid, decode
 from tiebreak.store.store import Build, Store, blocks
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable, unusable
-from tiebreak.store.transfers import OnTransfer
 
 _OURS = re.compile(rf"[0-9a-f]{{64}}|{BESIDE}.*")
 """Names of files that are put among the blocks."""
@@ -32,10 +31,8 @@ class FolderStore(Store):
     StoreUnavailable when it cannot be used.
     """
 
-    def __init__(
-        self, root: Path, *, stop: threading.Event | None = None, on_transfer: OnTransfer | None = None
-    ) -> None:
-        super().__init__(f"the content store {root}", stop, on_transfer)
+    def __init__(self, root: Path, *, stop: threading.Event | None = None) -> None:
+        super().__init__(f"the content store {root}", stop)
         self._root = root
         self._blocks = root / "blocks"
         self._pins = root / "pins"

@@ -9,15 +9,12 @@ import threading
 
 from tiebreak.http_client import HttpAnswer
 from tiebreak.store.dagpb import MAX_BLOCK, Cid
-from tiebreak.store.http import HttpServer, NoResponse, Retries, base_url, shown_location
+from tiebreak.store.http import WIDTH, HttpServer, NoResponse, Retries, base_url, shown_location
 from tiebreak.store.store import Build, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable
-from tiebreak.store.transfers import WIDTH, OnTransfer
 
 _BUSY = (429, 500, 502, 503, 504)
 _MISSING = (404, 410, 412, 451)
-_EMPTY = "bafkqaaa"
-"""The identifier that holds a block of no bytes, which every gateway can give."""
 
 
 class GatewayStore(Store):
@@ -39,9 +36,8 @@ class GatewayStore(Store):
         timeout: float = 60.0,
         attempts: int = 4,
         stop: threading.Event | None = None,
-        on_transfer: OnTransfer | None = None,
     ) -> None:
-        super().__init__(f"the gateway {shown_location(address)}", stop, on_transfer)
+        super().__init__(f"the gateway {shown_location(address)}", stop)
         self._retries = Retries(
             name=self.name,
             remedy="try again later, or use another store",
@@ -68,15 +64,6 @@ class GatewayStore(Store):
             return answer.body
 
         return self._retries.run(f"give a part of block {cid}", fetch, seconds)
-
-    def check(self) -> None:
-        """Ask whether a gateway answers there. Raises StoreError."""
-        try:
-            body = self._retries.run("give an empty block", lambda left: self._ask("GET", _EMPTY, left).body)
-        except ContentMissing:
-            body = b"none"
-        if body:
-            raise StoreUnavailable(f"{self.name} does not answer like a trustless gateway: check the address.")
 
     def has(self, cid: str) -> bool:
         root = str(Cid.parse(cid))

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,7 +23,9 @@ from tiebreak.store.store_errors import CorruptBlock, StoreUnavailable, short
 
 T = TypeVar("T")
 
-_CONNECTIONS = 8
+WIDTH = 8
+"""Blocks on the way from or to a store over a network: at most 16 MiB of memory."""
+
 _MOST_WAIT = 30.0
 """Longest pause in seconds that a server's Retry-After can ask for."""
 
@@ -94,20 +96,19 @@ class Retries:
 
 
 class HttpServer:
-    """An HTTP server. `base`: its URL, to which paths are appended. `headers`: sent with every request. `secret`: left
-    out of errors, in which the server may repeat it."""
+    """An HTTP server. `base`: its URL, to which paths are appended. `headers`: sent with every request."""
 
-    def __init__(self, base: str, headers: Mapping[str, str], secret: str = "") -> None:
-        self._base, self._secret = base, secret
+    def __init__(self, base: str, headers: Mapping[str, str]) -> None:
+        self._base = base
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "tiebreak", **headers}
-        self._pool = pool_manager(maxsize=_CONNECTIONS, retries=False)
+        self._pool = pool_manager(maxsize=WIDTH, retries=False)
 
     def ask(
         self,
         method: str,
         path: str,
         *,
-        params: Mapping[str, str] | None = None,
+        params: Mapping[str, str | Sequence[str]] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         seconds: float,
@@ -115,7 +116,7 @@ class HttpServer:
     ) -> HttpAnswer:
         """Return the answer to one request. `seconds`: for all of it. `most`: bytes of the body that are read. Raises
         NoResponse."""
-        query = "?" + urllib.parse.urlencode(params) if params else ""
+        query = "?" + urllib.parse.urlencode(params, doseq=True) if params else ""
         try:
             answer = self._pool.request(
                 method,
@@ -133,11 +134,7 @@ class HttpServer:
             finally:
                 answer.close()  # gives nothing back to the pool that still has bytes on the way
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise NoResponse(self.shown(_reason(error))) from None
-
-    def shown(self, text: str) -> str:
-        """Return a text of the server as it may be shown: short, on one line, without the secret."""
-        return short(text.replace(self._secret, "[token]") if self._secret else text)
+            raise NoResponse(short(_reason(error))) from None
 
 
 def base_url(text: str, server: str, form: str, *, path: bool = True) -> str:

@@ -21,7 +21,6 @@ from tiebreak.store.store_errors import (
     UnsafeName,
     UnsupportedFile,
 )
-from tiebreak.store.transfers import OnTransfer
 
 _PATIENCE = 20.0
 """Most seconds that a store gets for one block while there is another one to ask."""
@@ -40,7 +39,8 @@ Warn = Callable[[str], None]
 
 
 class ReplicatedStore(Store):
-    """A `Store` of stores, in the order in which they are asked, and of pinning services.
+    """A `Store` of stores, in the order in which they are asked, and of the pinning service of the first Kubo daemon
+    among them.
 
     What is added is added to every store that can be written to; one that succeeds is enough, the others are told by
     `warn` and tried again with the next addition, pin or `mend`. A block is read from the first store that gives it in
@@ -50,24 +50,18 @@ class ReplicatedStore(Store):
     def __init__(
         self,
         stores: Sequence[Store],
-        services: Sequence[PinningService] = (),
+        pin_service: str | None = None,
         *,
         warn: Warn,
         stop: threading.Event | None = None,
-        on_transfer: OnTransfer | None = None,
     ) -> None:
-        super().__init__(", ".join(store.name for store in stores), stop, on_transfer)
-        self._daemons = [store for store in stores if isinstance(store, KuboStore)]
-        if services and not self._daemons:
-            raise StoreUnavailable(
-                f"{services[0].name} fetches over IPFS, where nobody serves {self.name}: give Kubo's RPC with --store "
-                "as well."
-            )
+        super().__init__(", ".join(store.name for store in stores), stop)
         self._stores = list(stores)
         self._paused_until = dict.fromkeys(stores, 0.0)
         self._writable = [store for store in stores if store.writable]
-        self._services = services
-        places: list[Store | PinningService] = [*self._writable, *services]
+        daemon = next((store for store in stores if isinstance(store, KuboStore)), None)
+        self._service = PinningService(pin_service, daemon) if pin_service is not None and daemon is not None else None
+        places: list[Store | PinningService] = [*self._writable, *([self._service] if self._service else [])]
         self._lacking = {place: set[str]() for place in places}
         """What each place that keeps content does not have yet."""
         self._warn = warn
@@ -181,18 +175,18 @@ class ReplicatedStore(Store):
         return failures
 
     def _note(self, cid: str, failures: dict[Store, StoreError]) -> None:
-        """Note which stores lack content that others have, and have the services pin it."""
+        """Note which stores lack content that others have, and have the service pin it."""
         for store, error in failures.items():
             self._lacking[store].add(cid)
             self._warn(f"{cid} is not in {store.name}, only elsewhere: {_clause(error)}")
-        for service in self._services:
-            self._pin_at(service, cid)
+        if self._service is not None:
+            self._pin_at(self._service, cid)
 
     def _pin_at(self, place: Store | PinningService, cid: str) -> StoreError | None:
         """Have a place pin content; return why it has not, after a warning."""
         try:
             if isinstance(place, PinningService):
-                place.pin(cid, self._daemons)
+                place.pin(cid)
             else:
                 self._pin_in(place, cid)
         except StoreError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -14,7 +13,6 @@ from tiebreak.store.dag_builder import Sink, build_directory, build_file, open_p
 from tiebreak.store.dag_reader import DagReader, Fetch, Plan, as_directory, as_file, read_part
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid, UnixFsNode, decode
 from tiebreak.store.store_errors import CorruptBlock, FetchTooSlow, MalformedContent, StoreUnavailable
-from tiebreak.store.transfers import Meter, OnTransfer
 
 _MOST_NODES = 256
 """Inner nodes that are kept: those above 11 GB of a file."""
@@ -35,8 +33,7 @@ class Store(ABC):
     `within`: seconds that a fetch may take in all (None: any); FetchTooSlow after that. What a full or read-only disk
     prevents raises StoreUnavailable.
 
-    `name`: what it is called in messages. `stop`: ends every fetch at once. `on_transfer`: receives the progress of
-    transfers that take long.
+    `name`: what it is called in messages. `stop`: ends every fetch at once.
     """
 
     writable = True
@@ -44,8 +41,8 @@ class Store(ABC):
     width = 1
     """Blocks that are fetched at a time: more where the way to the store is long."""
 
-    def __init__(self, name: str, stop: threading.Event | None, on_transfer: OnTransfer | None = None) -> None:
-        self.name, self.stop, self.on_transfer = name, stop, on_transfer
+    def __init__(self, name: str, stop: threading.Event | None) -> None:
+        self.name, self.stop = name, stop
         self._nodes: dict[Cid, UnixFsNode] = {}
 
     @abstractmethod
@@ -80,7 +77,7 @@ class Store(ABC):
 
     def add_bytes(self, data: bytes) -> str:
         """Publish bytes as a file and return its CID."""
-        return self._add(lambda sink: build_file(io.BytesIO(data), sink).cid, "bytes", len(data))
+        return str(self.add_blocks(lambda sink: build_file(io.BytesIO(data), sink).cid))
 
     def add_file(self, path: Path) -> str:
         """Publish a regular file and return its CID. Raises UnsupportedFile for anything else."""
@@ -90,15 +87,14 @@ class Store(ABC):
                 stream.seek(0)
                 return build_file(stream, sink).cid
 
-            return self._add(build, path.name, os.fstat(stream.fileno()).st_size)
+            return str(self.add_blocks(build))
 
     def add_directory(self, path: Path) -> str:
         """Publish a directory tree, hidden files included, and return its CID.
 
         Raises UnsupportedFile (symbolic links, devices), UnsafeName, ContentTooLarge (more entries in one directory
         than fit a block)."""
-        size = sum((Path(parent) / name).lstat().st_size for parent, _, names in os.walk(path) for name in names)
-        return self._add(lambda sink: build_directory(path, sink).cid, path.name, size)
+        return str(self.add_blocks(lambda sink: build_directory(path, sink).cid))
 
     def address_of_file(self, path: Path) -> str:
         """Return the CID that `add_file` would return; nothing is published. Raises UnsupportedFile."""
@@ -175,23 +171,9 @@ class Store(ABC):
             )
         return block
 
-    def _add(self, build: Build, what: str, size: int) -> str:
-        def metered(sink: Sink) -> Cid:
-            meter = Meter(self.on_transfer, "adding", what, size)
-
-            def counted(cid: Cid, block: bytes) -> None:
-                sink(cid, block)
-                meter.add(len(block))
-
-            root = build(counted)
-            meter.end()
-            return root
-
-        return str(self.add_blocks(metered))
-
     def _reader(self, cid: str, max_bytes: int, within: float | None) -> DagReader:
         fetch = self._within(within, cid, self.block)
-        return DagReader(fetch, Cid.parse(cid), max_bytes, width=self.width, on_transfer=self.on_transfer)
+        return DagReader(fetch, Cid.parse(cid), max_bytes, width=self.width)
 
     def _within(self, seconds: float | None, what: str, get: Callable[..., bytes]) -> Callable[..., bytes]:
         """Return `get` with a deadline `seconds` from now (None: no deadline), which ends when the store is stopped.

@@ -36,7 +36,6 @@ BALANCE = 10_000 * 10**18
 
 KEY_VARIABLE = "TIEBREAK_PRIVATE_KEY"
 PASSWORD_VARIABLE = "TIEBREAK_KEYSTORE_PASSWORD"
-IMPORT_PASSWORD_VARIABLE = "TIEBREAK_IMPORT_PASSWORD"
 
 _MAX_KEYSTORE = 64 * 1024
 _MAX_SCRYPT_MEMORY = 1 << 30  # bytes; the usual parameters take 256 MiB
@@ -109,18 +108,6 @@ def create_keystore(path: Path, password: str, account: LocalAccount | None = No
             f"the keystore {path} cannot be written ({error.strerror}): choose another place."
         ) from error
     return chosen
-
-
-def read_key(path: Path, prompt: Prompt, *, environment: Mapping[str, str] = os.environ) -> LocalAccount:
-    """Return the account of a file with a private key of 64 hex digits, or of a keystore, whose password comes from the
-    variable `IMPORT_PASSWORD_VARIABLE`, else from `prompt`. Raises AccountError, in which no key ever shows: no such
-    file, readable by others, neither of both, or a wrong password."""
-    raw = read_secret(path, "key file")
-    if not raw.lstrip().startswith(b"{"):
-        return account_from_key(raw.decode("ascii", "replace"), str(path))
-    locked = _read(path)
-    password = environment.get(IMPORT_PASSWORD_VARIABLE)
-    return _unlock(path, locked, prompt(f"Password of {path}") if password is None else password)
 
 
 def read_secret(path: Path, what: str) -> bytes:

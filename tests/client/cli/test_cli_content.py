@@ -1,4 +1,4 @@
-"""Options about content: several stores, the pinning service's token, the retention, and how transfers are shown."""
+"""Options about content: several stores, the pinning service, the retention; and how progress is shown."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ import pytest
 from rich.console import Console
 from tiebreak.cli import output
 from tiebreak.cli.role_process import NoticePrinter
-from tiebreak.roles.notices import Notice, What, of_transfers, of_warnings
-from tiebreak.store import Transfer, open_store
+from tiebreak.roles.notices import Notice, What
+from tiebreak.store import open_store
 from tiebreak.transactions.keys import devnet_account
 
 from tests.client.cli.cli_world import Chain, Run, Trained
 from tests.client.crafted_blocks import everything
-from tests.client.http_stand_in import serving
-from tests.client.pinning_stand_in import TOKEN, Service
 
 POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).address)
 
@@ -28,18 +26,10 @@ POST = ("--reward", "0.5ether", "--clock", "6h", "--referee", devnet_account(3).
 def test_kubo_and_a_pinning_service_keep_a_job(
     run: Run, chain: Chain, trained: Trained, tmp_path: Path, kubo_url: str
 ) -> None:
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text(f"{TOKEN}\n")
-    service, where = Service("queued", "pinned"), ("--dir", tmp_path / "role", "--json")
-    with serving(service) as url:
-        kept = ("--pin-service", f"{url}/psa", "--pin-token", token)
-        words = ("job", "create", trained.job, *POST, "--store", kubo_url, *kept, *where)
-        result = run(*words, env=chain.environment(0))
-    assert result.exit_code == 0, result.stderr
+    places, where = ("--store", kubo_url, "--pin-service", "keeper"), ("--dir", tmp_path / "role", "--json")
+    result = run("job", "create", trained.job, *POST, *places, *where, env=chain.environment(0))
+    assert result.exit_code == 0 and result.stderr == "", result.stderr
     cid = chain.game.job(json.loads(result.stdout)["job"]).job_cid
-    assert [(pin["cid"], pin["name"]) for pin in service.pins.values()] == [(cid, f"tiebreak {cid}")]
-    assert TOKEN not in result.output
     open_store(kubo_url).get_directory(cid, tmp_path / "found", everything, max_bytes=1 << 30)
     for path in trained.job.iterdir():
         assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()
@@ -82,23 +72,3 @@ def test_stages_show_what_is_done_and_the_time_that_is_left(
     assert "2/2 compares, kernel [b]2,000 of 4,000, 1m 40s left" in said
     assert terminal or all(line.startswith("Working: 2/2 ") for line in said.splitlines())
     assert terminal or 1 <= len(said.splitlines()) <= 5  # what stays the same is said at longer and longer intervals
-
-
-def test_a_transfer_is_a_notice_or_progress(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notices: list[Notice] = []
-    told = of_transfers("trainer", notices.append)
-    told(Transfer("adding", "model\x1b[2J", 5_000_000, 20_000_000))
-    of_warnings("trainer", notices.append)("something is not there yet")
-    assert [notice.what for notice in notices] == [What.TRANSFER, What.WARNING]
-    with NoticePrinter(as_json=True) as printer:
-        printer.show(notices[0])
-    shown = json.loads(capsys.readouterr().out)
-    assert (shown["what"], shown["done"], shown["total"]) == ("transfer", 5_000_000, 20_000_000)
-    monkeypatch.setattr(output, "_SECONDS_BETWEEN_LINES", 0.01)
-    with NoticePrinter(as_json=False) as printer:
-        printer.show(notices[0])
-        time.sleep(0.2)
-    printed = capsys.readouterr()
-    assert printed.out == "" and "5 of 20" in printed.err and "\x1b" not in printed.err

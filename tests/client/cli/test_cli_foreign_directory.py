@@ -170,10 +170,8 @@ def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> P
         "account import new.json --from pipe",
         "job create pipe:task --out new",
         "job publish job --store pipe",
-        "job publish job --store store --pin-service http://127.0.0.1:1 --pin-token pipe",
         "train job --run new --thresholds pipe",
         "audit job --run new --claim pipe",
-        "log inspect pipe",
         "export pipe --to new.safetensors",
         "verify pipe --job job --dir new",
         "trainer run --job 1 --keystore pipe --dir role",
@@ -194,7 +192,6 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(run: Run, room: Path, chai
     [
         ("job/data.safetensors", "audit job --run new"),
         ("run/roots", "audit job --run new --claim run"),
-        ("state/embedded.jsonl", "devnet --state state --kind embedded --port 0"),
         ("store/lock", "job publish job --store store"),
     ],
 )

@@ -442,7 +442,7 @@ def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated,
     assert json.loads(found.stdout) == json.loads(
         done("job", "text", generated.job, generated.run, "--model", generated.model, "--json")
     )
-    refused(run(*words), "give --root, as `job show` prints it", code=2)
+    refused(run(*words), "give --root, as `status` prints it", code=2)
     refused(run(*words, "--root", "0x12"), "a root of 64 hex digits", code=2)
     refused(run(*words, "--root", roots[:32].hex()), f"is not the state of the root 0x{roots[:32].hex()}, but of")
     refused(

@@ -214,7 +214,6 @@ def test_policy_and_bits_are_part_of_the_job_and_its_audits(run: Run, file: Path
     audited = run("audit", job, "--run", tmp_path / "audit", "--log", log, "--claim", tmp_path / "run")
     assert audited.exit_code == 0, audited.stderr
     assert "audit it with the trainer's log" in refused(run("audit", job, "--run", tmp_path / "alone"))
-    assert run("log", "inspect", log, "--job", job).exit_code == 0
 
 
 @pytest.mark.slow
@@ -258,10 +257,9 @@ def broken(c: Context, x: Value) -> object:
     return c.builder.shape(Value(10**6))  # a value that is not there
 
 
-def test_an_error_inside_a_rule_is_a_defect_with_a_file_to_send(
+def test_an_error_inside_a_rule_is_a_defect_that_says_what_to_send(
     run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(RULES, "tanh", broken)
     result = run("job", "create", f"{file}:planted", "--out", tmp_path / "job", "--json")
     assert result.exit_code == 1
@@ -272,11 +270,9 @@ def test_an_error_inside_a_rule_is_a_defect_with_a_file_to_send(
         f"a defect of Tiebreak, not of your script, stops the capture with the operator aten.tanh.default (at {where}):"
         " IndexError"
     )
-    (report,) = tmp_path.glob("tiebreak-defect-*.txt")
-    assert str(report) in error["message"]
-    text = report.read_text()
-    assert "operator: aten.tanh.default" in text and "IndexError" in text and "torch 2" in text and "broken" in text
-    assert str(Path.home()) not in text
+    assert error["message"].endswith(
+        "; please run it again as `tiebreak --debug ...` and send what it prints to Tiebreak's authors."
+    )
 
 
 def test_what_code_of_the_users_raises_is_no_defect() -> None:
@@ -291,9 +287,8 @@ def test_what_code_of_the_users_raises_is_no_defect() -> None:
 def test_an_error_of_ours_inside_the_task_function_is_not_put_on_the_script(
     run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("roundlog.capture.huggingface.trainer_arguments", lambda *_: Builder().shape(Value(1)))
     result = run("job", "create", f"{file}:of_ours", "--out", tmp_path / "job", "--json")
     error = json.loads(result.stderr)["error"]
     assert error["code"] == "internal" and "not of your script" in error["message"], error
-    assert f"line {line_of('from_trainer')}" in error["message"] and list(tmp_path.glob("tiebreak-defect-*.txt"))
+    assert f"line {line_of('from_trainer')}" in error["message"] and "tiebreak --debug" in error["message"]

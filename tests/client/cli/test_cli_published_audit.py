@@ -45,7 +45,6 @@ class Published:
     job: str
     log: str
     root: str
-    receipt: str
     room: Path
     """Where the `job`, its honest `run`, and that of a `liar` lie, with a wrong state from which the rest follows."""
 
@@ -95,10 +94,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     trained = words("train", room / "job", "--run", room / "run", "--publish-every", 1, "--store", store)
     words("receipt", room / "run", "--job", room / "job", "--out", room / "receipt.json")
     job = json.loads((room / "run" / "log" / CHECKPOINTS_FILE).read_text())["job"]
-    receipt = FolderStore(store).add_file(room / "receipt.json")
     shutil.copytree(room / "run", room / "liar")
     lie(small, room / "liar")
-    return Published(store, job, trained["published_log"], trained["checkpoint_root"], receipt, room)
+    return Published(store, job, trained["published_log"], trained["checkpoint_root"], room)
 
 
 @pytest.fixture(autouse=True)
@@ -157,17 +155,14 @@ def test_a_result_with_other_roots_than_its_log_is_refused(
     receipt = read_receipt(machine / honestly)
     forged = replace(receipt, state_roots=(*receipt.state_roots[:-1], b"\x11" * 32))
     forged.write(tmp_path / "mallory.json")
-    words = ("--share", 1, "--store", published.store)
-    for result in (tmp_path / "mallory.json", FolderStore(published.store).add_file(tmp_path / "mallory.json")):
-        root = "0x" + forged.checkpoint_root.hex()
-        for more in ((), ("--claim", root)):
-            text = refused(run("audit", result, *words, *more), f"do not make the claimed checkpoint root {root}")
-            assert published.log in text
-        # Nothing beside a result takes the place of what it says.
-        refused(run("audit", result, *words, "--claim", published.root), root, published.root, "not the one", code=2)
-        for claim in (published.log, published.receipt, tmp_path / "mallory.json"):
-            refused(run("audit", result, *words, "--claim", claim), "says itself what is claimed", "--claim away")
-    again = told(run("audit", machine / honestly, *words, "--claim", published.root, "--json"))
+    words, root = ("audit", tmp_path / "mallory.json", "--share", 1, "--store", published.store), forged.checkpoint_root
+    for more in ((), ("--claim", "0x" + root.hex())):
+        text = refused(run(*words, *more), f"do not make the claimed checkpoint root 0x{root.hex()}")
+        assert published.log in text
+    # Nothing beside a result takes the place of what it says.
+    refused(run(*words, "--claim", published.root), root.hex(), published.root, "not the one", code=2)
+    refused(run(*words, "--claim", published.log), "says itself what is claimed", "--claim away", code=2)
+    again = told(run("audit", machine / honestly, *words[2:], "--claim", published.root, "--json"))
     assert again["agrees"] is True and again["checkpoint_root"] == published.root
     assert len(list(machine.iterdir())) == 2, "no result is written of what is refused"
 
@@ -195,13 +190,13 @@ def test_addresses_without_a_claim_are_refused(run: Run, published: Published, m
     longer = published.other_log(lambda listed: listed["state_roots"].append("11" * 32))
     begun = published.other_log(lambda listed: listed.update(state_roots=[], states={}))
     for address, part in (
-        (published.job, "is a job, and no claim about it is published there"),
-        (published.receipt, "is a receipt, which does not say where its job lies"),
-        (store.add_file(published.lists / CHECKPOINTS_FILE), "is no job, no published log and no receipt"),
-        (store.add_bytes(b"{" * 1000), "is no job, no published log and no receipt"),
-        (store.add_directory(tmp_path / "page"), "is neither a job nor a published log"),
+        (published.job, "lists no checkpoints"),
+        (published.room / "receipt.json", "does not say where a job and its log lie"),
+        (store.add_file(published.lists / CHECKPOINTS_FILE), "lists no checkpoints"),
+        (store.add_bytes(b"{" * 1000), "lists no checkpoints"),
+        (store.add_directory(tmp_path / "page"), "lists no checkpoints"),
         (unnamed, "does not say where its job lies"),
-        (elsewhere, "is neither a job nor a published log"),
+        (elsewhere, "is no job (the directory is no job, since it has no"),
         (foreign, "the list of checkpoints is of another run"),
         (longer, "has 7 roots of 6 intervals"),
         (begun, "the log of a run that had not ended"),
@@ -287,7 +282,7 @@ def test_a_result_that_contradicts_itself_is_refused(run: Run, published: Publis
         {"job": "a b"},
     ):
         (machine / "bad.json").write_text(json.dumps(good | {"audit": good["audit"] | change}))
-        refused(run("audit", "bad.json", "--store", published.store), "is no job, no published log and no receipt")
+        refused(run("audit", "bad.json", "--store", published.store), "is no result of an audit")
     for bad in ({**good, "format": "tiebreak receipt"}, {key: good[key] for key in good if key != "audit"}):
         (machine / "bad.json").write_text(json.dumps(bad))
         refused(run("verify", "bad.json", "--job", "x", "--dir", "y"), "is no receipt that could be checked")

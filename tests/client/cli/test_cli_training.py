@@ -97,11 +97,6 @@ def test_paths_that_are_not_there_are_named(run: Run, trained: Trained, tmp_path
         refused(run(*words), f"there is no job directory {nowhere}", "job create")
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--log", nowhere), f"no directory of logs {nowhere}")
     refused(run("audit", trained.job, "--run", tmp_path / "a", "--claim", nowhere), "neither a root", str(nowhere))
-    refused(run("log", "inspect", nowhere), str(nowhere))
-    (path := tmp_path / "00000000.rlog").write_bytes(b"not a log")
-    refused(run("log", "inspect", tmp_path), str(path))
-    path.unlink()
-    refused(run("log", "inspect", tmp_path), f"{tmp_path} holds no .rlog files")
 
 
 def test_the_run_of_another_job_is_not_touched(run: Run, trained: Trained, tmp_path: Path) -> None:
@@ -109,18 +104,6 @@ def test_the_run_of_another_job_is_not_touched(run: Run, trained: Trained, tmp_p
     other = KEPT_JOBS / "logistic_sgd"
     refused(run("train", other, "--run", trained.run), str(trained.run), "another job", "choose an empty directory")
     assert before == {path: path.read_bytes() for path in trained.run.rglob("*") if path.is_file()}
-
-
-def test_a_log_can_be_inspected_with_the_names_of_the_job(run: Run, logged: Trained) -> None:
-    result = run("log", "inspect", logged.run / "log", "--job", logged.job, "--json")
-    assert result.exit_code == 0
-    files = json.loads(result.stdout)
-    assert [one["first_step"] for one in files] == [0, 2]
-    operators = [operator for one in files for step in one["steps"] for operator in step["operators"]]
-    assert any("matmul, job_sources.py:" in operator["described"] for operator in operators)
-    assert sum(one["bytes"] for one in files) == sum(path.stat().st_size for path in (logged.run / "log").iterdir())
-    shown = run("log", "inspect", logged.run / "log").stdout
-    assert "00000001.rlog" in shown and files[0]["root"] in shown
 
 
 # Validation and history.

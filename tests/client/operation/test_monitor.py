@@ -199,7 +199,7 @@ def test_a_webhook_that_hangs_delays_nobody(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_command_gets_neither_keys_nor_addresses_with_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PRIVATE_KEY", "KEYSTORE_PASSWORD", "PIN_TOKEN", "CHAIN", "SIGNER", "PIN_SERVICE", "NOT_YET_INVENTED"):
+    for name in ("PRIVATE_KEY", "KEYSTORE_PASSWORD", "CHAIN", "SIGNER", "PIN_SERVICE", "NOT_YET_INVENTED"):
         monkeypatch.setenv(f"TIEBREAK_{name}", "https://example.org/a secret")
     monkeypatch.setenv("ROOM", "a setting")
     messenger = Messenger([f"sh -c 'env > {tmp_path}/env'"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from roundlog.generation import Generator, LoadedModel, load_model
-from tiebreak.server import CompletionServer, IssuedReceipts, TextService, TextSigner, listen_at
-from tiebreak.transactions.keys import devnet_account, sign_text
+from tiebreak.server import CompletionServer, IssuedReceipts, TextService, listen_at
+from tiebreak.transactions.keys import devnet_account
 
 from tests.client.server.small_model import POSITIONS, save_small_model
 
@@ -39,11 +39,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     room = tmp_path_factory.mktemp("served")
     loaded = load_model(save_small_model(room / "small"))
     account = devnet_account(0)
-    signer = TextSigner(bytes.fromhex(account.address[2:]), account.address, lambda text: sign_text(account, text))
     service = TextService(
         loaded,
         Generator(loaded.model, positions=POSITIONS, chunk=16),
-        IssuedReceipts(room / "receipts", signer),
+        IssuedReceipts(room / "receipts", account),
         tiebreak_version="0.0",
         rows=ROWS,
         max_waiting=MAX_WAITING,

@@ -147,7 +147,7 @@ def test_other_types_hosts_methods_and_addresses_are_refused(served: Served) -> 
         assert exchange(served.url, "/v1/models", headers={"Host": host}).status == 200, host
     check_error(exchange(served.url, TEXT), 405)
     check_error(exchange(served.url, "/v1/models", b"{}", headers=JSON), 405)
-    for path in ("/", "/v1/embeddings", "/v1/models/another", "/v1/receipts/", "/v1/signature/"):
+    for path in ("/", "/v1/embeddings", "/v1/models/another", "/v1/receipts/"):
         check_error(exchange(served.url, path), 404)
 
 
@@ -156,7 +156,6 @@ def test_other_types_hosts_methods_and_addresses_are_refused(served: Served) -> 
 )
 def test_names_of_no_receipt_are_not_found(served: Served, name: str) -> None:
     check_error(exchange(served.url, f"/v1/receipts/{name}"), 404)
-    check_error(exchange(served.url, f"/v1/signature/{name}"), 404)
 
 
 def mutated(draw: random.Random, text: bytes) -> bytes:

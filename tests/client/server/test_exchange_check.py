@@ -70,7 +70,6 @@ def test_the_servers_own_bodies_are_right(served: Served, kind: str) -> None:
     ):
         found, receipt = asked(served, kind, **({"seed": seed} if seed % 2 else {}) | more)
         assert compared(served, receipt, found.request, found.response) == []
-        assert wrong_response(receipt, served.loaded, found.response) == []
 
 
 REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -98,53 +97,53 @@ def test_another_request_is_told(served: Served, name: str) -> None:
 
 
 def test_bytes_that_are_no_request_or_response_are_told(served: Served) -> None:
-    _, receipt = asked(served, "text")
+    found, receipt = asked(served, "text")
+    told = (), choices_of(served, receipt)
     for data in (b"", b"\xff", b"[]", b'{"a":' * 5000):
         lied = replace(receipt, request_sha256=sha256(data).digest(), response_sha256=sha256(data).digest())
         assert len(wrong_request(lied, served.loaded, data)) == 1
-        assert len(wrong_response(lied, served.loaded, data)) == 1
-        assert len(wrong_response(lied, served.loaded, b"data: " + data)) == 2
+        assert wrong_response(lied, served.loaded, data, request=found.request, told=told) == [NO_ANSWER]
 
 
 def in_whole(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
     def changed(data: bytes) -> bytes:
         plain = json.loads(data)
         change(plain)
-        return json.dumps(plain).encode()
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
 
     return changed
 
 
+NO_ANSWER = "the response is no answer of the server's to such a request"
 BODIES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "text": (
         "chat",
         in_whole(lambda one: one["choices"][0]["message"].update(content="The lie that was sent")),
-        "says choices[0].message.content 'The lie that was sent', and by the receipt it is",
+        "The lie that was sent",
     ),
-    "reason": ("chat", in_whole(lambda one: one["choices"][0].update(finish_reason="stop")), "finish_reason 'stop'"),
-    "usage": ("text", in_whole(lambda one: one["usage"].update(prompt_tokens=5)), "says usage.prompt_tokens 5"),
-    "model": ("text", in_whole(lambda one: one.update(model="x")), "says model 'x'"),
-    "id": ("text", in_whole(lambda one: one.update(id="x\x1b[2J")), r"says id 'x\x1b[2J'"),
-    "more": ("text", in_whole(lambda one: one.update(note="x")), "has 'note', which the server does not write"),
-    "two": ("text", in_whole(lambda one: one["choices"].append(one["choices"][0])), "the response has 2 texts"),
-    "less": ("text", in_whole(lambda one: one.pop("usage")), "lacks usage"),
+    "reason": ("chat", in_whole(lambda one: one["choices"][0].update(finish_reason="stop")), '"finish_reason":"stop"'),
+    "usage": ("text", in_whole(lambda one: one["usage"].update(prompt_tokens=5)), '"prompt_tokens":5'),
+    "model": ("text", in_whole(lambda one: one.update(model="x")), '"model":"x"'),
+    "id": ("text", in_whole(lambda one: one.update(id="x\x1b[2J")), NO_ANSWER),
+    "more": ("text", in_whole(lambda one: one.update(note="x")), '"note":"x"'),
+    "two": ("text", in_whole(lambda one: one["choices"].append(one["choices"][0])), '},{"index":0'),
+    "less": ("text", in_whole(lambda one: one.pop("usage")), '"usage"'),
     "logprob": (
         "chat",
         in_whole(lambda one: one["choices"][0]["logprobs"]["content"][3].update(logprob=-1.5)),
-        "says choices[0].logprobs.content[3].logprob -1.5",
+        '"logprob":-1.5',
     ),
-    "error": ("text", in_whole(lambda one: one.update(error={})), "is an error"),
-    "event": ("chat stream", lambda data: data.replace(b'{"content":"', b'{"content":"lie', 1), "message.content"),
+    "event": ("chat stream", lambda data: data.replace(b'{"content":"', b'{"content":"lie', 1), '"content":"lie'),
     "stream's reason": (
         "text stream",
         lambda data: data.replace(b'"finish_reason":"length"', b'"finish_reason":"stop"'),
-        "finish_reason 'stop'",
+        '"finish_reason":"stop"',
     ),
-    "stream cut": ("text stream", lambda data: data.removesuffix(b"data: [DONE]\n\n"), "does not end with"),
-    "event dropped": ("text stream", lambda data: b"\n\n".join(data.split(b"\n\n")[2:]), "says choices[0].text"),
-    "event doubled": ("text stream", lambda data: data.split(b"\n\n")[0] + b"\n\n" + data, "says choices[0].text"),
-    "event of another": ("text stream", lambda data: data.replace(b'"id":"cmpl-', b'"id":"cmpl_', 1), "another answer"),
-    "comment": ("text stream", lambda data: data.replace(b"data: ", b": x\n\ndata: ", 2), "has no event 1"),
+    "stream cut": ("text stream", lambda data: data.removesuffix(b"data: [DONE]\n\n"), "data: [DONE]"),
+    "event dropped": ("text stream", lambda data: b"\n\n".join(data.split(b"\n\n")[2:]), '"text"'),
+    "event doubled": ("text stream", lambda data: data.split(b"\n\n")[0] + b"\n\n" + data, '"text"'),
+    "event of another": ("text stream", lambda data: data.replace(b'"id":"cmpl-', b'"id":"cmpl_', 1), NO_ANSWER),
+    "comment": ("text stream", lambda data: data.replace(b"data: ", b": x\n\ndata: ", 2), ": x"),
 }
 
 
@@ -182,15 +181,17 @@ def test_verify_compares_bodies_that_are_given_and_says_which_are_not(served: Se
     assert code == 0 and lines[-1].endswith("not compared, and may say something else: give --request and --response.")
     lie = found.response.replace(b'"content":"', b'"content":"lie ')
     response.write_bytes(lie)
+    both = ("--request", request, "--response", response)
     lied = replace(receipt, response_sha256=sha256(lie).digest(), signer=None, signature=None)
     (tmp_path / "lied.json").write_text(lied.to_json())
-    code, lines = verify(tmp_path / "lied.json", "--response", response)
-    assert code == 3 and lines[0].startswith("Right: the model chooses") and len(lines) == 5, lines
-    assert lines[3].startswith("WRONG: the response says choices[0].message.content 'lie ")
-    assert lines[4].startswith("Request was not compared")
-    code, lines = verify(tmp_path / "lied.json", "--response", response, "--json")
+    code, lines = verify(tmp_path / "lied.json", *both)
+    assert code == 3 and lines[0].startswith("Right: the model chooses"), lines
+    assert lines[3].startswith("WRONG: the response says ") and '"content":"lie ' in lines[3]
+    code, lines = verify(tmp_path / "lied.json", *both, "--json")
     plain = json.loads("\n".join(lines))
-    assert code == 3 and not plain["right"] and plain["compared"] == ["response"] and len(plain["wrong_bodies"]) == 1
+    assert code == 3 and not plain["right"] and len(plain["compared"]) == 2 and len(plain["wrong_bodies"]) == 1
+    code, lines = verify(tmp_path / "lied.json", "--response", response)
+    assert code == 2 and "give --request, too" in " ".join(lines)
     unnamed = replace(receipt, request_sha256=None, signer=None, signature=None)
     (tmp_path / "unnamed.json").write_text(unnamed.to_json())
     code, lines = verify(tmp_path / "unnamed.json", "--request", request)
