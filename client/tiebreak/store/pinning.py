@@ -10,6 +10,7 @@ Source: https://docs.ipfs.tech/reference/kubo/rpc/#api-v0-pin-remote-add
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 
@@ -58,7 +59,10 @@ class PinningService:
     def _state(self, cid: str) -> str:
         """Return the state of the request for some content that is furthest; empty if there is none."""
         lines = self._ask(f"list its pins of {cid}", "ls", {"cid": cid, "status": _STATES}).splitlines()
-        found = [self._daemon.field(line, "Status") for line in lines]
+        try:
+            found = [json.loads(line)["Status"] for line in lines]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise self._daemon.foreign() from error
         if any(state not in _STATES for state in found):
             raise self._daemon.foreign()
         return next((state for state in _STATES if state in found), "")
@@ -68,9 +72,7 @@ class PinningService:
 
     def _ask(self, what: str, command: str, params: Mapping[str, str | Sequence[str]]) -> bytes:
         try:
-            return self._daemon.ask(
-                what, f"pin/remote/{command}", {**params, "service": self._service}, bytes, gives_up=True
-            )
+            return self._daemon.remote_pins(what, command, {**params, "service": self._service})
         except StoreUnavailable:
             raise
         except StoreError:
