@@ -91,7 +91,7 @@ def test_what_a_service_says_is_repeated_nowhere() -> None:
 )
 def test_an_answer_that_is_none_is_refused(body: bytes) -> None:
     with serving(lambda request: request.send(200, body)) as url:
-        with pytest.raises(StoreUnavailable, match="does not answer like Kubo's RPC|no whole answer") as caught:
+        with pytest.raises(StoreUnavailable, match=r"does not answer like Kubo's RPC|no whole answer") as caught:
             service(url).pin(X)
         assert len(str(caught.value)) < 300
 

@@ -55,12 +55,13 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """A request for texts: `count` behind each prompt."""
+    """A request for texts: `count` behind each prompt, the likeliest of `tried`."""
 
     is_chat: bool
     prompts: list[str | list[int] | list[dict[str, str]]]
     """Texts, token numbers, or messages ({"role": ..., "content": ...})."""
     count: int
+    tried: int
     echo: bool
     """Whether the prompt is to stand before its text."""
     sampling: Sampling
@@ -78,7 +79,7 @@ class CompletionRequest:
     include_usage: bool
 
     def seed_of(self, number: int) -> int:
-        """Return the seed of a text behind a prompt, by its number among them."""
+        """Return the seed of a text behind a prompt, by its number among those that are tried."""
         drawn = sha256(f"{self.seed} {number}".encode()).digest()[:8]
         return int.from_bytes(drawn) if number else self.seed
 
@@ -99,17 +100,19 @@ def parse_request(data: bytes, model: str, *, is_chat: bool) -> CompletionReques
     stream, echo = _flag(fields, "stream"), _flag(fields, "echo")
     prompts = _prompts(fields.get("prompt")) if not is_chat else [_messages(fields.get("messages"))]
     count = _whole(fields, "n", 1, MAX_TEXTS, 1)
-    if len(prompts) * count > MAX_TEXTS:
+    tried = max(count, 1 if is_chat else _whole(fields, "best_of", count, MAX_TEXTS, count))
+    if len(prompts) * tried > MAX_TEXTS:
         raise RequestError(
-            f"The request asks for {len(prompts) * count} texts: ask for at most {MAX_TEXTS}.", param="prompt"
+            f"The request asks for {len(prompts) * tried} texts: ask for at most {MAX_TEXTS}.", param="prompt"
         )
-    if stream and (len(prompts) * count > 1 or echo):
-        raise _unfit("stream", True, "give one prompt, n 1 and echo false with it")
+    if stream and (len(prompts) * tried > 1 or echo):
+        raise _unfit("stream", True, "give one prompt, n and best_of 1 and echo false with it")
     logprobs, likeliest = _logprobs(fields, is_chat=is_chat)
     return CompletionRequest(
         is_chat=is_chat,
         prompts=prompts,
         count=count,
+        tried=tried,
         echo=echo,
         sampling=_sampling(fields),
         stop_texts=_stop_texts(fields),
@@ -137,7 +140,7 @@ _COMMON = frozenset(
     ]
 )
 _CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs"}
-_TEXT = _COMMON | {"prompt", "echo"}
+_TEXT = _COMMON | {"prompt", "best_of", "echo"}
 
 _WITHOUT_EFFECT: dict[str, Sequence[Any] | type] = {
     # Sent by clients with every request, at the values that ask for nothing: any other is refused.

@@ -110,6 +110,11 @@ class PendingText:
     made: Generation = field(init=False)
     """The whole of it, once it has ended."""
 
+    @property
+    def mean(self) -> float:
+        """The mean of its tokens' log-probabilities."""
+        return sum(choice.logprob for choice in self.choices) / max(1, len(self.choices))
+
 
 @dataclass(slots=True, kw_only=True)
 class PendingAnswer:
@@ -118,13 +123,24 @@ class PendingAnswer:
     request: CompletionRequest
     request_sha256: bytes
     texts: list[PendingText]
-    """By prompt, those behind it, in the order in which they are given."""
+    """By prompt, those that are tried behind it."""
     writer: AnswerWriter
+
+    @property
+    def given(self) -> list[PendingText]:
+        """The texts to be given, in order, once all have ended: by prompt, the likeliest first if more were tried."""
+        request, found = self.request, list[PendingText]()
+        for at in range(0, len(self.texts), request.tried):
+            some = self.texts[at : at + request.tried]
+            if request.tried > request.count:
+                some = sorted(some, key=lambda one: -one.mean)[: request.count]
+            found += some
+        return found
 
     @property
     def usage(self) -> dict[str, int]:
         """Numbers of tokens, as bodies have them: each prompt's once, and all that were written."""
-        prompt = sum(len(one.tokens) for one in self.texts[:: self.request.count])
+        prompt = sum(len(one.tokens) for one in self.texts[:: self.request.tried])
         new = sum(len(one.choices) for one in self.texts)
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
@@ -214,7 +230,7 @@ class TextService:
                 self._generator.require(tokens, wanted, ())
                 texts += [
                     PendingText(prompt=number, tokens=tokens, new_tokens=wanted, seed=request.seed_of(one))
-                    for one in range(request.count)
+                    for one in range(request.tried)
                 ]
             request.sampling.bias(self._generator.vocabulary)  # of tokens that are in it
         except (CaptureError, FolderError) as error:
@@ -250,7 +266,7 @@ class TextService:
         tokenizer = self._loaded.tokenizer
         texts = [
             answer_text(tokenizer, answer.request, text.prompt, text.tokens, text.made, index)
-            for index, text in enumerate(answer.texts)
+            for index, text in enumerate(answer.given)
         ]
         body = answer.writer.body(texts, answer.usage)
         return body, await self._issue(answer, sha256(body).digest())
@@ -338,7 +354,7 @@ class TextService:
             asked.dropped.set()
 
     async def _issue(self, answer: PendingAnswer, response_sha256: bytes) -> list[bytes]:
-        request, texts = answer.request, answer.texts
+        request, texts = answer.request, answer.given
         found = [
             replace(
                 self._receipt(one.tokens, one.made, request.sampling, one.seed, one.new_tokens, request.stop_texts),

@@ -128,13 +128,19 @@ def test_a_text_ends_before_the_first_text_that_ends_it(served: Served, stream: 
     assert checked(receipt)
 
 
-def test_several_texts_are_those_of_their_seeds(served: Served) -> None:
+def test_several_texts_are_those_of_their_seeds_and_the_best_are_the_likeliest(served: Served) -> None:
     several = ask(served, n=4)
     made = receipts(served, several)
     assert [one.choice_index for one in made] == [0, 1, 2, 3] and len({one.tokens for one in made}) == 4
     alone = [ask(served, seed=one.seed).plain["choices"][0]["text"] for one in made]
     assert [choice["text"] for choice in several.plain["choices"]] == alone
     assert made[0].seed == 3 and several.plain["usage"]["completion_tokens"] == sum(len(one.tokens) for one in made)
+    best = ask(served, n=2, best_of=4, logprobs=0)
+    mean = [float(np.mean(choice["logprobs"]["token_logprobs"])) for choice in best.plain["choices"]]
+    all_of_them = ask(served, n=4, logprobs=0).plain["choices"]
+    right = sorted((float(np.mean(one["logprobs"]["token_logprobs"])) for one in all_of_them), reverse=True)
+    assert mean == right[:2]
+    receipts(served, best)
     more = several.response.replace(b'"choices":[', b'"choices":[{"index":9,"text":"a lie"},')
     (clause,) = wrong_response(
         replace(made[1], response_sha256=sha256(more).digest()),
@@ -209,7 +215,7 @@ def test_min_p_keeps_tokens_by_their_share_of_the_likeliest_ones(served: Served,
 REFUSED: dict[str, dict[str, Any]] = {
     "streams of several": {"n": 2, "stream": True},
     "a stream of an echo": {"echo": True, "stream": True},
-    "more tried than given": {"n": 3, "best_of": 4},
+    "fewer tried than given": {"n": 3, "best_of": 2},
     "too many texts": {"prompt": ["x"] * 65, "n": 2},
     "too many likeliest": {"logprobs": 21},
     "five stops": {"stop": ["a", "b", "c", "d", "e"]},
