@@ -122,6 +122,7 @@ def _compared(captured: Captured, tell: Callable[[float, str], None], *, by_kern
         found = max([found, *differences])
         in_fp64 &= comparison.in_fp64
         kernels += comparison.kernels
+        del comparison  # and its files, which take as much of the disk as those of the next one
     if kernels:
         confirm_same_updates(captured)
     return Sameness(steps=steps, largest=found[0], name=found[1], in_fp64=in_fp64, kernels=kernels, warning=warning)

@@ -67,7 +67,7 @@ def test_every_operator_that_has_an_instruction_gives_its_own_bits(name: str, ki
     compare(program, [-states[0] if name in ("neg", "abs", "floor") else states[0], states[1]])
 
 
-@pytest.mark.slow_cases("*-gpt_bf16", "*-convolution")
+@pytest.mark.slow_cases("gpt_bf16", "convolution")
 @pytest.mark.parametrize("name", ["logistic_sgd", "gpt_bf16", "convolution"])
 def test_whole_steps_give_the_same_bits_fused_and_one_by_one(name: str) -> None:
     job = kept_job(name)
