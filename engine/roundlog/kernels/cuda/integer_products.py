@@ -1,0 +1,142 @@
+"""Exact products of matrices on CUDA devices, by the quickest way there: integers decide most elements, or tensor cores
+do, and FP64 sums are for the others; or FP64 takes the whole. Outputs and logs do not depend on it. No device has run
+any of this yet.
+
+Lines are cut into digits of 8 bits, and those products of digits are added up that weigh most (docs/numerics.md has the
+bound). A number of a line has the fewer digits in common with the line's largest the smaller it is, so that lines which
+spread take more digits; if too much is still in doubt, FP64 takes the whole product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from time import perf_counter
+from warnings import warn
+
+import numpy as np
+import torch
+
+from roundlog.kernels.cuda import bf16_products
+from roundlog.kernels.cuda.bf16_products import LineBounds, StagedProduct
+from roundlog.kernels.cuda.tensor_cores import vectors
+from roundlog.kernels.environment import right_environment
+from roundlog.kernels.threads import own_threads
+from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
+
+LEAST_TERMS, MOST_TERMS = 16, 1 << 20
+DIGITS = {8: (3, 3, 2), 17: (5, 4, 4, 3, 1), 26: (6, 6, 5, 4, 3, 2)}
+"""By how many digits of B each digit of A is multiplied, the largest first, by the number of products that makes."""
+LEVELS = {torch.float32: ((17, 16), (26, 4)), torch.float16: ((17, 16), (26, 4)), torch.bfloat16: ((8, 16), (17, 4))}
+"""Numbers of products that are tried one after the other. If more than one of so many elements is in doubt, the next
+one takes the whole product, and FP64 after the last."""
+_SIDE = 1024
+"""Rows, terms and columns of the products by which ways are timed."""
+_GAMMA = 2.0**-40
+"""More than FP64 sums of the tests err by, as a share of the norms."""
+
+
+def ratio_of(gamma: float, factor: float) -> float:
+    """The distance from where rounding changes, besides what digits leave out, in units of the norms, that an element
+    needs to be certain, and never marked by FP64 sums."""
+    return gamma * (factor + 2.0)
+
+
+def multiply(a: torch.Tensor, b: torch.Tensor, bounds: LineBounds, block: int, format: Format) -> StagedProduct | None:
+    """The product rounded to a format. a: [B, M, K], b: [B, K, N], of one dtype of LEVELS and of any strides, nothing
+    empty, on one device. block: terms of a block of FP64 sums. None if FP64 shall take the whole product."""
+    from roundlog.kernels.cuda import bf16_product_kernels, integer_product_kernels
+
+    levels, ratio = LEVELS[a.dtype], ratio_of(bounds.gamma, bounds.factor)
+    a, b = a.float(), b.float()
+    for products, share in levels:
+        rounded, doubts = integer_product_kernels.decide(a, b, ratio, DIGITS[products], format)
+        if share * int(doubts.sum()) <= doubts.numel():
+            elements = doubts.view(-1).nonzero().squeeze(1)
+            sums = bf16_product_kernels.sum_elements(a, b, elements, block)
+            return StagedProduct(rounded, elements, sums)
+    return None
+
+
+def certify(a: torch.Tensor, b: torch.Tensor, bounds: LineBounds, block: int, format: Format) -> StagedProduct | None:
+    """`multiply`, or the product of BF16 matrices by tensor cores, whichever is quicker on the operands' device."""
+    if by_integers(a.device, a.dtype):
+        return multiply(a, b, bounds, block, format)
+    return bf16_products.certify(a, b, bounds, block)
+
+
+def takes(device: torch.device, dtype: torch.dtype, terms: int, format: Format) -> bool:
+    """Whether `certify` is worth it for sums of so many products, on a CUDA device."""
+    if LEAST_TERMS <= terms <= MOST_TERMS and by_integers(device, dtype):
+        return True
+    return dtype == torch.bfloat16 and format == BFLOAT16 and bf16_products.takes(device, terms)
+
+
+@cache
+def by_integers(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a CUDA device, which has agreed with FP64 on products by integers, computes those of such a dtype more
+    quickly so than in any other way. Warns if it has not agreed."""
+    try:
+        # The answer is kept for the whole process, whatever floating-point environment this thread has.
+        with own_threads(), right_environment():
+            wrong = first_wrong(device)
+            quicker = wrong is None and is_quicker(device, dtype)
+    except Exception as error:
+        # Too little shared memory, a compiler that is too old: whatever it is, there is another way.
+        wrong, quicker = f"{type(error).__name__}: {error}", False
+    if wrong is not None:
+        warn(
+            f"no products are computed by integers on {device}, perhaps slower, to the same bits: {wrong}", stacklevel=2
+        )
+    return quicker
+
+
+def first_wrong(device: torch.device) -> str | None:
+    """The first element of a test that a device decides otherwise than FP64 does, or sums otherwise; None if there is
+    none."""
+    from roundlog.kernels.cuda import integer_product_kernels as kernels
+
+    for number, (test, left, right) in enumerate(vectors(FLOAT32)):
+        words = (x if x.ndim == 3 else x[None] for x in (left, right))
+        a, b = (torch.from_numpy(x.astype(np.uint32).view(np.float32)) for x in words)
+        exact = a.double() @ b.double()
+        x, y = a.to(device), (b.mT.contiguous().mT if number % 2 else b).to(device)
+        for products, kept in DIGITS.items():
+            decided = kernels.decide(x, y, ratio_of(_GAMMA, 1.0), kept, FLOAT32)
+            rounded, doubts = (one.cpu() for one in decided)
+            wrong = ~doubts & (rounded != exact.float())
+            if wrong.any():
+                return f"element {int(wrong.view(-1).nonzero()[0])} of the test {test!r}, by {products} products"
+        far = bf16_products.first_wrong_sum(x, y, exact, _GAMMA)
+        if far is not None:
+            return f"element {far} of the test {test!r}, summed in FP64"
+    return None
+
+
+def is_quicker(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a product of normally distributed numbers takes less time by integers than in any other way."""
+    numbers = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(1, _SIDE, _SIDE, generator=numbers).to(device, dtype) for _ in range(2))
+    rows, columns = (torch.linalg.vector_norm(x.double(), dim=dim) for x, dim in ((a, 2), (b, 1)))
+    bounds = LineBounds(rows * _GAMMA, columns, _GAMMA, 1.0)
+    format = {torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}.get(dtype, FLOAT32)
+    by_tensor_cores = dtype == torch.bfloat16 and bf16_products.takes(device, _SIDE)
+    ways: list[Callable[[], object]] = [
+        lambda: multiply(a, b, bounds, _SIDE // 4, format),
+        lambda: a.double() @ b.double(),
+        *([lambda: bf16_products.certify(a, b, bounds, _SIDE // 4)] if by_tensor_cores else []),
+    ]
+    seconds = [_seconds(device, way) for way in ways]
+    return seconds[0] < min(seconds[1:])
+
+
+def _seconds(device: torch.device, work: Callable[[], object]) -> float:
+    """The least of three times, after a first one, in which kernels are compiled."""
+    found = []
+    for _ in range(4):
+        torch.cuda.synchronize(device)
+        begun = perf_counter()
+        work()
+        torch.cuda.synchronize(device)
+        found.append(perf_counter() - begun)
+    return min(found[1:])
