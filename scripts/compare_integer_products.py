@@ -31,7 +31,7 @@ from roundlog.training.job import Job
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
-GUARD = 4
+GUARD, SIDE = 4, 464
 BIAS = 125
 
 
@@ -132,9 +132,9 @@ def random_products(elements: int) -> Iterator[tuple[str, Format, torch.Tensor, 
         for terms in (64, 384, 1024, 3072):
             for name, numbers in kinds.items():
                 for format, dtype in FORMATS.items():
-                    a, b = (torch.from_numpy(numbers(shape)).to(dtype) for shape in ((640, terms), (terms, 640)))
+                    a, b = (torch.from_numpy(numbers(shape)).to(dtype) for shape in ((SIDE, terms), (terms, SIDE)))
                     yield name, format, a, b
-                    elements -= 640 * 640
+                    elements -= SIDE * SIDE
                     if elements <= 0:
                         return
 
@@ -146,7 +146,7 @@ def by_levels(a: torch.Tensor, b: torch.Tensor, format: Format) -> tuple[list[fl
     """The shares in doubt by the levels that a device would try, and what `decide` returns of the last one."""
     shares: list[float] = []
     ratio = ratio_of(blocked_gamma(a.shape[1]), GUARD)
-    for products, share in LEVELS[a.dtype]:
+    for products, share in LEVELS.get(a.dtype, LEVELS[torch.float32]):
         rounded, doubts = decide(a.float(), b.float(), ratio, DIGITS[products], format)
         shares.append(float(doubts.double().mean()))
         if shares[-1] * share <= 1:
@@ -186,6 +186,8 @@ class Counting(Recorder):
     def __init__(self, guard: int) -> None:
         super().__init__(guard)
         self.shares: dict[str, list[list[float]]] = {}
+        self.weighed = np.zeros(3)
+        """Multiplications, and by them products of digits and elements in doubt."""
         self.on = False
 
     def round(
@@ -198,6 +200,8 @@ class Counting(Recorder):
             shares = [by_levels(a[i], b[i], format)[0] for i in range(0, len(a), max(1, len(a) // 8))]
             longest = max(map(len, shares))
             mean = [float(np.mean([one[at] for one in shares if len(one) > at])) for at in range(longest)]
+            products = LEVELS.get(a.dtype, LEVELS[torch.float32])[longest - 1][0]
+            self.weighed += a.numel() * b.shape[2] * np.array([1, products, mean[-1]])
             batch = f"{len(a)} x " if len(a) > 1 else ""
             shape = f"{NAMES[format]}, {batch}[{a.shape[1]}, {a.shape[2]}] @ [{a.shape[2]}, {b.shape[2]}]"
             self.shares.setdefault(shape, []).append(mean)
@@ -219,6 +223,8 @@ def count(model: str, precision: str, step: int) -> int:
         first, more = [one[0] for one in shares], [one[1] for one in shares if len(one) > 1]
         then = f"{np.mean(more):.5f}" if more else ""
         print(f"| {shape} | {len(shares)} | {np.mean(first):.5f} | {max(first):.5f} | {len(more)} | {then} |")
+    many, products, doubtful = rounding.weighed
+    print(f"by multiplications: {products / many:.2f} products of digits, {doubtful / many:.5f} in doubt")
     return 0
 
 

@@ -22,14 +22,16 @@ from roundlog.kernels.cuda.bf16_products import LineBounds, StagedProduct
 from roundlog.kernels.cuda.tensor_cores import vectors
 from roundlog.kernels.environment import right_environment
 from roundlog.kernels.threads import own_threads
-from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
+from roundlog.number_format import BFLOAT16, FLOAT32, Format
 
 LEAST_TERMS, MOST_TERMS = 16, 1 << 20
 DIGITS = {8: (3, 3, 2), 17: (5, 4, 4, 3, 1), 26: (6, 6, 5, 4, 3, 2)}
 """By how many digits of B each digit of A is multiplied, the largest first, by the number of products that makes."""
-LEVELS = {torch.float32: ((17, 16), (26, 4)), torch.float16: ((17, 16), (26, 4)), torch.bfloat16: ((8, 16), (17, 4))}
+LEVELS = {torch.float32: ((17, 16), (26, 4)), torch.bfloat16: ((8, 16), (17, 4))}
 """Numbers of products that are tried one after the other. If more than one of so many elements is in doubt, the next
 one takes the whole product, and FP64 after the last."""
+_LAST_LEVELS: dict[tuple[object, ...], int] = {}
+"""The level that the last product of such a dtype and such shapes took: the next step's takes no fewer digits."""
 _SIDE = 1024
 """Rows, terms and columns of the products by which ways are timed."""
 _GAMMA = 2.0**-40
@@ -47,11 +49,13 @@ def multiply(a: torch.Tensor, b: torch.Tensor, bounds: LineBounds, block: int, f
     empty, on one device. block: terms of a block of FP64 sums. None if FP64 shall take the whole product."""
     from roundlog.kernels.cuda import bf16_product_kernels, integer_product_kernels
 
-    levels, ratio = LEVELS[a.dtype], ratio_of(bounds.gamma, bounds.factor)
+    levels, ratio, sort = LEVELS[a.dtype], ratio_of(bounds.gamma, bounds.factor), (a.dtype, a.shape, b.shape)
     a, b = a.float(), b.float()
-    for products, share in levels:
+    for level in range(_LAST_LEVELS.get(sort, 0), len(levels)):
+        products, share = levels[level]
         rounded, doubts = integer_product_kernels.decide(a, b, ratio, DIGITS[products], format)
         if share * int(doubts.sum()) <= doubts.numel():
+            _LAST_LEVELS[sort] = level
             elements = doubts.view(-1).nonzero().squeeze(1)
             sums = bf16_product_kernels.sum_elements(a, b, elements, block)
             return StagedProduct(rounded, elements, sums)
@@ -119,8 +123,8 @@ def is_quicker(device: torch.device, dtype: torch.dtype) -> bool:
     a, b = (torch.randn(1, _SIDE, _SIDE, generator=numbers).to(device, dtype) for _ in range(2))
     rows, columns = (torch.linalg.vector_norm(x.double(), dim=dim) for x, dim in ((a, 2), (b, 1)))
     bounds = LineBounds(rows * _GAMMA, columns, _GAMMA, 1.0)
-    format = {torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}.get(dtype, FLOAT32)
-    by_tensor_cores = dtype == torch.bfloat16 and bf16_products.takes(device, _SIDE)
+    format = BFLOAT16 if dtype == torch.bfloat16 else FLOAT32
+    by_tensor_cores = format == BFLOAT16 and bf16_products.takes(device, _SIDE)
     ways: list[Callable[[], object]] = [
         lambda: multiply(a, b, bounds, _SIDE // 4, format),
         lambda: a.double() @ b.double(),
