@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from bench_engine import MODELS, PRECISIONS, Certified, task_of
 from roundlog.execution import Batches
-from roundlog.kernels.cuda.integer_products import DIGITS, LEVELS, ratio_of
+from roundlog.kernels.cuda.integer_products import LEVELS
 from roundlog.number_format import BFLOAT16, FLOAT16, FLOAT32, Format
 from roundlog.operators import Inexact, operator
 from roundlog.operators.registry import Attributes, Tensors
@@ -32,7 +32,7 @@ from roundlog.training.job import Job
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 GUARD, SIDE = 4, 464
-BIAS = 125
+BIAS, PLACE = 125, 6
 
 
 @dataclass(frozen=True)
@@ -79,38 +79,36 @@ def digits_of(x: npt.NDArray[np.float32], many: int) -> Digits:
 
 
 def decide(
-    a: torch.Tensor, b: torch.Tensor, ratio: float, kept: tuple[int, ...], format: Format, slack: float = 1.0
+    a: torch.Tensor, b: torch.Tensor, ratio: float, many: int, format: Format, slack: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What `decide` of `roundlog.kernels.cuda.integer_product_kernels` returns for f32[M, K] and f32[K, N], but that
     reaches are evaluated in FP64, and `slack` times as large."""
-    many, terms = len(kept), a.shape[1]
+    terms = a.shape[1]
     left, right = (digits_of(x.contiguous().numpy(), many) for x in (a, b.T))
-    place = 6 if terms <= 1 << 16 else 5
-    total = np.zeros((a.shape[0], b.shape[1]), dtype=np.int64)
-    missed = 2
+    total, missed = np.zeros((a.shape[0], b.shape[1]), dtype=np.int64), 2
     for start in range(0, terms, 1 << 14):
         some = slice(start, start + (1 << 14))
-        for weight in range(2, max(at + of for at, of in enumerate(kept, 1)) + 1):
-            pairs = [(i, weight - i - 2) for i in range(many) if 0 <= weight - i - 2 < kept[i]]
+        for weight in range(2, many + 3):
+            pairs = [(i, weight - 2 - i) for i in range(many) if 0 <= weight - 2 - i < many]
             products = sum(left.digits[i][:, some] @ right.digits[j][:, some].T for i, j in pairs)
             assert np.abs(products).max(initial=0) < 2**31
-            shift = 8 * (place - weight)
+            shift = 8 * (PLACE - weight)
             total += products.astype(np.int64) << shift if shift >= 0 else products.astype(np.int64) >> -shift
             missed += shift < 0
-    half = many // 2
-    rows = 0.5 * left.rests[many]
-    for at in range(half, many):
-        rows = rows + np.abs(left.digits[at]).sum(axis=1) * 2.0 ** (-8 * (at + 1) - 8 * kept[at] - 1)
+    # By digits of A from 1 on, how many digits of B they are multiplied by.
+    kept, half = [min(many, many + 2 - at) for at in range(1, many + 1)], many // 2
+    sizes = np.abs(left.digits).sum(axis=2)
+    rows = 0.5 * left.rests[many] + sum(sizes[at] * 2.0 ** (-9 - 8 * at - 8 * kept[at]) for at in range(half, many))
     columns = sum(2.0 ** (-1 - 8 * at) * right.rests[kept[at]] for at in range(half))
     norms = left.norms[:, None] * right.norms
-    reach = (rows[:, None] + columns + norms * ratio) * slack * 2.0 ** (8 * place) + np.abs(total) * 2.0**-50
+    reach = (rows[:, None] + columns + norms * ratio) * slack * 2.0 ** (8 * PLACE) + np.abs(total) * 2.0**-50
     away = reach.astype(np.int64) + missed
     low, high = ((total + end).astype(np.float32).view(np.int32) for end in (-away, away))
     dropped = 23 - format.fraction_bits
     tie = 1 << dropped >> 1
     ways = [(end + way) >> dropped for end in (low, high) for way in (tie, max(tie - 1, 0))]
     certain = np.logical_and.reduce([way == ways[0] for way in ways[1:]])
-    moved = left.field[:, None] + right.field - 2 * BIAS - 8 * place
+    moved = left.field[:, None] + right.field - 2 * BIAS - 8 * PLACE
     word = (ways[0] << dropped).astype(np.int64)
     exponent = (word >> 23 & 0xFF) + moved
     certain &= (exponent >= 127 + format.least_exponent) & (exponent <= 127 + format.largest_exponent)
@@ -145,9 +143,9 @@ FORMATS = {FLOAT32: torch.float32, BFLOAT16: torch.bfloat16, FLOAT16: torch.floa
 def by_levels(a: torch.Tensor, b: torch.Tensor, format: Format) -> tuple[list[float], torch.Tensor, torch.Tensor]:
     """The shares in doubt by the levels that a device would try, and what `decide` returns of the last one."""
     shares: list[float] = []
-    ratio = ratio_of(blocked_gamma(a.shape[1]), GUARD)
-    for products, share in LEVELS.get(a.dtype, LEVELS[torch.float32]):
-        rounded, doubts = decide(a.float(), b.float(), ratio, DIGITS[products], format)
+    ratio = blocked_gamma(a.shape[1]) * (GUARD + 2)
+    for digits, share in LEVELS.get(a.dtype, LEVELS[torch.float32]):
+        rounded, doubts = decide(a.float(), b.float(), ratio, digits, format)
         shares.append(float(doubts.double().mean()))
         if shares[-1] * share <= 1:
             break
@@ -177,6 +175,8 @@ def compare(elements: int) -> int:
     return int(any(row[4] or row[5] for row in found.values()))
 
 
+PRODUCTS = {3: 8, 5: 19, 6: 26}
+"""Pairs of so many digits whose weights are low enough."""
 NAMES = {FLOAT32: "FP32", BFLOAT16: "BF16", FLOAT16: "FP16"}
 
 
@@ -200,7 +200,7 @@ class Counting(Recorder):
             shares = [by_levels(a[i], b[i], format)[0] for i in range(0, len(a), max(1, len(a) // 8))]
             longest = max(map(len, shares))
             mean = [float(np.mean([one[at] for one in shares if len(one) > at])) for at in range(longest)]
-            products = LEVELS.get(a.dtype, LEVELS[torch.float32])[longest - 1][0]
+            products = PRODUCTS[LEVELS.get(a.dtype, LEVELS[torch.float32])[longest - 1][0]]
             self.weighed += a.numel() * b.shape[2] * np.array([1, products, mean[-1]])
             batch = f"{len(a)} x " if len(a) > 1 else ""
             shape = f"{NAMES[format]}, {batch}[{a.shape[1]}, {a.shape[2]}] @ [{a.shape[2]}, {b.shape[2]}]"

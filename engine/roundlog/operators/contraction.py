@@ -179,7 +179,7 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
     """f32[..., K, B] -> f64[..., B]: sums of squares over the last axis but one. Or bf16."""
     x = as_float32(x)
     if x.device.type != "cpu":
-        return x.to(torch.float64).square().sum(-2)
+        return row_energies(x.mT)
     if not x.is_contiguous() and x.mT.is_contiguous():
         return row_energies(x.mT)
     flat = x.contiguous().reshape(prod(x.shape[:-2]), *x.shape[-2:])

@@ -1,11 +1,8 @@
-"""Exact products of matrices on CUDA devices, by the quickest way there: integers decide most elements, or tensor cores
-do, and FP64 sums are for the others; or FP64 takes the whole. Outputs and logs do not depend on it. No device has run
-any of this yet.
+"""Exact products of matrices on CUDA devices in the quickest way: integers decide most elements, or tensor cores do,
+and FP64 sums are for the others; or FP64 takes the whole. Outputs do not depend on it. No device has run it yet.
 
 Lines are cut into digits of 8 bits, and those products of digits are added up that weigh most (docs/numerics.md has the
-bound). A number of a line has the fewer digits in common with the line's largest the smaller it is, so that lines which
-spread take more digits; if too much is still in doubt, FP64 takes the whole product.
-"""
+bound). The more a line's numbers spread, the more digits they have."""
 
 from __future__ import annotations
 
@@ -24,24 +21,16 @@ from roundlog.kernels.environment import right_environment
 from roundlog.kernels.threads import own_threads
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
 
-LEAST_TERMS, MOST_TERMS = 16, 1 << 20
-DIGITS = {8: (3, 3, 2), 17: (5, 4, 4, 3, 1), 26: (6, 6, 5, 4, 3, 2)}
-"""By how many digits of B each digit of A is multiplied, the largest first, by the number of products that makes."""
-LEVELS = {torch.float32: ((17, 16), (26, 4)), torch.bfloat16: ((8, 16), (17, 4))}
-"""Numbers of products that are tried one after the other. If more than one of so many elements is in doubt, the next
-one takes the whole product, and FP64 after the last."""
+LEAST_TERMS, MOST_TERMS = 16, 1 << 17
+LEVELS = {torch.float32: ((5, 16), (6, 4)), torch.bfloat16: ((3, 16), (5, 4))}
+"""Numbers of digits that are tried one after the other. If more than one of so many elements is in doubt, the next one
+takes the whole product, and FP64 after the last."""
 _LAST_LEVELS: dict[tuple[object, ...], int] = {}
 """The level that the last product of such a dtype and such shapes took: the next step's takes no fewer digits."""
 _SIDE = 1024
 """Rows, terms and columns of the products by which ways are timed."""
 _GAMMA = 2.0**-40
-"""More than FP64 sums of the tests err by, as a share of the norms."""
-
-
-def ratio_of(gamma: float, factor: float) -> float:
-    """The distance from where rounding changes, besides what digits leave out, in units of the norms, that an element
-    needs to be certain, and never marked by FP64 sums."""
-    return gamma * (factor + 2.0)
+"""More than FP64 sums of the tests err by, as a share of their magnitudes."""
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor, bounds: LineBounds, block: int, format: Format) -> StagedProduct | None:
@@ -49,30 +38,28 @@ def multiply(a: torch.Tensor, b: torch.Tensor, bounds: LineBounds, block: int, f
     empty, on one device. block: terms of a block of FP64 sums. None if FP64 shall take the whole product."""
     from roundlog.kernels.cuda import bf16_product_kernels, integer_product_kernels
 
-    levels, ratio, sort = LEVELS[a.dtype], ratio_of(bounds.gamma, bounds.factor), (a.dtype, a.shape, b.shape)
+    levels, ratio, sort = LEVELS[a.dtype], bounds.gamma * (bounds.factor + 2.0), (a.dtype, a.shape, b.shape)
     a, b = a.float(), b.float()
     for level in range(_LAST_LEVELS.get(sort, 0), len(levels)):
-        products, share = levels[level]
-        rounded, doubts = integer_product_kernels.decide(a, b, ratio, DIGITS[products], format)
+        digits, share = levels[level]
+        rounded, doubts = integer_product_kernels.decide(a, b, ratio, digits, format)
         if share * int(doubts.sum()) <= doubts.numel():
             _LAST_LEVELS[sort] = level
             elements = doubts.view(-1).nonzero().squeeze(1)
-            sums = bf16_product_kernels.sum_elements(a, b, elements, block)
-            return StagedProduct(rounded, elements, sums)
+            return StagedProduct(rounded, elements, bf16_product_kernels.sum_elements(a, b, elements, block))
     return None
 
 
 def certify(a: torch.Tensor, b: torch.Tensor, bounds: LineBounds, block: int, format: Format) -> StagedProduct | None:
     """`multiply`, or the product of BF16 matrices by tensor cores, whichever is quicker on the operands' device."""
-    if by_integers(a.device, a.dtype):
-        return multiply(a, b, bounds, block, format)
-    return bf16_products.certify(a, b, bounds, block)
+    by = by_integers(a.device, a.dtype)
+    return multiply(a, b, bounds, block, format) if by else bf16_products.certify(a, b, bounds, block)
 
 
 def takes(device: torch.device, dtype: torch.dtype, terms: int, format: Format) -> bool:
     """Whether `certify` is worth it for sums of so many products, on a CUDA device."""
-    if LEAST_TERMS <= terms <= MOST_TERMS and by_integers(device, dtype):
-        return True
+    if by_integers(device, dtype):
+        return LEAST_TERMS <= terms <= MOST_TERMS
     return dtype == torch.bfloat16 and format == BFLOAT16 and bf16_products.takes(device, terms)
 
 
@@ -89,31 +76,29 @@ def by_integers(device: torch.device, dtype: torch.dtype) -> bool:
         # Too little shared memory, a compiler that is too old: whatever it is, there is another way.
         wrong, quicker = f"{type(error).__name__}: {error}", False
     if wrong is not None:
-        warn(
-            f"no products are computed by integers on {device}, perhaps slower, to the same bits: {wrong}", stacklevel=2
-        )
+        warn(f"integers multiply no matrices on {device}, perhaps slower, to the same bits: {wrong}", stacklevel=2)
     return quicker
 
 
 def first_wrong(device: torch.device) -> str | None:
     """The first element of a test that a device decides otherwise than FP64 does, or sums otherwise; None if there is
     none."""
-    from roundlog.kernels.cuda import integer_product_kernels as kernels
+    from roundlog.kernels.cuda import bf16_product_kernels, integer_product_kernels
 
-    for number, (test, left, right) in enumerate(vectors(FLOAT32)):
+    for test, left, right in vectors(FLOAT32):
         words = (x if x.ndim == 3 else x[None] for x in (left, right))
         a, b = (torch.from_numpy(x.astype(np.uint32).view(np.float32)) for x in words)
-        exact = a.double() @ b.double()
-        x, y = a.to(device), (b.mT.contiguous().mT if number % 2 else b).to(device)
-        for products, kept in DIGITS.items():
-            decided = kernels.decide(x, y, ratio_of(_GAMMA, 1.0), kept, FLOAT32)
+        x, y, exact = a.to(device), b.to(device), a.double() @ b.double()
+        sums = bf16_product_kernels.sum_elements(x, y, torch.arange(exact.numel(), device=device), 256).cpu()
+        limit = a.double().abs() @ b.double().abs() * _GAMMA
+        wrong = {"FP64": (sums.view(exact.shape) - exact).abs() > limit}
+        for digits in (3, 5, 6):
+            decided = integer_product_kernels.decide(x, y, 3 * _GAMMA, digits, FLOAT32)
             rounded, doubts = (one.cpu() for one in decided)
-            wrong = ~doubts & (rounded != exact.float())
-            if wrong.any():
-                return f"element {int(wrong.view(-1).nonzero()[0])} of the test {test!r}, by {products} products"
-        far = bf16_products.first_wrong_sum(x, y, exact, _GAMMA)
-        if far is not None:
-            return f"element {far} of the test {test!r}, summed in FP64"
+            wrong[f"{digits} digits"] = ~doubts & (rounded != exact.float())
+        for way, elements in wrong.items():
+            if elements.any():
+                return f"element {int(elements.view(-1).nonzero()[0])} of the test {test!r}, by {way}"
     return None
 
 
@@ -122,14 +107,10 @@ def is_quicker(device: torch.device, dtype: torch.dtype) -> bool:
     numbers = torch.Generator().manual_seed(0)
     a, b = (torch.randn(1, _SIDE, _SIDE, generator=numbers).to(device, dtype) for _ in range(2))
     rows, columns = (torch.linalg.vector_norm(x.double(), dim=dim) for x, dim in ((a, 2), (b, 1)))
-    bounds = LineBounds(rows * _GAMMA, columns, _GAMMA, 1.0)
-    format = BFLOAT16 if dtype == torch.bfloat16 else FLOAT32
-    by_tensor_cores = format == BFLOAT16 and bf16_products.takes(device, _SIDE)
-    ways: list[Callable[[], object]] = [
-        lambda: multiply(a, b, bounds, _SIDE // 4, format),
-        lambda: a.double() @ b.double(),
-        *([lambda: bf16_products.certify(a, b, bounds, _SIDE // 4)] if by_tensor_cores else []),
-    ]
+    bounds, format = LineBounds(rows * _GAMMA, columns, _GAMMA, 1.0), FLOAT32 if dtype == torch.float32 else BFLOAT16
+    ways: list[Callable[[], object]] = [lambda: multiply(a, b, bounds, 256, format), lambda: a.double() @ b.double()]
+    if format == BFLOAT16 and bf16_products.takes(device, _SIDE):
+        ways.append(lambda: bf16_products.certify(a, b, bounds, 256))
     seconds = [_seconds(device, way) for way in ways]
     return seconds[0] < min(seconds[1:])
 
