@@ -22,7 +22,7 @@ from roundlog.kernels.threads import own_threads
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
 
 LEAST_TERMS, MOST_TERMS = 16, 1 << 17
-LEVELS = {torch.float32: ((5, 16), (6, 4)), torch.bfloat16: ((3, 16), (5, 4))}
+LEVELS = {torch.float32: ((5, 64), (6, 4)), torch.bfloat16: ((3, 64), (5, 4))}
 """Numbers of digits that are tried one after the other. If more than one of so many elements is in doubt, the next one
 takes the whole product, and FP64 after the last."""
 _LAST_LEVELS: dict[tuple[object, ...], int] = {}
