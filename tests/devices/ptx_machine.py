@@ -251,14 +251,27 @@ def _store_matrices(many: int, threads: Threads, to: Operand, source: Operand) -
 
 
 def _numbers(words: Words, format: str) -> npt.NDArray[np.float64]:
+    """Terms of words of 16 bits, on the last axis; two of 8 bits in each."""
+    if format == "s8":
+        return np.ascontiguousarray(words).view(np.int8).astype(np.float64)
     if format == "f16":
         return words.view(np.float16).astype(np.float64)
     return (words.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
+def _dot(threads: Threads, format: str, c: Values, a: Values, b: Values) -> Values:
+    """c + a @ b: as tensor cores add; of integers exactly, which no kernel may exceed int32 by."""
+    if format != "s8":
+        return threads.machine.cores[format].dot(c, a, b)
+    sums = c + a @ b
+    if np.abs(sums).max() >= 2**31:
+        raise OverflowError("a sum of products of integers is not below 2^31")
+    return sums.astype(np.int32)
+
+
 def _multiply(format: str, threads: Threads, to: Operand, *sources: Operand) -> None:
-    """mma.m16n8k16."""
-    warps, matrices = threads.sets(), []
+    """mma.m16n8k16, mma.m16n8k32."""
+    warps, matrices, kind = threads.sets(), [], "s32" if format == "s8" else "f32"
     for operand, blocks in zip(sources[:2], (2, 1), strict=True):
         words = np.zeros((warps, 8 * blocks, 16), dtype=np.uint16)
         for place, register in enumerate(_vector(operand)):
@@ -268,12 +281,12 @@ def _multiply(format: str, threads: Threads, to: Operand, *sources: Operand) -> 
                 words[:, row, column] = pair >> np.uint32(16 * half) & np.uint32(0xFFFF)
         matrices.append(_numbers(words, format))
     of_sums = [(slice(None), _ROW + 8 * (place // 2), _PAIR + place % 2) for place in range(4)]
-    c = np.empty((warps, 16, 8), dtype=np.float32)
+    c = np.empty((warps, 16, 8), dtype=KINDS[kind])
     for register, at in zip(_vector(sources[2]), of_sums, strict=True):
-        c[at] = threads.read_all(register, "f32").reshape(warps, WARP)
-    sums = threads.machine.cores[format].dot(c, matrices[0], matrices[1].swapaxes(1, 2))
+        c[at] = threads.read_all(register, kind).reshape(warps, WARP)
+    sums = _dot(threads, format, c, matrices[0], matrices[1].swapaxes(1, 2))
     for register, at in zip(_vector(to), of_sums, strict=True):
-        threads.write(register, sums[at].reshape(-1), "f32")
+        threads.write(register, sums[at].reshape(-1), kind)
 
 
 # Asynchronous Warpgroup Level Matrix Instructions
@@ -281,13 +294,14 @@ def _multiply(format: str, threads: Threads, to: Operand, *sources: Operand) -> 
 
 @dataclass(eq=False)
 class _Product:
-    """wgmma.mma_async of a warpgroup that it has not waited for. sums: f32[64, N]."""
+    """wgmma.mma_async of a warpgroup that it has not waited for. sums: f32[64, N] or s32[64, N]."""
 
     threads: I64
     group: int
     cells: list[I64]
     registers: tuple[str, ...]
-    sums: npt.NDArray[np.float32]
+    kind: str
+    sums: Values
 
 
 def _of_sums(registers: tuple[str, ...]) -> list[tuple[I64, I64]]:
@@ -316,8 +330,10 @@ def _multiply_in_group(
     columns: int, format: str, threads: Threads, to: Operand, left: Operand, right: Operand, scale: Operand,
     *immediates: str,
 ) -> None:  # fmt: skip
-    """wgmma.mma_async.m64nNk16, of matrices in shared memory. immediates: signs; which are transposed."""
+    """wgmma.mma_async.m64nNk16 and .m64nNk32, of matrices in shared memory. immediates: signs; which are transposed.
+    Integers have none."""
     machine, groups, registers = threads.machine, threads.sets(WARPGROUP), _vector(to)
+    kind, immediates = ("s32", ("1", "1", "0", "0")) if format == "s8" else ("f32", immediates)
     kinds = ((left, "b64"), (right, "b64"), (scale, "pred"))
     uniform = [threads.read_all(one, kind).reshape(groups, WARPGROUP) for one, kind in kinds]
     if immediates[:2] != ("1", "1") or any((one != one[:, :1]).any() for one in uniform):
@@ -328,14 +344,14 @@ def _multiply_in_group(
             words, read = machine.shared.begin_product(ids, _swizzled(int(one[group, 0]), lines, transposed == "1"))
             matrices.append(_numbers(words, format))
             cells.append(read)
-        before = np.zeros((64, columns), dtype=np.float32)
+        before = np.zeros((64, columns), dtype=KINDS[kind])
         if uniform[2][group, 0]:
             for register, at in zip(registers, _of_sums(registers), strict=True):
-                before[at] = Threads(machine, ids).read(register, "f32")
+                before[at] = Threads(machine, ids).read(register, kind)
             same = (x.sums for x in machine.products if x.registers == registers and x.threads[0] == ids[0])
             before = next(reversed([before, *same]))
-        sums = machine.cores[format].dot(before, matrices[0], matrices[1].T)
-        machine.products.append(_Product(ids, int(machine.groups["products"][ids[0]]), cells, registers, sums))
+        sums = _dot(threads, format, before, matrices[0], matrices[1].T)
+        machine.products.append(_Product(ids, int(machine.groups["products"][ids[0]]), cells, registers, kind, sums))
 
 
 def _wait_for_products(threads: Threads, pending: str) -> None:
@@ -350,7 +366,7 @@ def _wait_for_products(threads: Threads, pending: str) -> None:
         for cells in one.cells:
             machine.shared.end_product(one.threads, cells)
         for register, at in zip(one.registers, _of_sums(one.registers), strict=True):
-            Threads(machine, one.threads).write(register, one.sums[at], "f32")
+            Threads(machine, one.threads).write(register, one.sums[at], one.kind)
 
 
 def _nothing(threads: Threads) -> None:
@@ -393,6 +409,7 @@ ACTIONS: dict[str, Action] = {
     "wgmma.fence.sync.aligned": _nothing,
     "wgmma.commit_group.sync.aligned": partial(_commit, "products"),
     "wgmma.wait_group.sync.aligned": _wait_for_products,
+    "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32": partial(_multiply, "s8"),
     **{f"mma.sync.aligned.m16n8k16.row.col.f32.{x}.{x}.f32": partial(_multiply, x) for x in ("bf16", "f16")},
     **{f"shfl.sync.{mode}.b32": partial(_shuffle, mode) for mode in ("up", "down", "bfly", "idx")},
 }
@@ -425,6 +442,8 @@ def action_of(opcode: str) -> Action:
         return partial(_store_matrices, int(found[1]))
     if found := re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(b?f16)\.\2", opcode):
         return partial(_multiply_in_group, int(found[1]), found[2])
+    if found := re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k32\.s32\.s8\.s8", opcode):
+        return partial(_multiply_in_group, int(found[1]), "s8")
     raise UnknownPtxError(opcode)
 
 

@@ -13,6 +13,7 @@ import torch
 from roundlog.kernels.cuda import bf16_products
 from roundlog.kernels.cuda.block_sum_trial import first_wrong_block_sum
 from roundlog.kernels.cuda.tensor_cores import first_difference
+from roundlog.number_format import FLOAT32
 
 from tests.devices.conftest import process_of
 from tests.devices.interpreted_gpu import ARITHMETICS, SHARED, Launch, gpu
@@ -158,11 +159,14 @@ def test_what_is_decided_is_the_exact_sum_and_what_is_not_is_summed_in_fp64(
 
 
 def programs(native: bool) -> list[tuple[str, tuple[Instruction, ...], int]]:
-    """Names, instructions and bytes of shared memory of what products in BF16 run."""
+    """Names, instructions and bytes of shared memory of what products in BF16, and by integers, run."""
+    from roundlog.kernels.cuda import integer_product_kernels
+
     found: list[tuple[str, tuple[Instruction, ...], int]] = []
     gpu().play = lambda launch: found.append((launch.program.name, launch.program.instructions, launch.shared))
     a, b = gaussian("bf16", np.random.default_rng(0), 19, 205, 35)
     segments("bf16", a, b, native)
+    integer_product_kernels.decide(a.float()[None], b.float()[None], 1.0, 5, FLOAT32)
     gpu().play = Launch.run
     return found
 
@@ -171,7 +175,7 @@ def test_what_runs_on_ada_is_what_runs_on_an_a100() -> None:
     """And an L40S has enough shared memory for it."""
     with process_of(80) as a100, process_of(89) as ada:
         found = [one.submit(programs, True).result() for one in (a100, ada)]
-    assert found[0] == found[1] and len(found[0]) == 4
+    assert found[0] == found[1] and len(found[0]) == 7
     assert max(shared for _, _, shared in found[0]) <= SHARED[89]
 
 

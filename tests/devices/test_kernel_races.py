@@ -12,6 +12,7 @@ import pytest
 import torch
 from roundlog.kernels import cuda
 from roundlog.kernels.cuda.bf16_products import DEPTHS
+from roundlog.number_format import FLOAT32
 
 from tests.devices.interpreted_gpu import ARITHMETICS, Launch, gpu
 from tests.devices.ptx_machine import DivergenceError
@@ -52,9 +53,19 @@ def _multiply(layout: int, native: bool) -> Callable[[], None]:
     return multiply
 
 
+def _multiply_by_integers() -> None:
+    from roundlog.kernels.cuda import integer_product_kernels as kernels
+
+    # Three times the terms of a dot, and not all of the columns of a tile.
+    numbers = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=numbers) for shape in ((1, 19, 70), (1, 70, 35)))
+    kernels.decide(a, b.mT.contiguous().mT, 2.0**-40, 3, FLOAT32)
+
+
 WORK: dict[str, Callable[[], object]] = {
     "marking": _mark,
     "tapes and random numbers": lambda: (cuda.tape_agrees(CPU), cuda.philox_agrees(CPU)),
+    "products of digits": _multiply_by_integers,
     **{f"products, layout {layout}": _multiply(layout, True) for layout in range(3)},
     **{f"products in integers, layout {layout}": _multiply(layout, False) for layout in range(3)},
 }
@@ -99,6 +110,9 @@ def unnoticed(work: str) -> tuple[list[str], int]:
     return found, tried
 
 
+SPARE = {"products of digits": 21}
+"""Instructions that a kernel does not need: each copy is a group of its own, and each dot is waited for."""
+
 ONE_LAYOUT = [work for work in WORK if not work.endswith(("1", "2"))]
 OTHERS = [pytest.param(work, marks=pytest.mark.slow) for work in WORK if work not in ONE_LAYOUT]
 
@@ -106,7 +120,7 @@ OTHERS = [pytest.param(work, marks=pytest.mark.slow) for work in WORK if work no
 @pytest.mark.parametrize("work", [*ONE_LAYOUT, *OTHERS])
 def test_without_any_one_of_its_barriers_a_kernel_has_a_race(gpu_process: ProcessPoolExecutor, work: str) -> None:
     found, tried = gpu_process.submit(unnoticed, work).result()
-    assert found == [] and tried > 0
+    assert len(found) <= SPARE.get(work, 0) < tried, found
 
 
 def depending(work: str) -> tuple[list[str], int]:

@@ -156,17 +156,22 @@ def packed(words: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray
     return words[row, column].astype(np.uint32) | words[row, column + 1].astype(np.uint32) << np.uint32(16)
 
 
+INTEGERS = "m16n8k32.row.col.satfinite.s32.s8.s8.s32"
+
+
 def by_mma(format: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """f32[16, 8] of a: words[16, 16], b: words[16, 8], c: f32[16, 8] (Matrix Fragments for mma.m16n8k16)."""
+    """f32[16, 8] of a: words[16, 16], b: words[16, 8], c: f32[16, 8] (Matrix Fragments for mma.m16n8k16); or int32, of
+    words of two integers (Matrix Fragments for mma.m16n8k32)."""
     g, t = LANES // 4, LANES % 4
     registers = {f"r{10 + i}": packed(a, g + 8 * (i % 2), 2 * t + 8 * (i // 2)) for i in range(4)}
     registers |= {f"r{14 + i}": packed(b.T, g, 2 * t + 8 * i) for i in range(2)}
     registers |= {f"r{16 + i}": c[g + 8 * (i // 2), 2 * t + i % 2].view(np.uint32) for i in range(4)}
     text = "{%r20,%r21,%r22,%r23}, {%r10,%r11,%r12,%r13}, {%r14,%r15}, {%r16,%r17,%r18,%r19}"
-    made = machine(f"mma.sync.aligned.m16n8k16.row.col.f32.{format}.{format}.f32 {text};", cores="ampere", **registers)
-    out = np.zeros((16, 8), np.float32)
+    types = f"m16n8k16.row.col.f32.{format}.{format}.f32" if format != "s8" else INTEGERS
+    made = machine(f"mma.sync.aligned.{types} {text};", cores="ampere", **registers)
+    out = np.zeros((16, 8), c.dtype)
     for i, found in enumerate(held(made, "r20", "r21", "r22", "r23")):
-        out[g + 8 * (i // 2), 2 * t + i % 2] = found.view(np.float32)
+        out[g + 8 * (i // 2), 2 * t + i % 2] = found.view(c.dtype)
     return out
 
 
@@ -193,15 +198,16 @@ def by_wgmma(
     registers = {f"r{20 + i}": c[at].view(np.uint32) for i, at in enumerate(places)}
     registers |= {f"rd{i}": np.full(128, one, dtype=np.uint64) for i, one in enumerate(descriptors)}
     sums = ",".join(f"%r{20 + i}" for i in range(32))
-    multiply = f"wgmma.mma_async.sync.aligned.m64n64k16.f32.{format}.{format}"
+    types = f"m64n64k16.f32.{format}.{format}" if format != "s8" else "m64n64k32.s32.s8.s8"
+    signs = f", 1, 1, {transposed[0]}, {transposed[1]}" if format != "s8" else ""
     body = f"""fence.proxy.async.shared::cta; mov.pred %p1, -1; wgmma.fence.sync.aligned;
-        {multiply} {{{sums}}}, %rd0, %rd1, %p1, 1, 1, {transposed[0]}, {transposed[1]};
+        wgmma.mma_async.sync.aligned.{types} {{{sums}}}, %rd0, %rd1, %p1{signs};
         wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"""
     made = machine(body, 128, shared=2 * 8192, **registers)
     made.shared._bytes[:] = memory.view(np.uint8)
-    out = np.zeros((64, 64), np.float32)
+    out = np.zeros((64, 64), c.dtype)
     for at, found in zip(places, held(made, *(f"r{20 + i}" for i in range(32))), strict=True):
-        out[at] = found.view(np.float32)
+        out[at] = found.view(c.dtype)
     return out
 
 
@@ -218,6 +224,21 @@ def test_products_have_their_elements_where_the_isa_has_them() -> None:
     for width in (128, 64, 32):
         for transposed in ("00", "01", "10", "11") if width == 128 else ("00",):
             assert (by_wgmma("bf16", left, right, c, width, transposed) == a @ b + c).all(), (width, transposed)
+
+
+def test_products_of_integers_are_exact_and_may_not_leave_int32() -> None:
+    rng = np.random.default_rng(0)
+    for rows, columns, multiply in ((16, 8, by_mma), (64, 64, by_wgmma)):
+        a, b = (rng.integers(-128, 128, (lines, 32)).astype(np.int8) for lines in (rows, columns))
+        a[0] = b[0] = -128
+        c = rng.integers(-(2**30), 2**30, (rows, columns)).astype(np.int32)
+        exact = c + a.astype(np.int64) @ b.T.astype(np.int64)
+        assert (multiply("s8", a.view(np.uint16), b.view(np.uint16).T, c) == exact).all()
+        c[0, 0] = 2**31 - 1 - 32 * 2**14
+        assert multiply("s8", a.view(np.uint16), b.view(np.uint16).T, c)[0, 0] == 2**31 - 1
+        c[0, 0] += 1
+        with pytest.raises(OverflowError):
+            multiply("s8", a.view(np.uint16), b.view(np.uint16).T, c)
 
 
 def test_products_are_those_of_real_cards() -> None:

@@ -33,6 +33,7 @@ SMALLEST: dict[str, list[str]] = {
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_sizes": ["--small", "--only", "135M, LoRA, 2 x 64", "--steps", "2"],
     "bench_products": ["--rounds", "1"],
+    "compare_integer_products": ["--elements", "1"],
     "compile_contracts": ["--check"],
     "elementary_series": [],
     "make_arithmetic_vectors": [],

@@ -179,7 +179,7 @@ def column_energies(x: torch.Tensor) -> torch.Tensor:
     """f32[..., K, B] -> f64[..., B]: sums of squares over the last axis but one. Or bf16."""
     x = as_float32(x)
     if x.device.type != "cpu":
-        return x.to(torch.float64).square().sum(-2)
+        return row_energies(x.mT)
     if not x.is_contiguous() and x.mT.is_contiguous():
         return row_energies(x.mT)
     flat = x.contiguous().reshape(prod(x.shape[:-2]), *x.shape[-2:])
@@ -245,7 +245,8 @@ class MatMul(Contraction, Summation):
     def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         a, b = inputs
         if a.device.type != "cpu" or not a.numel() or not b.numel():
-            return super().certify(inputs, attributes, scale)
+            staged = self._certified_in_stages(a, b, scale, FLOAT32) if has_kernels(a.device) else None
+            return super().certify(inputs, attributes, scale) if staged is None else staged
         a, b = as_float32(a), as_float32(b)
         if (units := operand_units(a, b)) is None:
             return self._certified(a, b, scale)
@@ -257,32 +258,36 @@ class MatMul(Contraction, Summation):
         self, inputs: Tensors, attributes: Attributes, scale: float, format: Format
     ) -> tuple[torch.Tensor, Ambiguous] | None:
         a, b = inputs
+        if a.device.type != "cpu":
+            return self._certified_in_stages(a, b, scale, format) if has_kernels(a.device) else None
         if format != BFLOAT16 or not a.dtype == b.dtype == torch.bfloat16 or not a.numel() or not b.numel():
             return None
-        if a.device.type != "cpu":
-            return self._certified_in_stages(a, b, scale) if has_kernels(a.device) else None
         rounded, marked = self._certified(a, b, scale)
         return rounded, refine_products(marked, a, b)
 
     def _certified_in_stages(
-        self, a: torch.Tensor, b: torch.Tensor, scale: float
+        self, a: torch.Tensor, b: torch.Tensor, scale: float, format: Format
     ) -> tuple[torch.Tensor, Ambiguous] | None:
-        """`certify_short` on CUDA. What tensor cores leave in doubt is rounded and marked as FP64 sums always are."""
-        # Not at the top: Triton is an optional extra.
-        from roundlog.kernels.cuda.bf16_products import LineBounds, certify, takes
-
+        """`certify` on CUDA, to a format. What integers, or tensor cores, leave in doubt is rounded and marked as FP64
+        sums always are. None where FP64 shall take the whole product."""
         terms, columns = a.shape[-1], b.shape[-1]
-        if not takes(a.device, terms):
+        if not a.numel() or not b.numel() or a.dtype != b.dtype:
+            return None
+        # Not at the top: Triton is an optional extra.
+        from roundlog.kernels.cuda.bf16_products import LineBounds
+        from roundlog.kernels.cuda.integer_products import certify, takes
+
+        if not takes(a.device, a.dtype, terms, format):
             return None
         bound = self.bound_of((row_energies(a), column_energies(b), *measure_operands(a, b)), terms)
         x, y = (one if one.ndim == 3 else one[None] for one in (a, b))
         rows, others = bound.product.rows.view(len(x), -1), bound.product.columns.contiguous()
         of_lines = LineBounds(rows, others, blocked_gamma(terms), interval_factor(scale))
-        found = certify(x, y, of_lines, longest_block(terms))
+        found = certify(x, y, of_lines, longest_block(terms), format)
         if found is None:
             return None
         in_doubt = FullBound(bound.at(found.elements, found.sums))
-        low, some = mark_by_reference(found.sums, in_doubt, scale, BFLOAT16)
+        low, some = mark_by_reference(found.sums, in_doubt, scale, format)
         found.rounded.view(-1)[found.elements] = low
         rounded = found.rounded.view(*a.shape[:-1], columns)
         return rounded, replace(some, indices=found.elements.cpu()[some.indices])

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels.cuda import bf16_products
+from roundlog.kernels.cuda import bf16_products, integer_products
 from roundlog.kernels.cuda.bf16_products import DEPTHS, LineBounds, StagedProduct, bound_of_block, depth_of, ratio_of
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, ProductKernels
 from roundlog.log import Entries
@@ -60,12 +60,13 @@ def device(stage: Stage) -> Iterator[None]:
         return rounded, torch.ones_like(doubts)
 
     def certify_short(self, inputs, attributes, scale, format):  # type: ignore[no-untyped-def]
-        return self._certified_in_stages(*inputs, scale)
+        return self._certified_in_stages(*inputs, scale, format)
 
     with (
         computing(TensorCores.of(stage.name, "bf16", exponents=stage.exponents)),
         patch.object(kernels, "ROWS", 32),
         patch.object(kernels, "COLUMNS", 32),
+        patch.object(integer_products, "by_integers", lambda *of: False),
         patch.object(bf16_products, "proven", lambda device: arithmetic_of(stage.name, "bf16")),
         patch.object(bf16_products, "bound_of_block", lambda *of: bound(*of) * stage.bound),
         patch.object(bf16_products, "depth_of", lambda *of: stage.deep) if stage.deep else nullcontext(),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from machines.environment_control import CHANGES, put_right
 from roundlog.arithmetic import device_check
-from roundlog.kernels.cuda import bf16_products, tensor_cores
+from roundlog.kernels.cuda import bf16_products, integer_products, tensor_cores
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, ProductKernels
 from roundlog.kernels.environment import ENVIRONMENT
 
@@ -55,6 +55,8 @@ def environment_of(ask: Callable[[], object], change: str) -> list[bool]:
         patch.object(bf16_products, "family", lambda device: "hopper"),
         patch.object(bf16_products, "verdict", lambda *of: DeviceVerdict(ProductKernels.NATIVE)),
         patch.object(bf16_products, "first_wrong", tried),
+        patch.object(integer_products, "first_wrong", tried),
+        patch.object(integer_products, "is_quicker", lambda *of: True),
         patch.object(device_check, "_wrong_sum", tried),
         changed(change),
     ):
@@ -68,6 +70,7 @@ def test_trials_of_products_are_made_in_the_right_environment(change: str) -> No
     torch.set_num_threads(2)
     try:
         assert environment_of(lambda: bf16_products.proven.__wrapped__(CPU), change) == [True]
+        assert environment_of(lambda: integer_products.by_integers.__wrapped__(CPU, torch.float32), change) == [True]
         assert environment_of(lambda: device_check.fault_of.__wrapped__(CPU, "a card", frozenset()), change) == [True]
         assert torch.get_num_threads() == 2
     finally:

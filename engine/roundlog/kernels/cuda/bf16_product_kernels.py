@@ -88,8 +88,11 @@ def _decide(
 
 @triton.jit
 def _number(word):
-    """The number of a word of BF16, in FP64."""
-    return (word.to(tl.int32) << 16).to(tl.float32, bitcast=True).to(tl.float64)
+    """The number of a word of BF16, or an FP32 number, in FP64."""
+    if word.dtype == tl.float32:
+        return word.to(tl.float64)
+    else:
+        return (word.to(tl.int32) << 16).to(tl.float32, bitcast=True).to(tl.float64)
 
 
 @triton.jit
@@ -144,13 +147,16 @@ def decide(
 def sum_elements(a: torch.Tensor, b: torch.Tensor, elements: torch.Tensor, block: int) -> torch.Tensor:
     """f64[n]: chosen elements of a product, in FP64: blocks of so many terms, at most TERMS, one after the other.
 
-    a: bf16[B, M, K], b: bf16[B, K, N], of any strides. elements: int64[n], flat, not empty. All on one device."""
+    a: bf16 or f32[B, M, K], b: the same, [B, K, N], of any strides. elements: int64[n], flat. All on one device."""
     sums = torch.empty(len(elements), dtype=torch.float64, device=a.device)
+    if not len(elements):
+        return sums
     # Lines are read one by one: terms that lie apart would each be a read of their own.
     a, b = a if a.stride(2) == 1 else a.contiguous(), b if b.stride(1) == 1 else b.mT.contiguous().mT
+    a, b = (x.view(torch.int16) if x.dtype == torch.bfloat16 else x for x in (a, b))
     with torch.cuda.device_of(a):
         _sum[(triton.cdiv(len(elements), ELEMENTS),)](
-            a.view(torch.int16), b.view(torch.int16), elements, sums, len(elements), a.shape[1], b.shape[2],
+            a, b, elements, sums, len(elements), a.shape[1], b.shape[2],
             a.shape[2], *a.stride(), *b.stride(), block, many=ELEMENTS, most=TERMS, enable_fp_fusion=False,
         )  # fmt: skip
     return sums

@@ -59,10 +59,10 @@ class LineBounds:
 
 @dataclass(frozen=True, slots=True)
 class StagedProduct:
-    """Product of two BF16 matrices."""
+    """Product of two matrices, of which most elements are decided."""
 
     rounded: torch.Tensor
-    """f32[B, M, N]: numbers of BF16; nothing of use for elements in doubt."""
+    """f32[B, M, N]: numbers of the format; nothing of use for elements in doubt."""
     elements: torch.Tensor
     """int64[n], those in doubt, ascending flat indices."""
     sums: torch.Tensor
@@ -107,8 +107,7 @@ def multiply(
     if SHARE * int(doubts.sum()) > doubts.numel():
         return None
     elements = doubts.view(-1).nonzero().squeeze(1)
-    sums = kernels.sum_elements(a, b, elements, block) if len(elements) else bounds.rows.new_empty(0)
-    return StagedProduct(rounded, elements, sums)
+    return StagedProduct(rounded, elements, kernels.sum_elements(a, b, elements, block))
 
 
 def first_wrong(device: torch.device, arithmetic: GroupArithmetic) -> str | None:
