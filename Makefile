@@ -124,7 +124,7 @@ test-long: $(VENV)/.installed-dev contracts-tools
 test-matrix: $(VENV)/.installed-dev
 	$(VENV)/bin/pytest -m matrix
 
-# Tests of devices and of their kernels (in Triton's interpreter where there is no card, and as compiled for A100 and H100 in that of
+# Tests of devices and of their kernels (in Triton's interpreter where there is no card, and as compiled for A100, H100 and B200 in that of
 # tests/devices), with the torch that PyPI gives: its build for CUDA brings Triton, and is another one than PyTorch's for the CPU even
 # where no card is. 4.5 GB, unless $(VENV) has such a build. What was compiled stays in build/triton.
 CUDA_VENV := .venv-cuda

@@ -30,6 +30,7 @@ from typing import Any
 from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, machine_findings, output_of
 
 HERE = Path(__file__).resolve()
+_NEW = "What it tries are the card, its assembler and PyTorch's kernels: ours have taken whole steps on a processor."
 _LEAST = 5.0
 """Seconds with which no further part begins."""
 
@@ -140,7 +141,7 @@ def page(trial: Trial) -> str:
     """The page of Markdown."""
     facts, torch = trial.facts(), trial.machine.torch or {}
     card = facts.get("name") or (trial.host.processor if trial.device == "cpu" else "unknown")
-    lines = [f"# {card}", "", "Written by `scripts/on_a_device.py`.", "", "| | |", "|---|---|"]
+    lines = [f"# {card}", "", f"Written by `scripts/on_a_device.py`. {_NEW}", "", "| | |", "|---|---|"]
     capability = f", capability {facts['capability']}" if facts.get("capability") else ""
     described = {
         "device": f"{trial.device}: {card}{capability}",

@@ -12,7 +12,7 @@ from tests.devices.interpreted_gpu import interpret_compiled
 CACHE = Path(__file__).parents[2] / "build" / "triton"
 
 
-@pytest.fixture(scope="module", params=(80, 90), ids="sm_{}".format)
+@pytest.fixture(scope="module", params=(80, 90, pytest.param(100, marks=pytest.mark.slow)), ids="sm_{}".format)
 def gpu_process(request: pytest.FixtureRequest) -> Iterator[ProcessPoolExecutor]:
     """A process in which Triton compiles for a GPU, and what it compiles is interpreted."""
     with process_of(request.param) as pool:

@@ -16,9 +16,9 @@ from tests.devices.ptx_machine import execute
 from tests.devices.ptx_program import PtxProgram, parse
 from tests.engine.kernels.tensor_core_devices import TensorCores
 
-ARITHMETICS = {80: "ampere", 89: "ampere", 90: "hopper"}
+ARITHMETICS = {80: "ampere", 89: "ampere", 90: "hopper", 100: "hopper"}
 """Arithmetics of tensor cores, by the compute capability that is compiled for."""
-SHARED = {80: 166912, 89: 101376, 90: 232448}
+SHARED = {80: 166912, 89: 101376, 90: 232448, 100: 232448}
 """Most bytes of shared memory of a block (table 27 of the CUDA programming guide)."""
 
 
@@ -92,7 +92,7 @@ def _flat(kinds: Any, values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         if isinstance(kind, tuple):
             yield from _flat(kind, value)
         elif kind != "constexpr":
-            yield kind, value
+            yield kind, getattr(value, "raw", value)
 
 
 def _bytes(kind: str, value: Any) -> bytes:

@@ -18,9 +18,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tests.devices.ptx_memory import I64, WARP, GlobalMemory, SharedMemory, Words, aligned
+from tests.devices.ptx_memory import (
+    I64,
+    WARP,
+    GlobalMemory,
+    MemoryFaultError,
+    SharedMemory,
+    TensorMemory,
+    Words,
+    aligned,
+)
 from tests.devices.ptx_program import KINDS, UNSIGNED, Address, Operand, PtxProgram, UnknownPtxError, size_of
-from tests.devices.ptx_values import DOUBLE, SAME, VALUES, Values, conversion
+from tests.devices.ptx_values import DOUBLE, PACKED, SAME, VALUES, Values, conversion
 from tests.engine.kernels.tensor_core_devices import TensorCores
 
 WARPGROUP = 128
@@ -369,8 +378,100 @@ def _wait_for_products(threads: Threads, pending: str) -> None:
             Threads(machine, one.threads).write(register, one.sums[at], one.kind)
 
 
-def _nothing(threads: Threads) -> None:
-    """wgmma.fence: it orders accesses of registers, which are in order here."""
+def _nothing(threads: Threads, *operands: Operand) -> None:
+    """wgmma.fence, and waits for accesses of tensor memory: they are in order here. The ends of what was allocated."""
+
+
+# TensorCore 5th Generation Instructions
+
+
+def _of_blocks(threads: Threads, operand: Operand) -> list[tuple[int, int]]:
+    """Each thread's block, and its address."""
+    blocks = threads.ids // threads.machine.program.threads
+    return list(zip(blocks.tolist(), threads.addresses(operand).tolist(), strict=True))
+
+
+def _elect(threads: Threads, to: str, members: str) -> None:
+    """elect.sync: any one of a warp."""
+    threads.sets()
+    register, predicate = to.split("|")
+    threads.write(register, WARP - 1, "b32")
+    threads.write(predicate, threads.ids % WARP == WARP - 1, "pred")
+
+
+def _allocate(threads: Threads, to: Operand, columns: str) -> None:
+    """tcgen05.alloc, by a warp of each block."""
+    threads.sets()
+    machine, first = threads.machine, threads.ids[::WARP]
+    found = machine.tensors.allocate(first // machine.program.threads, int(columns))
+    machine.shared.store(first, threads.addresses(to)[::WARP], 4, found)
+
+
+def _move_tensor(many: int, loads: bool, threads: Threads, *operands: Operand) -> None:
+    """tcgen05.ld and tcgen05.st, .32x32b: a warp has a quarter of the lanes, a thread one."""
+    tensors, blocks = threads.machine.tensors, threads.ids // threads.machine.program.threads
+    registers, at = operands if loads else operands[::-1]
+    threads.sets()
+    first = threads.addresses(at)
+    if (first >> 16 != threads.ids // WARP % 4 * WARP).any():
+        raise MemoryFaultError("a warp accesses lanes of tensor memory that are not its quarter")
+    for place, register in zip(range(many), _vector(registers), strict=True):
+        where = tensors.places(blocks, first + (threads.ids % WARP << 16) + place)
+        if loads:
+            threads.write(register, tensors.words[where], "b32")
+        else:
+            tensors.words[where] = threads.read_all(register, "b32")
+
+
+def _multiply_in_tensors(
+    threads: Threads, to: Operand, left: Operand, right: Operand, form: Operand, added: Operand
+) -> None:
+    """tcgen05.mma.kind::f16, of matrices in shared memory (Instruction descriptor)."""
+    machine, size = threads.machine, threads.machine.program.threads
+    kinds = ((left, "b64"), (right, "b64"), (form, "b32"), (added, "pred"))
+    values = zip(*(threads.read_all(one, kind).tolist() for one, kind in kinds), strict=True)
+    for (block, place), (*descriptors, form_of, adds) in zip(_of_blocks(threads, to), values, strict=True):
+        format, columns = {0: "f16", 1: "bf16"}[form_of >> 7 & 7], (form_of >> 17 & 63) * 8
+        if form_of & ~(63 << 17 | 3 << 15) != 128 // 16 << 24 | (format == "bf16") * (1 << 10 | 1 << 7) | 1 << 4:
+            raise UnknownPtxError(f"the instruction descriptor {form_of:#x}")
+        every, matrices, cells = np.arange(block * size, (block + 1) * size), [], []
+        for one, lines, bit in zip(descriptors, (128, columns), (15, 16), strict=True):
+            words, read = machine.shared.begin_product(every, _swizzled(one, lines, bool(form_of >> bit & 1)))
+            matrices.append(_numbers(words, format))
+            cells.append(read)
+        sums = machine.tensors.words[block, :, place : place + columns].view(np.float32)
+        machine.tensors.products[block].append(
+            partial(_add_product, machine, every, cells, sums, adds, machine.cores[format], matrices)
+        )
+
+
+def _add_product(
+    machine: Machine, threads: I64, cells: list[I64], sums: npt.NDArray[np.float32], adds: bool, cores: TensorCores,
+    matrices: list[npt.NDArray[np.float64]],
+) -> None:  # fmt: skip
+    sums[:] = cores.dot(sums if adds else np.zeros_like(sums), matrices[0], matrices[1].T)
+    for read in cells:
+        machine.shared.end_product(threads, read)
+
+
+def _commit_products(threads: Threads, barrier: Operand) -> None:
+    """tcgen05.commit."""
+    for block, address in _of_blocks(threads, barrier):
+        threads.machine.tensors.commit(block, address)
+
+
+def _begin_barrier(threads: Threads, barrier: Operand, count: str) -> None:
+    """mbarrier.init: of one arrival."""
+    if count != "1":
+        raise UnknownPtxError(f"mbarrier.init of {count}")
+    threads.machine.tensors.phases.update(dict.fromkeys(_of_blocks(threads, barrier), 0))
+
+
+def _has_ended(threads: Threads, barrier: Operand, parity: Operand) -> npt.NDArray[np.bool_]:
+    """mbarrier.try_wait.parity: whether it succeeds, for each thread."""
+    asked = list(zip(_of_blocks(threads, barrier), threads.read_all(parity, "b32").tolist(), strict=True))
+    found = {one: threads.machine.tensors.has_ended(*one[0], one[1]) for one in set(asked)}
+    return np.array([found[one] for one in asked], dtype=bool)
 
 
 # Parallel Synchronization and Communication Instructions
@@ -406,6 +507,15 @@ ACTIONS: dict[str, Action] = {
     "cp.async.wait_group": _wait_for_copies,
     "fence.proxy.async.shared::cta": _fence_proxy,
     "redux.sync.add.s32": _reduce,
+    "elect.sync": _elect,
+    "mbarrier.init.shared::cta.b64": _begin_barrier,
+    "mbarrier.inval.shared::cta.b64": _nothing,
+    "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32": _allocate,
+    "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64": _commit_products,
+    "tcgen05.dealloc.cta_group::1.sync.aligned.b32": _nothing,
+    "tcgen05.mma.cta_group::1.kind::f16": _multiply_in_tensors,
+    "tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned": _nothing,
+    **{f"tcgen05.wait::{what}.sync.aligned": _nothing for what in ("ld", "st")},
     "wgmma.fence.sync.aligned": _nothing,
     "wgmma.commit_group.sync.aligned": partial(_commit, "products"),
     "wgmma.wait_group.sync.aligned": _wait_for_products,
@@ -413,13 +523,16 @@ ACTIONS: dict[str, Action] = {
     **{f"mma.sync.aligned.m16n8k16.row.col.f32.{x}.{x}.f32": partial(_multiply, x) for x in ("bf16", "f16")},
     **{f"shfl.sync.{mode}.b32": partial(_shuffle, mode) for mode in ("up", "down", "bfly", "idx")},
 }
-CONTROL = "bra", "bra.uni", "ret", "bar.sync"
+TRY_WAIT = "mbarrier.try_wait.parity.shared::cta.b64"
+CONTROL = "bra", "bra.uni", "ret", "bar.sync", TRY_WAIT
 
 
 @cache
 def action_of(opcode: str) -> Action:
     """Return what an opcode, with its modifiers and types, does. Raises UnknownPtxError."""
-    name, _, kind = opcode.rpartition(".") if not opcode.endswith(".u16x2") else (opcode, "", "b32")
+    name, _, kind = opcode.rpartition(".")
+    if kind in PACKED:
+        name, kind = opcode, PACKED[kind]
     if opcode in ACTIONS:
         return ACTIONS[opcode]
     if name in VALUES and kind in VALUES[name][0]:
@@ -444,6 +557,8 @@ def action_of(opcode: str) -> Action:
         return partial(_multiply_in_group, int(found[1]), found[2])
     if found := re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k32\.s32\.s8\.s8", opcode):
         return partial(_multiply_in_group, int(found[1]), "s8")
+    if found := re.fullmatch(r"tcgen05\.(ld|st)\.sync\.aligned\.32x32b\.x(\d+)\.b32", opcode):
+        return partial(_move_tensor, int(found[2]), found[1] == "ld")
     raise UnknownPtxError(opcode)
 
 
@@ -453,10 +568,13 @@ class _Unit:
 
     ready: dict[int, I64] = field(default_factory=dict)
     waiting: dict[int, I64] = field(default_factory=dict)
+    trying: dict[int, I64] = field(default_factory=dict)
+    """Those that wait for a barrier of the block, and for a phase of an mbarrier."""
 
-    def add(self, place: int, ids: I64, waiting: bool = False) -> None:
-        sets = self.waiting if waiting else self.ready
-        sets[place] = np.union1d(sets[place], ids) if place in sets else ids
+    def add(self, place: int, ids: I64, sets: dict[int, I64] | None = None) -> None:
+        sets = self.ready if sets is None else sets
+        if len(ids):
+            sets[place] = np.union1d(sets[place], ids) if place in sets else ids
 
 
 class Machine:
@@ -477,9 +595,11 @@ class Machine:
         self.parameters = dict(zip(program.parameters, values, strict=True))
         opcodes = {one.opcode for one in program.instructions}
         widths = [size_of(one[-3:].strip(".")) for one in opcodes if re.match(r"(ld|st)(\.shared|matrix)", one)]
-        granule = min([*widths, 4, *(2 for one in opcodes if "wgmma" in one)])
+        granule = min([*widths, 4, *(2 for one in opcodes if "mma" in one)])
         self.shared = SharedMemory(len(blocks), max(shared, 16), program.threads, granule)
         self.spaces = {"global": memory, "shared": self.shared}
+        with_tensors = any("tcgen05" in one for one in opcodes)
+        self.tensors = TensorMemory(len(blocks) if with_tensors else 0)
         self.copies: list[_Copy] = []
         self.products: list[_Product] = []
         self.groups = {what: np.zeros(self.threads, dtype=np.int64) for what in ("copies", "products")}
@@ -545,7 +665,9 @@ class Machine:
         if instruction.opcode == "bar.sync":
             if instruction.operands != ("0",):
                 raise UnknownPtxError(instruction.text)
-            unit.add(place, acting, waiting=True)
+            unit.add(place, acting, unit.waiting)
+        elif instruction.opcode == TRY_WAIT:
+            unit.add(place, acting, unit.trying)
         elif instruction.opcode != "ret" and len(acting):
             unit.add(self.program.labels[str(instruction.operands[0])], acting)
         if len(rest) and len(acting):
@@ -554,7 +676,15 @@ class Machine:
         return rest
 
     def _release(self, units: list[_Unit]) -> None:
-        """Let threads go on whose blocks have come to a barrier as a whole (bar.sync)."""
+        """Let threads go on whose phase has ended, or else whose blocks have come to a barrier as a whole."""
+        for unit in units:
+            tried, unit.trying = unit.trying, {}
+            for place, ids in tried.items():
+                ended = _has_ended(Threads(self, ids), *self.program.instructions[place].operands)
+                unit.add(place + 1, ids[ended])
+                unit.add(place, ids[~ended], unit.trying)
+        if any(unit.ready for unit in units):
+            return
         for place in {place for unit in units for place in unit.waiting}:
             ids = np.concatenate([unit.waiting[place] for unit in units if place in unit.waiting])
             blocks, counts = np.unique(ids // self.program.threads, return_counts=True)
@@ -565,6 +695,8 @@ class Machine:
         for unit in units:
             unit.ready = {place + 1: ids for place, ids in unit.waiting.items()}
             unit.waiting = {}
+            if unit.trying and not unit.ready:
+                raise DivergenceError("threads wait for a phase of an mbarrier that nothing ends")
 
 
 def execute(

@@ -4,7 +4,7 @@ with the others by barriers. Sections are those of the PTX ISA."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -198,3 +198,48 @@ class SharedMemory:
         # Each warp waits for itself: to the others, all of the group may have read until now.
         self._read.thread[cells] = self._read.warp[cells] = SEVERAL
         self._read.barriers[cells] = self.barriers[threads[0] // self._threads]
+
+
+class TensorMemory:
+    """Tensor memory of some blocks (Tensor Memory), the products that are added to it, and the mbarrier objects that
+    tell of their ends. A product takes place when it is waited for, which is as late as can be."""
+
+    def __init__(self, blocks: int) -> None:
+        # 128 lanes by 512 columns. A pattern that no result is.
+        self.words = np.full((blocks, 128, 512), 0xA5A5A5A5, dtype=np.uint32)
+        self._allocated = np.zeros(blocks, dtype=np.int64)
+        self.products: list[list[Callable[[], None]]] = [[] for _ in range(blocks)]
+        """Of each block, those that no barrier has been told to wait for."""
+        self._committed: list[list[tuple[int, list[Callable[[], None]]]]] = [[] for _ in range(blocks)]
+        self.phases: dict[tuple[int, int], int] = {}
+        """How many have ended of the barrier of a block at an address."""
+
+    def allocate(self, blocks: I64, columns: int) -> Words:
+        """Return addresses of some columns, uint32[n]. Raises MemoryFaultError."""
+        found = self._allocated[blocks].astype(np.uint32)
+        self._allocated[blocks] += columns
+        if (self._allocated > self.words.shape[2]).any():
+            raise MemoryFaultError("tensor memory has 512 columns")
+        return found
+
+    def places(self, blocks: I64, addresses: I64) -> tuple[I64, I64, I64]:
+        """Return where the words at some addresses are, once no product changes them. Raises RaceError."""
+        if ((addresses & 0xFFFF) >= self._allocated[blocks]).any() or (addresses >> 16 >= 128).any():
+            raise MemoryFaultError("nobody has allocated this tensor memory")
+        if any(self.products[block] or self._committed[block] for block in np.unique(blocks)):
+            raise RaceError("tensor memory is accessed before a product is waited for")
+        return blocks, addresses >> 16, addresses & 0xFFFF
+
+    def commit(self, block: int, barrier: int) -> None:
+        """Have the current phase of a barrier end with the block's products until now."""
+        self._committed[block].append((barrier, self.products[block]))
+        self.products[block] = []
+
+    def has_ended(self, block: int, barrier: int, parity: int) -> bool:
+        """Add products until a barrier's phase of this parity has ended, or there are no more."""
+        while self.phases[block, barrier] & 1 == parity and self._committed[block]:
+            ended, products = self._committed[block].pop(0)
+            for product in products:
+                product()
+            self.phases[block, ended] += 1
+        return self.phases[block, barrier] & 1 != parity

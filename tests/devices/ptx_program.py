@@ -75,6 +75,11 @@ class PtxProgram:
 def parse(text: str) -> PtxProgram:
     """Parse a module with one entry function. Raises UnknownPtxError for what Triton does not write."""
     text = re.sub(r"//[^\n]*|^\s*\.(?:loc|file)\b[^\n]*", "", text, flags=re.MULTILINE)
+    # Triton repeats this attempt until it succeeds.
+    text = re.sub(
+        r"\{\s*\.reg \.pred complete;\s*waitLoop:\s*(mbarrier\.try_wait\.[\w.:]+) complete, "
+        r"([^;]*;)\s*@!complete bra\.uni waitLoop;\s*\}", r"\1 \2", text,
+    )  # fmt: skip
     entry = re.search(r"\.entry (\w+)\(([^)]*)\)\s*\.reqntid (\d+)\s*\{", text)
     if entry is None or len(re.findall(r"\.(?:entry|func)\b", text)) > 1 or re.search(r"(?m)^\.(const|global)\b", text):
         raise UnknownPtxError("not one entry function that says how many threads a block has, or variables beside it")

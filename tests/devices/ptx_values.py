@@ -62,6 +62,14 @@ def _extract(a: Values, position: Values, length: Values) -> Values:
     return np.where(length == 0, a.dtype.type(0), field)
 
 
+def _insert(a: Values, b: Values, position: Values, length: Values) -> Values:
+    """The low bits of a number, as a field of another one."""
+    bits = _bits(a)
+    ones = _shift_right(~a.dtype.type(0) + np.zeros_like(a), bits - np.minimum(length & 0xFF, bits))
+    field = _shift_left(ones, position & 0xFF)
+    return _shift_left(a, position & 0xFF) & field | b & ~field
+
+
 def _permute(a: Values, b: Values, selector: Values) -> Values:
     """Four bytes of eight, each as it is or as its sign."""
     both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
@@ -74,9 +82,14 @@ def _permute(a: Values, b: Values, selector: Values) -> Values:
     return out.astype(np.uint32)
 
 
-def _maximum_of_halves(a: Values, b: Values) -> Values:
-    left, right = (np.ascontiguousarray(x).view(np.uint16) for x in np.broadcast_arrays(a, b))
-    return np.maximum(left, right).view(np.uint32)
+def _packed(part: type[np.generic], operation: Callable[..., Values]) -> Callable[..., Values]:
+    """Return what does the same with each of the parts of two registers."""
+
+    def each(a: Values, b: Values) -> Values:
+        left, right = (np.ascontiguousarray(x).view(part) for x in np.broadcast_arrays(a, b))
+        return operation(left, right).view(a.dtype)
+
+    return each
 
 
 def _magnitude(x: Values) -> Values:
@@ -113,6 +126,8 @@ _COMPARED: dict[str, tuple[frozenset[str], Callable[..., Any]]] = {
     **{"gt": (_INTEGERS | _FLOATS, np.greater), "ge": (_INTEGERS | _FLOATS, np.greater_equal)},
 }
 
+PACKED = {"u16x2": "b32", "f32x2": "b64"}
+"""Types of two numbers side by side, and the type of the register that has them (Packed Data Types)."""
 SAME, DOUBLE = "same", "double"
 """The instruction's own type, and the one of twice its size."""
 
@@ -131,15 +146,21 @@ VALUES: dict[str, tuple[frozenset[str], tuple[str, ...], str, Callable[..., Any]
     "neg": (_SIGNED | _FLOATS, (SAME,), SAME, np.negative),
     "min": (_INTEGERS, (SAME, SAME), SAME, np.minimum),
     "max": (_INTEGERS, (SAME, SAME), SAME, np.maximum),
-    "max.u16x2": (frozenset({"b32"}), (SAME, SAME), SAME, _maximum_of_halves),
+    "max.relu": (frozenset({"s32"}), (SAME, SAME), SAME, lambda a, b: np.maximum(np.maximum(a, b), np.int32(0))),
+    "max.u16x2": (frozenset({"b32"}), (SAME, SAME), SAME, _packed(np.uint16, np.maximum)),
     "popc": (frozenset({"b32", "b64"}), (SAME,), "u32", np.bitwise_count),
     "bfe": (_INTEGERS - {"u16", "s16"}, (SAME, "u32", "u32"), SAME, _extract),
+    "bfi": (_BITS - {"b16"}, (SAME, SAME, "u32", "u32"), SAME, _insert),
     # Floating-Point Instructions. Without .rn, some may be contracted to others that round once
     "add.rn": (_FLOATS, (SAME, SAME), SAME, _rounded(np.add)),
     "sub.rn": (_FLOATS, (SAME, SAME), SAME, _rounded(np.subtract)),
     "mul.rn": (_FLOATS, (SAME, SAME), SAME, _rounded(np.multiply)),
     "div.rn": (_FLOATS, (SAME, SAME), SAME, _rounded(np.divide)),
     "sqrt.rn": (_FLOATS, (SAME,), SAME, _rounded(np.sqrt)),
+    **{
+        f"{name}.rn.f32x2": (frozenset({"b64"}), (SAME, SAME), SAME, _packed(np.float32, _rounded(operation)))
+        for name, operation in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply))
+    },
     # Comparison and Selection Instructions
     "selp": (_INTEGERS | _BITS | _FLOATS, (SAME, SAME, "pred"), SAME, lambda a, b, c: np.where(c, a, b)),
     **{f"setp.{name}": (kinds, (SAME, SAME), "pred", function) for name, (kinds, function) in _COMPARED.items()},

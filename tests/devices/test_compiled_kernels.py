@@ -1,5 +1,5 @@
-"""What Triton compiles for A100 and H100, executed instruction by instruction, gives the processor's bits: marking,
-random numbers, and chains of elementwise operators."""
+"""What Triton compiles for A100, H100 and B200, executed instruction by instruction, gives the processor's bits:
+marking, random numbers, and chains of elementwise operators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from roundlog.definitions import opcodes
-from roundlog.kernels import cuda
 from roundlog.kernels import tape as of
 from roundlog.kernels.machine_code import Chain, TapeOperand
 from roundlog.kernels.tape import BF16, BOOL, F32, Tape
@@ -177,10 +176,6 @@ def test_tapes_are_the_processors(gpu_process: ProcessPoolExecutor, seed: int) -
     assert {kind for kind, _ in found} == {"torch.float32", "torch.bool", "torch.bfloat16", "finite"}
 
 
-def agree(device: torch.device) -> list[bool]:
-    return [trial(device) for trial in (cuda.marking_agrees, cuda.tape_agrees, cuda.philox_agrees)]
-
-
 def fused() -> str:
     from roundlog.kernels.cuda import triton_kernels as kernels
 
@@ -192,6 +187,5 @@ def fused() -> str:
     return "nothing"
 
 
-def test_a_device_passes_its_trial_and_would_contract_products_if_it_might(gpu_process: ProcessPoolExecutor) -> None:
-    assert gpu_process.submit(agree, torch.device("cpu")).result() == [True] * 3
+def test_a_device_would_contract_products_if_it_might(gpu_process: ProcessPoolExecutor) -> None:
     assert gpu_process.submit(fused).result() == "mul.f64"

@@ -1,5 +1,5 @@
-"""Products of matrices as Triton compiles them for A100 and H100, executed instruction by instruction, by tensor cores
-as docs/arithmetic.md has them: the processor's, to the bit."""
+"""Products of matrices as Triton compiles them for A100, H100 and B200, executed instruction by instruction, by tensor
+cores as docs/arithmetic.md has them: the processor's, to the bit."""
 
 from __future__ import annotations
 

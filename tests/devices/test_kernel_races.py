@@ -117,6 +117,8 @@ ONE_LAYOUT = [work for work in WORK if not work.endswith(("1", "2"))]
 OTHERS = [pytest.param(work, marks=pytest.mark.slow) for work in WORK if work not in ONE_LAYOUT]
 
 
+# With tensor memory there are barriers that order its allocation, which no access here depends on.
+@pytest.mark.parametrize("gpu_process", [80, 90], ids="sm_{}".format, indirect=True)
 @pytest.mark.parametrize("work", [*ONE_LAYOUT, *OTHERS])
 def test_without_any_one_of_its_barriers_a_kernel_has_a_race(gpu_process: ProcessPoolExecutor, work: str) -> None:
     found, tried = gpu_process.submit(unnoticed, work).result()

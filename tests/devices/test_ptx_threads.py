@@ -15,7 +15,7 @@ from roundlog.definitions.tensor_core import ARITHMETICS
 
 from tests.devices import ptx_machine
 from tests.devices.ptx_machine import DivergenceError, Machine, Threads, execute
-from tests.devices.ptx_memory import GlobalMemory, MemoryFaultError, RaceError, SharedMemory
+from tests.devices.ptx_memory import GlobalMemory, MemoryFaultError, RaceError, SharedMemory, TensorMemory
 from tests.devices.ptx_program import UnknownPtxError, parse
 from tests.engine.arithmetic.test_compare_tensor_cores import measured
 from tests.engine.kernels.tensor_core_cases import CASES
@@ -175,23 +175,29 @@ def by_mma(format: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarr
     return out
 
 
+def in_shared_memory(
+    matrices: tuple[np.ndarray, np.ndarray], width: int, transposed: str
+) -> tuple[np.ndarray, list[int]]:
+    """Bytes of shared memory with words[lines, 16], whose pieces of 16 bytes lie as Swizzling Modes says of a width of
+    128, 64 or 32 bytes; and descriptors. transposed: of each, whether lines are contiguous."""
+    memory, descriptors = np.zeros(2 * 16384, np.uint8), []
+    for place, (matrix, major) in enumerate(zip(matrices, transposed, strict=True)):
+        for line, term in np.ndindex(matrix.shape):
+            # A pattern has 8 rows of the width; rows are lines, or terms.
+            row, along = (term, line) if major == "1" else (line, term)
+            outer, inner = along // (width // 2), along % (width // 2)
+            piece = inner // 8 ^ (row % 8) * (width // 16) // 8
+            at = place * 16384 + row // 8 * 1024 + row % 8 * width + piece * 16 + inner % 8 * 2 + outer * 2048
+            memory.view(np.uint16)[at // 2] = matrix[line, term]
+        descriptors.append(place * 16384 >> 4 | 2048 >> 4 << 16 | 1024 >> 4 << 32 | {128: 1, 64: 2, 32: 3}[width] << 62)
+    return memory, descriptors
+
+
 def by_wgmma(
     format: str, a: np.ndarray, b: np.ndarray, c: np.ndarray, width: int = 128, transposed: str = "00"
 ) -> np.ndarray:
-    """f32[64, 64] of a: words[64, 16], b: words[16, 64], c: f32[64, 64], in shared memory, whose pieces of 16 bytes lie
-    as Swizzling Modes says of a width of 128, 64 or 32 bytes. transposed: of a and b, whether lines are contiguous."""
-    memory, descriptors = np.zeros(2 * 8192, np.uint8).view(np.uint16), []
-    many = width // 16
-    for place, (matrix, major) in enumerate(zip((a, b.T), transposed, strict=True)):
-        for line in range(64):
-            for term in range(16):
-                # A pattern has 8 rows of the width; rows are lines, or terms.
-                row, along = (term, line) if major == "1" else (line, term)
-                outer, inner = along // (width // 2), along % (width // 2)
-                piece = inner // 8 ^ (row % 8) * many // 8
-                at = place * 8192 + (row // 8) * 1024 + row % 8 * width + piece * 16 + inner % 8 * 2
-                memory[(at + outer * 2048) // 2] = matrix[line, term]
-        descriptors.append(place * 8192 >> 4 | 2048 >> 4 << 16 | 1024 >> 4 << 32 | {128: 1, 64: 2, 32: 3}[width] << 62)
+    """f32[64, 64] of a: words[64, 16], b: words[16, 64], c: f32[64, 64]. width, transposed: as `in_shared_memory`."""
+    memory, descriptors = in_shared_memory((a, b.T), width, transposed)
     thread = np.arange(128)
     row, column = thread // 32 * 16 + thread % 32 // 4, thread % 4 * 2
     places = [(row + i // 2 % 2 * 8, column + i // 4 * 8 + i % 2) for i in range(32)]
@@ -203,12 +209,59 @@ def by_wgmma(
     body = f"""fence.proxy.async.shared::cta; mov.pred %p1, -1; wgmma.fence.sync.aligned;
         wgmma.mma_async.sync.aligned.{types} {{{sums}}}, %rd0, %rd1, %p1{signs};
         wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"""
-    made = machine(body, 128, shared=2 * 8192, **registers)
-    made.shared._bytes[:] = memory.view(np.uint8)
+    made = machine(body, 128, shared=len(memory), **registers)
+    made.shared._bytes[:] = memory
     out = np.zeros((64, 64), c.dtype)
     for at, found in zip(places, held(made, *(f"r{20 + i}" for i in range(32))), strict=True):
         out[at] = found.view(c.dtype)
     return out
+
+
+IN_TENSORS = (
+    "setp.lt.u32 %p2, %r0, 32; @%p2 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 64;",
+    "bar.sync 0;",
+    "ld.shared.b32 %r2, [%r1]; add.s32 %r3, %r3, %r2; elect.sync %r5|%p3, -1; and.pred %p3, %p2, %p3;"
+    "@%p3 mbarrier.init.shared::cta.b64 [%r1+8], 1; tcgen05.st.sync.aligned.32x32b.x64.b32 [%r3], {SUMS};"
+    "st.shared.b16 [%r7], %rs0; tcgen05.wait::st.sync.aligned;",
+    "fence.proxy.async.shared::cta;",
+    "bar.sync 0;",
+    "@%p3 tcgen05.mma.cta_group::1.kind::f16 [%r2], %rd0, %rd1, %r6, %p2;",
+    "@%p3 tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1+8];",
+    "mov.b32 %r4, 0; { .reg .pred complete; waitLoop: mbarrier.try_wait.parity.shared::cta.b64 complete, [%r1+8], %r4;"
+    "@!complete bra.uni waitLoop; }",
+    "tcgen05.ld.sync.aligned.32x32b.x64.b32 {SUMS}, [%r3]; tcgen05.wait::ld.sync.aligned;",
+)
+"""A product into tensor memory, and what orders it."""
+
+
+def by_tcgen05(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, width: int = 128, transposed: str = "00", order: int = 0,
+    missing: int | None = None,
+) -> np.ndarray:  # fmt: skip
+    """f32[128, 64] of a: words[128, 16], b: words[16, 64] in BF16, c: f32[128, 64]. missing: of IN_TENSORS."""
+    memory, descriptors = in_shared_memory((a, b.T), width, transposed)
+    ids, end = np.arange(128), len(memory)
+    form = 1 << 4 | 1 << 7 | 1 << 10 | int(transposed[0]) << 15 | int(transposed[1]) << 16 | 64 // 8 << 17 | 8 << 24
+    registers = {"r1": ids * 0 + end, "r3": ids // 32 * 32 << 16, "r6": ids * 0 + form, "r7": ids * 2}
+    registers |= {f"rd{i}": np.full(128, one, dtype=np.uint64) for i, one in enumerate(descriptors)}
+    registers |= {f"r{20 + i}": c[:, i].copy().view(np.uint32) for i in range(64)}
+    registers["rs0"] = memory.view(np.uint16)[:128]
+    body = "".join(step for place, step in enumerate(IN_TENSORS) if place != missing)
+    made = machine(body.replace("SUMS", ",".join(f"%r{20 + i}" for i in range(64))), 128, shared=end + 16, **registers)
+    made.shared._bytes[:end] = memory
+    return np.stack(held(made, *(f"r{20 + i}" for i in range(64)), order=order), 1).view(np.float32)
+
+
+@pytest.mark.parametrize("missing", [None, 1, 3, 4, 6, 7])
+def test_products_into_tensor_memory_are_right_and_waited_for(missing: int | None) -> None:
+    (a, left), (b, right), (c, _) = small_integers(128, 16), small_integers(16, 64), small_integers(128, 64)
+    for order in (0, 1, -1):
+        if missing is not None:
+            with pytest.raises((RaceError, DivergenceError, MemoryFaultError)):
+                by_tcgen05(left, right, c, order=order, missing=missing)
+            continue
+        for width, transposed in ((128, "00"), (128, "01"), (128, "10"), (128, "11"), (64, "00"), (32, "00")):
+            assert (by_tcgen05(left, right, c, width, transposed, order) == a @ b + c).all(), (width, transposed)
 
 
 def small_integers(*shape: int) -> tuple[np.ndarray, np.ndarray]:
@@ -418,6 +471,19 @@ MISTAKES = {
     "products on their way": (SharedMemory, "_idle", lambda *of: None, lambda: FENCES(4)),
     "fences": (SharedMemory, "begin_product", lambda self, ids, at: (at.astype(np.uint16), at[0]), lambda: FENCES(2)),
     "reads of products": (SharedMemory, "end_product", _forgotten, lambda: FENCES(5)),
+    "lanes of tensor memory": (
+        TensorMemory,
+        "places",
+        lambda self, blocks, at: (blocks, at >> 16, (at & 0xFFFF) // 2),
+        lambda: TENSORS(None),
+    ),
+    "products into it on their way": (
+        TensorMemory,
+        "places",
+        lambda self, blocks, at: (blocks, at >> 16, at & 0xFFFF),
+        lambda: TENSORS(7),
+    ),
+    "phases": (TensorMemory, "has_ended", lambda *of: True, lambda: TENSORS(None)),
     "alignment": (
         ptx_machine,
         "aligned",
@@ -426,7 +492,7 @@ MISTAKES = {
     ),
     "sizes": (GlobalMemory, "_parts", lambda *of: iter(()), test_memory_that_is_not_there_or_not_aligned_is_an_error),
 }
-GUARDED = Threads.guarded
+GUARDED, TENSORS = Threads.guarded, test_products_into_tensor_memory_are_right_and_waited_for
 
 
 def _fails(check: Callable[..., None]) -> bool:

@@ -28,7 +28,7 @@ def measure_operands(a: torch.Tensor, b: torch.Tensor) -> Measures:
     """`measure_lines` of the rows of one matrix, or of several, and of the columns of the other. If one of them has no
     line of BF16 numbers, no sum of their product is known to be exact, and neither is measured."""
     sides = [(x, dim, _are_short(x, dim)) for x, dim in ((a, a.ndim - 1), (b, b.ndim - 2))]
-    if not all(bool(short.any()) for *_, short in sides):
+    if not all(x.dtype == torch.bfloat16 or bool(short.any()) for x, _, short in sides):
         none = [torch.zeros_like(short, dtype=torch.int64) for *_, short in sides]
         return tuple(one for zero in none for one in (zero.double() + inf, zero, zero + 1))
     return tuple(one for side in sides for one in _measured(*side))
