@@ -24,6 +24,7 @@ BY_HELP = {
     "measure_house": "walks the checkout that its environment is of, and this is a copy; `make lint` runs its gate",
     "other_architecture": "fetches an AArch64 Python; tests/engine/test_pages_of_results.py has the rest",
     "prove_contracts": "needs halmos, which has an environment of its own",
+    "reckon_cards": "needs Triton, which has an environment of its own",
 }
 """Scripts that are only asked for their help, and why."""
 
@@ -62,6 +63,7 @@ NEEDS = {
     "bench_sizes": "transformers",
     "matrix_of_texts": "transformers",
     "prove_contracts": "z3",
+    "reckon_cards": "triton",
     "try_models": "transformers",
 }
 """Packages that a script needs beside those that tests are run with."""
