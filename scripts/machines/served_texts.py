@@ -62,7 +62,7 @@ class AskedText:
 
     def body(self, model: str) -> dict[str, object]:
         """The request to a server."""
-        how = asdict(self.sampling)
+        how = asdict(self.sampling) | {"logit_bias": dict(self.sampling.logit_bias)}
         return {"model": model, "prompt": self.prompt, "max_tokens": self.new_tokens, "seed": self.seed, **how}
 
 

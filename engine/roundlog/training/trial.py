@@ -342,7 +342,7 @@ def change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
     apart = after.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
     # In pieces: the largest parameter in FP64 three times is more than a step takes elsewhere.
     for one, other in zip(*(x.reshape(-1).split(_PIECE) for x in (apart, before)), strict=True):
-        one -= other
+        one -= other.double()
     # An element that stays infinite, as in a mask, has not moved.
     return apart if bool(apart.sum().isfinite()) else torch.where(after == before, 0.0, apart)
 
