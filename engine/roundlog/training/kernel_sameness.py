@@ -52,6 +52,9 @@ _WHOLE, _ROWS = 2, 64
 """Calls of one kernel, of one format and shape, that are compared in all of their elements; rows of a product that are
 compared of later ones, if their operands are PyTorch's in all elements."""
 
+_FAR, _LARGE = 64, 1 << 25
+"""Calls after which a value that is still read waits in a file, and its bytes."""
+
 _SIZES = 16
 """Most sizes of numbers that a kernel is compared on."""
 
@@ -61,20 +64,25 @@ def has_short_numbers(program: Program) -> bool:
     return any(node.type.dtype.is_short for node in program.nodes)
 
 
-def confirm_same_kernels(captured: Captured, trial: Trial) -> tuple[TrialRun, TrialRun, int]:
-    """Runs the user's own steps, and compares the kernels that they call with the program. Gives the changes of trained
-    parameters that the program makes of PyTorch's own gradients, PyTorch's steps, the results of both put aside, and
-    how many were compared. Raises CaptureError, naming the first kernel that differs."""
-    steps = _Steps(captured, trial)
-    theirs = trial.kept_by_pytorch(steps.finish, steps.watching, steps.drawn)
-    return TrialRun(len(steps.updates), kept=steps.updates), theirs, steps.compared
+See = Callable[[int, Results, Results], None]
+"""Is called with the number of a step, some of PyTorch's results, and the program's of the same names, or none of them:
+the changes of trained parameters, and of what their optimizers keep, that it makes of PyTorch's own gradients."""
+
+
+def confirm_same_kernels(captured: Captured, trial: Trial, see: See) -> tuple[TrialRun, int]:
+    """Runs the user's own steps, and compares the kernels that they call with the program. Gives PyTorch's steps, and
+    how many kernels were compared. see: called with every result, once. Raises CaptureError, naming the first kernel
+    that differs."""
+    steps = _Steps(captured, trial, see)
+    theirs = trial.by_pytorch(torch.float32, steps.finish, watching=steps.watching, drawing=steps.drawn)
+    return theirs, steps.compared
 
 
 class _Steps:
     """The user's own steps, compared while they run."""
 
-    def __init__(self, captured: Captured, trial: Trial) -> None:
-        self._captured, self._trial = captured, trial
+    def __init__(self, captured: Captured, trial: Trial, see: See) -> None:
+        self._captured, self._trial, self._see = captured, trial, see
         self._step = -1
         self._before: Tensors = {}
         self._parts: _Parts | None = None
@@ -86,8 +94,6 @@ class _Steps:
         (self._loss,) = (node.inputs[0] for node in program.nodes if node.op == "loss")
         self._carried: Tensors = {}
         """States that the user's task has not, or only from the first step on, as the last step has left them."""
-        self.updates: list[Results] = []
-        """Step by step, the changes of trained parameters by the program."""
         self.compared = 0
         """Results that were compared."""
         self._forms: set[object] = set()
@@ -202,7 +208,7 @@ class _Steps:
 
     def finish(self, step: int, results: Results) -> None:
         """For `Trial.by_pytorch`: compares what a step leaves: the loss, the gradients, and the states that no
-        optimizer changes. What the program makes of PyTorch's gradients is put aside."""
+        optimizer changes. What the program makes of PyTorch's gradients is seen beside PyTorch's, one by one."""
         parts = self._parts
         assert parts is not None and step == self._step
         self._require_call(parts, None)
@@ -224,22 +230,21 @@ class _Steps:
         for name, place in self._stores.items():
             if name in trained or name not in self._before:
                 names.setdefault(place, []).append(name)
-        updates: dict[str, Callable[[], torch.Tensor]] = {}
         carried: dict[str, torch.Tensor | SpilledTensor] = {}
-        file = SpillFile("a state of the comparison")  # which goes when the next step has left its own
+        file, others = SpillFile("a state of the comparison"), dict(results)  # until the next step has left its own
 
-        def put_aside(place: int, value: torch.Tensor) -> None:
+        def take(place: int, value: torch.Tensor) -> None:
             for name in names[place]:
                 if name in self._before:
                     update = functools.partial(change, self._before[name], value)
-                    updates.update(self._trial.put_aside({f"{CHANGE}{name}": update}))
+                    self._see(step, {f"{CHANGE}{name}": others.pop(f"{CHANGE}{name}")}, {f"{CHANGE}{name}": update})
                 else:
                     carried[name] = file.kept(value)
 
-        parts.compute_at_end(names, put_aside)
+        parts.compute_at_end(names, take)
         parts.release()
-        self.updates.append(updates)
-        self._carried = SpilledTensors(carried)
+        self._see(step, others, {})
+        self._before, self._carried = {}, SpilledTensors(carried)
 
     def _differing_at_end(self, parts: _Parts, name: str, place: int, theirs: torch.Tensor) -> str | None:
         """The difference of a result of a step, in words; None if there is none. theirs: f64, a change for a
@@ -390,6 +395,8 @@ class _Parts:
                 value = theirs[result].detach()
                 if last == len(self._results):
                     self.know(place, value)
+                elif last > number + _FAR and value.nbytes >= _LARGE:
+                    self._known[place] = self._file.put(value)
                 else:
                     self._known[place], self._digests[place] = value, tensor_digest(value)
         for place in [place for place in self._known if self._last[place] <= number]:
@@ -399,6 +406,7 @@ class _Parts:
     def release(self) -> None:
         """Drops all values, at the end of a step: the mode that watched it refers to itself, and to this."""
         self._known.clear()
+        del self._file
         self._given = replace(self._given, states=(), data=())
 
     def before_write(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -21,6 +21,7 @@ import torch
 
 from roundlog.arithmetic import is_short
 from roundlog.capture import Captured, CaptureError
+from roundlog.capture.real_steps.reachable_values import tensor_digest
 from roundlog.data.spill_file import SpilledTensor, SpilledTensors, SpillFile
 from roundlog.training.kernel_agreement import agree_on_change
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
@@ -155,6 +156,8 @@ class _Step:
     """By name: those that the captured step has, too."""
     names: set[str] = field(default_factory=set)
     """All that the truth has."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """By name: of PyTorch's in FP32, from the task's own initial state."""
 
 
 class _Comparison:
@@ -166,57 +169,74 @@ class _Comparison:
         gradients = {f"{GRADIENT}{name}" for name in captured.origin.gradients}
         self._names = {LOSS, *gradients, *(f"{CHANGE}{name}" for name in captured.own_names)}
         """Results that the captured step has."""
-        if by_kernel:
-            self._ours, self._single, self.kernels = confirm_same_kernels(captured, trial)
-        else:
-            self._ours, self._single, self.kernels = trial.by_engine(), trial.kept_by_pytorch(), 0
-        if trial.start is captured.states:
-            trial.by_pytorch(torch.float32, self._require_repeatable)
         self._steps: list[_Step] = []
         """The steps of the truth."""
-        # Updates of short numbers are compared in FP64 by `update_sameness`.
-        self.in_fp64 = not by_kernel and bool(trial.by_pytorch(torch.float64, self._mark).steps)
-        if not self.in_fp64:
-            for step, results in enumerate(self._single.kept):
-                self._mark(step, results)
+        self._is_first = trial.start is captured.states
+        self.is_trained = False
+        """Whether PyTorch's steps have changed a parameter."""
+        self._earlier: dict[str, list[Callable[[], torch.Tensor]]] = {}
+        """By name, PyTorch's changes of a state of short numbers, step by step."""
+        self.in_fp64 = False
+        if by_kernel:  # updates of short numbers are compared in FP64 by `update_sameness`
+            self._single, self.kernels = confirm_same_kernels(captured, trial, self._mark)
+            self._ours = self._single
+        else:
+            self._ours, self._single, self.kernels = trial.by_engine(), trial.kept_by_pytorch(), 0
+            self.in_fp64 = bool(trial.by_pytorch(torch.float64, self._mark_kept).steps)
+            if not self.in_fp64:
+                for step, results in enumerate(self._single.kept):
+                    self._mark_kept(step, results)
+        if self._is_first:
+            trial.by_pytorch(torch.float32, self._require_repeatable)
         self._noise: list[dict[tuple[int, str], float]] = []
         """By try, what `_noises` gives."""
 
     def _require_repeatable(self, step: int, again: Results) -> None:
         """Raises CaptureError if PyTorch gives other numbers the second time."""
-        once = self._single.kept[step] if step < self._single.steps else {}
+        once = self._steps[step].digests if step < len(self._steps) else {}
         for name in again.keys() & once.keys():
-            former, latter = torch.broadcast_tensors(once[name](), again[name]())
-            if not torch.equal(former, latter) and not torch.equal(former.nan_to_num(), latter.nan_to_num()):
+            if _digest(again[name]()) != once[name]:
                 raise CaptureError(
                     f"your own step gives another result every time: {name} changes though it starts from the same "
                     "state and draws the same numbers: keep whatever changes it in parameters and buffers"
                 )
 
-    def _mark(self, step: int, results: Results) -> None:
+    def _mark_kept(self, step: int, results: Results) -> None:
         """Holds a step's results, which are the truth, against those of the other runs."""
-        found = _Step(is_finite=step < self._single.steps, names=set(results))
-        self._steps.append(found)
-        ours, single = (run.kept[step] if step < run.steps else {} for run in (self._ours, self._single))
+        self._mark(step, results, *(run.kept[step] if step < run.steps else {} for run in (self._ours, self._single)))
+        self._steps[step].is_finite &= step < self._single.steps
+
+    def _mark(self, step: int, results: Results, ours: Results, single: Results | None = None) -> None:
+        """Holds some of a step's results, which are the truth, against the captured step's of these names, and
+        PyTorch's in FP32; None: the truth is."""
+        if step == len(self._steps):
+            self._steps.append(_Step())
+        found = self._steps[step]
+        found.names |= results.keys()
         for name, result in results.items():
             truth = result()
-            in_fp32 = truth if single.get(name, result) is result else single[name]()  # read once where it is one
+            is_truth = single is None or single.get(name, result) is result
+            in_fp32 = truth if is_truth or single is None else single[name]()  # read once where it is one
             given = ours[name]() if name in ours else truth, in_fp32, truth
             sizes = _sizes(*given)
             found.is_finite &= all(map(isfinite, sizes[1:]))
             if name in ours:
-                found.marks[name] = self._mark_of(step, name, given, sizes)
+                found.marks[name] = self._mark_of(name, given, sizes)
+            if self._is_first:
+                found.digests[name] = _digest(in_fp32)
+                self.is_trained |= name in self._optimized and bool(in_fp32.any())
 
-    def _mark_of(self, step: int, name: str, given: Sequence[torch.Tensor], sizes: Sequence[float]) -> _Mark:
+    def _mark_of(self, name: str, given: Sequence[torch.Tensor], sizes: Sequence[float]) -> _Mark:
         (ours, in_fp32, truth), (apart, own, size) = given, sizes
-        if apart == own == size == 0:  # as of frozen parameters
-            return _Mark(apart=0.0, own=0.0, size=0.0, rounding=0.0, truth=None)
         state = self._trial.start.get(name.removeprefix(CHANGE))
         if state is not None and is_short(state.dtype):
-            changes = (self._single.kept[number][name]() for number in range(step))
-            ours, in_fp32, *earlier = (change.expand(state.shape) for change in (ours, in_fp32, *changes))
-            wrong = not agree_on_change(ours, in_fp32, state, earlier)
-            return _Mark(_apart(ours, in_fp32), 0.0, _largest(in_fp32), 0.0, truth=None, is_wrong=wrong)
+            earlier = self._earlier.setdefault(name, [])
+            ours, in_fp32, *others = (x.expand(state.shape) for x in (ours, in_fp32, *(one() for one in earlier)))
+            wrong = not agree_on_change(ours, in_fp32, state, others)
+            earlier += self._trial.put_aside({name: lambda: in_fp32}).values()
+            return _Mark(apart, 0.0, size, 0.0, truth=None, is_wrong=wrong)
+        if apart == own == size == 0:  # as of frozen parameters
+            return _Mark(apart=0.0, own=0.0, size=0.0, rounding=0.0, truth=None)
         rounding = 0.0 if state is None else 2.0**-24 * _largest(state if state.is_floating_point() else state.double())
         mark = _Mark(apart, own, size, rounding, truth=None)
         if mark.apart <= _allowed(mark):
@@ -235,11 +255,6 @@ class _Comparison:
                 raise CaptureError(f"the captured step is not yours: only {whose} has {only[0]}: {_REWRITE}")
             for name, mark in found.marks.items():
                 yield self._difference(step, name, mark), name
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether PyTorch's steps have changed a parameter."""
-        return any(bool(kept[name]().any()) for kept in self._single.kept for name in self._optimized & kept.keys())
 
     def standstill(self) -> str:
         """What to do where no parameter changes, in words."""
@@ -344,6 +359,11 @@ def _nudged(name: str, state: torch.Tensor, number: int, ulps: int) -> torch.Ten
     zeros = (state == 0) & name.startswith("parameter/")
     moved = state * (1 + signs * ulps * torch.finfo(state.dtype).eps)
     return torch.where(zeros, signs * 2.0**-20, moved).to(state.dtype)
+
+
+def _digest(x: torch.Tensor) -> str:
+    """A digest of numbers, f64, that compare as equal."""
+    return tensor_digest(x.nan_to_num().add_(0.0))
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -157,18 +157,10 @@ class Trial:
             states = list(result.states)
         return run
 
-    def kept_by_pytorch(
-        self, look: Look = lambda *_: None, watching: Watching | None = None, drawing: Drawing | None = None
-    ) -> TrialRun:
+    def kept_by_pytorch(self) -> TrialRun:
         """`by_pytorch` in FP32. Its results are put aside."""
         kept: list[Results] = []
-
-        def keep(step: int, results: Results) -> None:
-            look(step, results)
-            gradients = {name: result for name, result in results.items() if name.startswith(GRADIENT)}
-            kept.append({**self.put_aside({x: y for x, y in results.items() if x not in gradients}), **gradients})
-
-        run = self.by_pytorch(torch.float32, keep, watching=watching, drawing=drawing)
+        run = self.by_pytorch(torch.float32, lambda step, results: kept.append(self.put_aside(results)))
         run.kept = kept
         return run
 
@@ -221,7 +213,7 @@ class Trial:
                     ) -> AbstractContextManager[object]:
                         return nullcontext() if watching is None else watching(step, batch, before, own)
 
-                    loss = self._step(own, training, step, batch, dtype, gradients, around)
+                    loss = self._step(own, training, step, batch, dtype, gradients, file, around)
                     for parameter in own.trained.values():
                         parameter.grad = None
                     after = _detached(own.now())
@@ -252,16 +244,17 @@ class Trial:
         batch: Tensors,
         dtype: torch.dtype,
         gradients: dict[str, SpilledTensor],
+        file: SpillFile,
         watching: Callable[[], AbstractContextManager[object]],
     ) -> float:
-        """One step of the user's own. gradients: gets its gradients, put aside, by name. Returns the loss."""
+        """One step of the user's own. gradients: gets its gradients, by name, in a file. Returns the loss."""
         default = torch.get_default_dtype()
 
         def exchange() -> None:
             ours = self._gradients[step] if step < len(self._gradients) else {}
             for name, parameter in own.trained.items():
                 if parameter.grad is not None:
-                    gradients[name] = self._aside.put(parameter.grad)
+                    gradients[name] = file.put(parameter.grad)
                     if name in ours:
                         parameter.grad = materialized(parameter.grad)
                         parameter.grad.copy_(ours[name].tensor())

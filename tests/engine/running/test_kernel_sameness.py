@@ -3,22 +3,30 @@ casts that are missing, or too many."""
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
 from roundlog.capture import Captured, CaptureError, Task, capture, decompositions, optimizers
 from roundlog.capture.builder import Builder, Value
+from roundlog.capture.real_steps import eager_steps
+from roundlog.capture.real_steps.eager_steps import EagerTraining, batch_of
+from roundlog.capture.real_steps.patched_torch import eager_torch
 from roundlog.data import spill_file, widened
+from roundlog.data.spill_file import SpillFile
 from roundlog.operators import StepInputs
 from roundlog.program import DType
+from roundlog.training import kernel_sameness
 from roundlog.training.job import Job
-from roundlog.training.kernel_sameness import evaluated, has_short_numbers
+from roundlog.training.kernel_sameness import confirm_same_kernels, evaluated, has_short_numbers
 from roundlog.training.sameness import confirm_same
+from roundlog.training.trial import Trial, TrialProgress
 from torch import Tensor, nn, optim
 from torch.nn import functional as F
 
@@ -31,6 +39,57 @@ def test_what_autocast_computes_is_compared_kernel_by_kernel(monkeypatch: pytest
     job = Job.from_task(lambda: task_of(net(), under_autocast, max_grad_norm=0.5), report=found.append)
     assert found[0].kernels > 100 and "results of PyTorch's kernels one by one" in str(found[0])
     assert has_short_numbers(job.program)
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.mixed, self.out = nn.Linear(8, 3 * 64), nn.Linear(64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.mixed(x).view(1, x.shape[0], 3, 4, 16).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        out: Tensor = self.out(seen.reshape(x.shape[0], 64))
+        return out
+
+
+def test_what_gradients_wait_for_lies_in_files_which_go_with_their_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a large model. The bits are those that PyTorch has in memory, and files of earlier steps have gone."""
+
+    def losses() -> list[float]:
+        training = EagerTraining(task_of(_Attention(), under_autocast))
+        with eager_torch():
+            return [training.step(step, batch_of(training.task, step)) for step in range(4)]
+
+    in_memory = losses()
+    for module, name, value in (
+        (eager_steps, "_MANY", 1),
+        (eager_steps, "_LARGE", 1),
+        (kernel_sameness, "_LARGE", 1),
+        (kernel_sameness, "_FAR", 0),
+        (spill_file, "_LARGE", 0),
+    ):
+        monkeypatch.setattr(module, name, value)
+    assert losses() == in_memory
+    captured = capture(lambda: task_of(_Attention(), under_autocast))
+    files, sizes, append = WeakSet[SpillFile](), list[int](), SpillFile.append
+
+    def counted(file: SpillFile, tensor: Tensor) -> int:
+        files.add(file)
+        start = append(file, tensor)
+        sizes.append(sum(one._size for one in files))
+        return start
+
+    monkeypatch.setattr(SpillFile, "append", counted)
+    largest = []
+    for steps in (2, 4):
+        gc.collect()  # the modes that have watched refer to themselves
+        sizes.clear()
+        trial = Trial(captured, captured.states, steps, TrialProgress(lambda share, detail: None, [steps], kernels=1))
+        confirm_same_kernels(captured, trial, lambda step, theirs, ours: None)
+        largest.append(max(sizes))
+    assert largest[1] <= largest[0]
 
 
 @pytest.mark.slow

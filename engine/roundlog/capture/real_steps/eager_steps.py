@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from roundlog.capture.draws import GENERATOR
@@ -29,12 +29,18 @@ from roundlog.capture.real_steps.patched_torch import eager_torch, plain_model, 
 from roundlog.capture.real_steps.reachable_values import ReachableValues, StepCalls, memory_of, reachable
 from roundlog.capture.task import Task
 from roundlog.data import STORED
+from roundlog.data.spill_file import SpilledTensor, SpillFile
 from roundlog.randomness import batch_rows
 
 WATCHED_STEPS = 4
 """Steps after each of which all values are compared."""
 LOGGED_STEPS = 12
 """Steps whose operators are compared."""
+
+_MANY = 1 << 26
+"""Parameters of a model from which on large tensors wait for its gradients in a file."""
+_LARGE = 1 << 25
+"""Bytes of such a tensor."""
 
 
 class EagerTraining:
@@ -45,6 +51,7 @@ class EagerTraining:
         self._model = plain_model(task.model)
         self._turns = task.phases()
         self._rates = [[group["lr"] for group in phase.optimizer.param_groups] for phase in self._turns]
+        self._is_large = sum(parameter.numel() for parameter in self._model.parameters()) >= _MANY
 
     def step(
         self,
@@ -69,7 +76,7 @@ class EagerTraining:
                 parameter.grad = None
             with looking():
                 for part in parts:
-                    with watching():
+                    with watching(), _spilling(self._model) if self._is_large else nullcontext():
                         with noting_backward() as called:
                             found = phase.loss(self._model, dict(part))
                         with refusing_backward(found, called):
@@ -92,6 +99,30 @@ class EagerTraining:
                     warnings.simplefilter("ignore")  # schedulers of PyTorch warn of what they do themselves
                     phase.schedule.step()
         return total
+
+
+def _spilling(model: nn.Module) -> AbstractContextManager[object]:
+    """Have autograd keep large tensors, but for the model's own, in a file until their gradients are computed: fused
+    attention never holds its scores, and in a watched step they take more memory than the model."""
+    file = SpillFile("what gradients are computed from")
+    own = {memory_of(x) for x in (*model.parameters(), *model.buffers())}
+
+    def pack(x: Tensor) -> Tensor | tuple[SpilledTensor, tuple[Any, ...]]:
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            x = x.detach()
+            if x.nbytes < _LARGE or x.untyped_storage().nbytes() != x.nbytes or memory_of(x) in own:
+                return x
+            layout = x.shape, x.stride(), x.storage_offset()
+            return file.put(x.as_strided((x.numel(),), (1,), 0)), layout
+
+    def unpack(packed: Tensor | tuple[SpilledTensor, tuple[Any, ...]]) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            spilled, layout = packed
+            return spilled.tensor().as_strided(*layout)  # strides choose a kernel's order of sums
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 def share(task: Task, loss: torch.Tensor) -> torch.Tensor:
