@@ -24,7 +24,7 @@ from roundlog.capture import Captured, CaptureError
 from roundlog.capture.builder import needed
 from roundlog.capture.captured import OwnStates
 from roundlog.capture.kernel_calls import CallTrail, KernelCall
-from roundlog.capture.real_steps.reachable_values import memory_of, tensor_digest
+from roundlog.capture.real_steps.reachable_values import memory_of, tensor_checksum
 from roundlog.data import materialized, widened
 from roundlog.data.spill_file import SpilledTensor, SpilledTensors, SpillFile
 from roundlog.execution import StoppedError
@@ -347,8 +347,8 @@ class _Parts:
         """PyTorch's values of those that are still read, in PyTorch's memory; copies of those that are read at the end,
         since gradients are clipped in place behind the watched part."""
         self._values, self._file = SpilledTensors(self._known), SpillFile("what the kernels of the comparison give")
-        self._digests: dict[int, str] = {}
-        """Digest of each in PyTorch's memory, as it was given: other code than PyTorch's may write there, too."""
+        self._checksums: dict[int, int] = {}
+        """Checksum of each in PyTorch's memory, as it was given: other code than PyTorch's may write there, too."""
         self._last = self._last_reads(ends)
 
     def _last_reads(self, ends: Collection[int]) -> dict[int, int]:
@@ -398,7 +398,7 @@ class _Parts:
                 elif last > number + _FAR and value.nbytes >= _LARGE:
                     self._known[place] = self._file.put(value)
                 else:
-                    self._known[place], self._digests[place] = value, tensor_digest(value)
+                    self._known[place], self._checksums[place] = value, tensor_checksum(value)
         for place in [place for place in self._known if self._last[place] <= number]:
             del self._known[place]
         return found, read
@@ -434,7 +434,7 @@ class _Parts:
         """Has later calls, and the end, read a copy of a value."""
         self._cut.add(place)
         self._known[place], self._last[place] = self._file.kept(value), len(self._results)
-        self._digests.pop(place, None)
+        self._checksums.pop(place, None)
 
     def at_end(self, place: int) -> torch.Tensor:
         """A value when all kernels have been called: PyTorch's own, if it is a result of one."""
@@ -477,8 +477,8 @@ class _Parts:
         """Values of the program, by PyTorch's values of what comes before, and the values that they are computed from.
         wanted: only these of them. see: as of `evaluated`. Raises CaptureError where it stops."""
         known = self._read(places, self._cut) & self._known.keys()
-        for index in known & self._digests.keys():
-            if tensor_digest(self._values[index]) != self._digests[index]:
+        for index in known & self._checksums.keys():
+            if tensor_checksum(self._values[index]) != self._checksums[index]:
                 raise CaptureError(
                     f"the step writes, by other code than PyTorch's, into what {self._nodes[index].op} gives"
                     f"{' at ' + source if (source := self._nodes[index].source) else ''}: write by PyTorch's functions"

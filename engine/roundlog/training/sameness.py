@@ -21,7 +21,7 @@ import torch
 
 from roundlog.arithmetic import is_short
 from roundlog.capture import Captured, CaptureError
-from roundlog.capture.real_steps.reachable_values import tensor_digest
+from roundlog.capture.real_steps.reachable_values import tensor_checksum
 from roundlog.data.spill_file import SpilledTensor, SpilledTensors, SpillFile
 from roundlog.training.kernel_agreement import agree_on_change
 from roundlog.training.kernel_sameness import confirm_same_kernels, has_short_numbers
@@ -156,7 +156,7 @@ class _Step:
     """By name: those that the captured step has, too."""
     names: set[str] = field(default_factory=set)
     """All that the truth has."""
-    digests: dict[str, str] = field(default_factory=dict)
+    checksums: dict[str, int] = field(default_factory=dict)
     """By name: of PyTorch's in FP32, from the task's own initial state."""
 
 
@@ -193,9 +193,9 @@ class _Comparison:
 
     def _require_repeatable(self, step: int, again: Results) -> None:
         """Raises CaptureError if PyTorch gives other numbers the second time."""
-        once = self._steps[step].digests if step < len(self._steps) else {}
+        once = self._steps[step].checksums if step < len(self._steps) else {}
         for name in again.keys() & once.keys():
-            if _digest(again[name]()) != once[name]:
+            if _checksum(again[name]()) != once[name]:
                 raise CaptureError(
                     f"your own step gives another result every time: {name} changes though it starts from the same "
                     "state and draws the same numbers: keep whatever changes it in parameters and buffers"
@@ -223,7 +223,7 @@ class _Comparison:
             if name in ours:
                 found.marks[name] = self._mark_of(name, given, sizes)
             if self._is_first:
-                found.digests[name] = _digest(in_fp32)
+                found.checksums[name] = _checksum(in_fp32)
                 self.is_trained |= name in self._optimized and bool(in_fp32.any())
 
     def _mark_of(self, name: str, given: Sequence[torch.Tensor], sizes: Sequence[float]) -> _Mark:
@@ -361,9 +361,9 @@ def _nudged(name: str, state: torch.Tensor, number: int, ulps: int) -> torch.Ten
     return torch.where(zeros, signs * 2.0**-20, moved).to(state.dtype)
 
 
-def _digest(x: torch.Tensor) -> str:
-    """A digest of numbers, f64, that compare as equal."""
-    return tensor_digest(x.nan_to_num().add_(0.0))
+def _checksum(x: torch.Tensor) -> int:
+    """A checksum of numbers, f64, of which those that compare as equal have the same."""
+    return tensor_checksum(x.nan_to_num().add_(0.0))
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:

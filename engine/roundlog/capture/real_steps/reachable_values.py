@@ -21,6 +21,7 @@ import random
 import sys
 import types
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
@@ -92,11 +93,20 @@ def is_library(module: object) -> bool:
 
 
 def tensor_digest(x: Tensor) -> str:
-    """Digest of a tensor's elements; empty if it has none in this machine's memory, or no plain layout."""
+    """Digest of a tensor's elements: of none if they are not in this machine's memory, or in no plain layout."""
+    return _digest(_elements(x))
+
+
+def tensor_checksum(x: Tensor) -> int:
+    """CRC-32 of the same, in half of the time: it finds what is written by mistake."""
+    return zlib.crc32(_elements(x))
+
+
+def _elements(x: Tensor) -> Any:
     if not x.numel() or x.layout != torch.strided or x.device.type != "cpu":
-        return ""
+        return b""
     whole = materialized(x.detach()).contiguous()  # a single element may have any stride
-    return _digest(whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy())
+    return whole.as_strided((whole.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def memory_of(x: Tensor) -> int:
