@@ -36,7 +36,7 @@ from roundlog import Task
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.execution import Executor, executor
 from roundlog.kernels import cuda
-from roundlog.kernels.cuda import bf16_products, tensor_cores
+from roundlog.kernels.cuda import bf16_products, integer_products, tensor_cores
 from roundlog.kernels.tensor_core_products import GroupArithmetic
 from roundlog.operators import StepInputs
 from roundlog.operators.contraction import MatMul
@@ -208,6 +208,7 @@ class Step(TorchDispatchMode):
             (executor, "check_machine", lambda *of_device: None),
             (tensor_cores, "verdict", lambda *of_device: native),
             (bf16_products, "proven", lambda device: arithmetic),
+            (integer_products, "by_integers", lambda *of_device: False),  # FP64 is quicker on these
         ]
         for one, name in ((MatMul, "certify"), (MatMul, "certify_short"), (TensorCoreMatMul, "compute")):
             patches.append((one, name, self.multiplying(getattr(one, name))))

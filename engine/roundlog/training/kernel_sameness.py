@@ -52,7 +52,7 @@ _WHOLE, _ROWS = 2, 64
 """Calls of one kernel, of one format and shape, that are compared in all of their elements; rows of a product that are
 compared of later ones, if their operands are PyTorch's in all elements."""
 
-_FAR, _LARGE = 64, 1 << 25
+_FAR, _LARGE = 64, 1 << 22
 """Calls after which a value that is still read waits in a file, and its bytes."""
 
 _SIZES = 16

@@ -39,7 +39,7 @@ LOGGED_STEPS = 12
 
 _MANY = 1 << 26
 """Parameters of a model from which on large tensors wait for its gradients in a file."""
-_LARGE = 1 << 25
+_LARGE = 1 << 22
 """Bytes of such a tensor."""
 
 
@@ -51,7 +51,6 @@ class EagerTraining:
         self._model = plain_model(task.model)
         self._turns = task.phases()
         self._rates = [[group["lr"] for group in phase.optimizer.param_groups] for phase in self._turns]
-        self._is_large = sum(parameter.numel() for parameter in self._model.parameters()) >= _MANY
 
     def step(
         self,
@@ -76,7 +75,7 @@ class EagerTraining:
                 parameter.grad = None
             with looking():
                 for part in parts:
-                    with watching(), _spilling(self._model) if self._is_large else nullcontext():
+                    with watching(), spilling(self._model):
                         with noting_backward() as called:
                             found = phase.loss(self._model, dict(part))
                         with refusing_backward(found, called):
@@ -101,9 +100,11 @@ class EagerTraining:
         return total
 
 
-def _spilling(model: nn.Module) -> AbstractContextManager[object]:
-    """Have autograd keep large tensors, but for the model's own, in a file until their gradients are computed: fused
-    attention never holds its scores, and in a watched step they take more memory than the model."""
+def spilling(model: nn.Module) -> AbstractContextManager[object]:
+    """Have autograd keep large tensors, but for the model's own, in a file until their gradients are computed, if the
+    model is large: fused attention never holds its scores, and in a watched step they take more memory than it."""
+    if sum(parameter.numel() for parameter in model.parameters()) < _MANY:
+        return nullcontext()
     file = SpillFile("what gradients are computed from")
     own = {memory_of(x) for x in (*model.parameters(), *model.buffers())}
 

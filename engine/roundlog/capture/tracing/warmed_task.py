@@ -26,7 +26,7 @@ from roundlog.capture.errors import CaptureError, place_of_call, place_of_error,
 from roundlog.capture.fresh_tasks import FreshTasks
 from roundlog.capture.optimizers import is_own
 from roundlog.capture.portable import portable
-from roundlog.capture.real_steps.eager_steps import LEFT_BEHIND, WatchedSteps, batch_of, share
+from roundlog.capture.real_steps.eager_steps import LEFT_BEHIND, WatchedSteps, batch_of, share, spilling
 from roundlog.capture.real_steps.patched_torch import eager_torch, plain_model
 from roundlog.capture.real_steps.reachable_values import (
     ReachableValues,
@@ -137,7 +137,7 @@ def _losses_and_own_steps(task: Task) -> dict[str, Tensor]:
     generator = torch.get_rng_state()
     torch.manual_seed(task.seed % 2**63)
     try:
-        with eager_torch(), portable():
+        with eager_torch(), portable(), spilling(model):
             for phase in task.phases():
                 for parameter in model.parameters():
                     parameter.grad = None
