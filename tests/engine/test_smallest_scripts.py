@@ -49,7 +49,6 @@ SMALLEST: dict[str, list[str]] = {
     "make_tensor_core_vectors": [],
     "make_vectors": [],
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
-    "measure_capture": [],
     "measure_mutants": ["--each", "1", "--only", "log/payload"],
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")
