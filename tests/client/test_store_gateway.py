@@ -63,24 +63,6 @@ def test_a_body_without_end_is_cut_off() -> None:
     assert sent[0] < 1 << 26
 
 
-def test_content_that_a_gateway_does_not_have_is_missing() -> None:
-    with serving(lambda request: request.send(451)) as url, pytest.raises(ContentMissing, match="451"):
-        GatewayStore(url).read(X, max_bytes=10)
-
-
-@pytest.mark.parametrize("place", ["file:///etc/passwd", "/ipfs/other"])
-def test_a_redirect_is_never_followed(place: str) -> None:
-    calls = []
-
-    def away(request: Request) -> None:
-        calls.append(request.path)
-        request.send(302, Location=place)
-
-    with serving(away) as url, pytest.raises(StoreUnavailable, match="redirects to another place"):
-        GatewayStore(url).read(X, max_bytes=10)
-    assert len(calls) == 1
-
-
 def test_a_gateway_that_asks_for_patience_is_asked_again() -> None:
     calls = []
 

@@ -183,30 +183,6 @@ def test_a_computed_element_is_told_with_both_numbers() -> None:
     )
 
 
-def test_an_element_that_the_contract_cannot_compute_is_told() -> None:
-    over = game(*LEVELS_DOWN, outcome=Outcome.TRAINER_WON, reason=Reason.VERDICT)
-    proof = events.ElementProven(**PLACE, game=1, element=7, claimed=0, finding=Finding.STOPS, bits=0x7F800000)
-    assert "a claim of any number is wrong" in told(over, proof)[1]
-    asked = events.ElementProven(**PLACE, game=1, element=7, claimed=0x40000000, finding=Finding.UNDECIDED, bits=0)
-    answer = events.Adjudicated(**PLACE, game=1, bits=0x40000000)
-    assert told(over, asked, answer)[1].endswith("The referee says 0x40000000 (2.0).")
-
-
-@pytest.mark.parametrize(
-    ("outcome", "reason", "said"),
-    [
-        (Outcome.TRAINER_WON, Reason.TIMEOUT, "The trainer won: the challenger's clock ran out."),
-        (Outcome.CHALLENGER_WON, Reason.TIMEOUT, "The challenger won: the trainer's clock ran out."),
-        (Outcome.BOTH_LOST, Reason.TIMEOUT, "Both sides lost because a clock ran out."),
-        (Outcome.VOID, Reason.CLAIM_REJECTED, "Void because the claim was rejected in another game."),
-    ],
-)
-def test_a_game_without_a_proof_is_told_by_its_end(outcome: Outcome, reason: Reason, said: str) -> None:
-    over = game((Level.CHECKPOINT, 12, 0), height=3, outcome=outcome, reason=reason)
-    assert told(over)[1] == said
-    assert verdict(replace(over, outcome=Outcome.NONE), JOB, GameHistory([], []), NAMES) is None, "it goes on"
-
-
 T = TypeVar("T")
 
 

@@ -18,7 +18,7 @@ from tiebreak.cli.app import app
 from tiebreak_demo import plain, play
 from tiebreak_demo.processes import A, B, ChildProcesses
 from tiebreak_demo.report import USUAL, AccountReport, Check, Contrast, Report, Story, StoryName
-from tiebreak_demo.screen import Screen, ether, shortened
+from tiebreak_demo.screen import Screen
 from typer.testing import CliRunner
 
 ETHER = 10**18
@@ -175,12 +175,6 @@ def test_stories_are_played_by_name(
     assert CliRunner().invoke(app, ["demo", "--story", "nobody's"]).exit_code == 2
 
 
-def test_a_single_story_needs_neither_the_others_nor_the_contrast() -> None:
-    report = _good()
-    report.asked, report.contrast, report.stories = (StoryName.HONEST,), None, report.stories[:1]
-    assert report.ok and report.as_json()["plain_pytorch"] is None
-
-
 def test_a_machine_is_not_changed_by_the_environment_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
     for name in ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "OPENBLAS_CORETYPE", "ONEDNN_MAX_CPU_ISA", *threads):
@@ -188,9 +182,3 @@ def test_a_machine_is_not_changed_by_the_environment_of_its_parent(monkeypatch: 
     decided = {name: value for name, value in A.environment().items() if value == "something else"}
     assert decided == {} and "ATEN_CPU_CAPABILITY" not in A.environment()
     assert {name: B.environment()[name] for name in B.variables} == dict(B.variables)
-
-
-def test_long_names_are_shortened_and_amounts_are_exact() -> None:
-    root = "0x" + "0123456789abcdef" * 4
-    assert shortened(f"root {root} paid 3000000000000000000 wei") == "root 01234567… paid 3 ether"
-    assert [ether(value) for value in (ETHER, -ETHER // 2, 0, 1)] == ["+1", "-0.5", "+0", "+0.000000000000000001"]

@@ -18,7 +18,6 @@ import torch
 from roundlog.training.job import Job
 from roundlog.training.run_files import checkpoint_path
 from tiebreak.cli.app import app
-from tiebreak.cli.job_texts import without_controls
 from tiebreak.generated_text import with_unseen
 from tiebreak.transactions.keys import devnet_account
 from typer.testing import CliRunner
@@ -334,11 +333,6 @@ def test_verify_says_how_long_it_takes_and_has_an_end(run: Run, text: Text, monk
 pytest.importorskip("transformers")
 pytest.importorskip("gguf")
 
-REAL = Path(__file__).resolve().parents[3] / "build/models/SmolLM2-135M-Instruct-GGUF"
-"""Where `make smollm` puts it."""
-REAL_WEIGHTS = "0x30ef5fa3ed2ea03d9f140a3734ee8ddb23977a9c496abfb6256144b35a107e8d"
-"""In BF16."""
-
 
 @pytest.mark.slow
 def test_a_gguf_file_becomes_a_folder_with_the_same_weights_and_text(run: Run, tmp_path: Path) -> None:
@@ -362,18 +356,6 @@ def test_a_gguf_file_becomes_a_folder_with_the_same_weights_and_text(run: Run, t
     source.write_bytes(source.read_bytes()[:100])
     refused(run("model", "export", source, "--out", tmp_path / "new"), "cannot be read", "fetch it again")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["made"], "nothing is left"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not REAL.is_dir(), reason="`make smollm` has not been run")
-def test_the_real_model_says_what_it_said(run: Run, tmp_path: Path) -> None:
-    out, receipt = tmp_path / "real", tmp_path / "text.json"
-    made = json.loads(run("model", "export", REAL, "--out", out, "--dtype", "bf16", "--json").stdout)
-    assert made["model_weight_hash"] == REAL_WEIGHTS
-    words = ("--prompt", "What is the capital of France?", "--max-new-tokens", 12, "--receipt", receipt)
-    done = run("generate", "--model", out, *words)
-    assert done.stdout == "The capital of France is Paris.\n", done.output
-    assert run("verify", receipt, "--model", out).exit_code == 0
 
 
 # Text as a job.
@@ -480,7 +462,3 @@ def test_what_is_no_text_of_the_job_is_refused(
     transformers.LlamaForCausalLM(config).save_pretrained(other)
     said = f"has a vocabulary of {WORDS + 7} tokens, and that of {generated.job} has {WORDS}"
     refused(run("job", "text", generated.job, generated.run, "--model", other), said)
-
-
-def test_a_text_does_not_control_the_terminal() -> None:
-    assert without_controls("a\tb\nc\x1b[2Jd\x9b\r\x7fé") == "a\tb\nc�[2Jd���é"
