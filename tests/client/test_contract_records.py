@@ -22,7 +22,7 @@ from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import ANYONE
 from tiebreak.roles.player import call_of
-from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, DeploymentError, InvalidAnswer, remedy
+from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, InvalidAnswer, remedy
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport
 from tiebreak.strategy import ForcedMove, PartysMove
@@ -111,14 +111,6 @@ def test_every_error_of_the_contract_says_what_to_do() -> None:
     assert remedy("TooEarly") == "wait until the deadline is over" and remedy("WrongProof") == OF_A_MOVE
 
 
-@pytest.mark.parametrize("artifact", [{}, {"abi": None}, {"abi": [{"type": "function"}]}])
-def test_a_damaged_artifact_says_how_to_get_it_back(artifact: dict[str, Any]) -> None:
-    with pytest.raises(DeploymentError, match="install tiebreak again, or run `make contracts-build`"):
-        ContractAbi(artifact)
-    with pytest.raises(DeploymentError, match=r"NoSuchContract.*install tiebreak again, or run `make contracts-build`"):
-        load_artifact("NoSuchContract")
-
-
 # Calls: a typed method or move for each function.
 
 
@@ -170,10 +162,6 @@ def test_a_method_gives_a_function_its_arguments_in_order_and_its_payment(entry:
     assert call.value == (42 if entry["stateMutability"] == "payable" else 0)
 
 
-def test_all_functions_are_tried() -> None:
-    assert len(SENT) > 25 and MOVES.keys() < {entry["name"] for entry in SENT}
-
-
 def test_a_call_that_pays_is_not_put_where_its_payment_would_be_lost() -> None:
     paying, free = GAME.appeal(7, spec_hash=bytes(32), bond=5), GAME.appeal(7, spec_hash=bytes(32), bond=0)
     for several in (GAME.batch, GAME.in_turn):
@@ -190,11 +178,3 @@ def test_an_address_in_other_letters_is_the_same_contract() -> None:
         for given in (address, address.lower(), "0x" + address[2:].upper())
     ]
     assert {seal.purpose for seal in seals} == {f"seal a claim on job 7 of {address} with spec 0x{'00' * 32}"}
-
-
-def test_a_payment_has_a_name_of_its_own() -> None:
-    name = f"job 7 of {ANYONE} with spec 0x{'22' * 32}"
-    seal = GAME.seal_claim(7, spec_hash=b"\x22" * 32, seal=bytes(32), bond=5)
-    assert seal == ContractCall("sealClaim", (7, b"\x22" * 32, bytes(32)), 5, f"seal a claim on {name}")
-    assert GAME.appeal(7, spec_hash=b"\x22" * 32, bond=5, purpose="again").purpose == "again"
-    assert GAME.attest(7, spec_hash=b"\x22" * 32, checkpoint_root=bytes(32)).purpose is None

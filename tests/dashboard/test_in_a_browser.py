@@ -150,15 +150,6 @@ def test_the_keyboard_reaches_everything(cast: Cast, shown: Site, served: str, l
     assert {"Jobs", "Accounts", "Job 1"} <= set(reached) and len(reached) < 20
 
 
-def test_the_focus_stays_where_it_was_when_a_page_is_made_anew(cast: Cast, served: str, look: Look) -> None:
-    cast.post()
-    look.page.goto(served)
-    look.page.get_by_role("link", name="Job 1").focus()
-    cast.post()
-    look.page.get_by_role("link", name="Job 2").wait_for()
-    assert look.page.evaluate("document.activeElement.textContent") == "Job 1"
-
-
 def test_what_strangers_write_stays_text(cast: Cast, shown: Site, served: str, look: Look) -> None:
     hostile = "<script>document.title='stolen'</script><img src=x onerror=alert(1)>"
     cast.customer.send(cast.customer.post_job(cast.spec(), TERMS, hostile))

@@ -147,19 +147,6 @@ def test_a_search_is_drawn_where_it_is(leaves: int, at: float, left: int) -> Non
     assert all(box.x + box.width <= last.x + last.width for box in agreed), "what lies to the right was not looked at"
 
 
-def test_a_path_leads_from_the_run_to_a_chunk() -> None:
-    shown = draw_levels(
-        game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9)), JOB, NAMES
-    )
-    assert [(one.found, one.detail) for one in shown] == [
-        ("checkpoint 6", "the first that differs: after steps 30 to 34"),
-        ("step 32", "the first whose state differs"),
-        ("operator 99", "matmul of gpt.py line 54"),
-        ("chunk 9", "elements 2,304 to 2,559 of its output"),
-    ]
-    assert [bool(one.funnel) for one in shown] == [True, True, True, False]
-
-
 # Verdicts.
 
 LEVELS_DOWN = ((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9))

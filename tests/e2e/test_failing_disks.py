@@ -47,15 +47,6 @@ def patient(world: World, name: str) -> RoleContext:
     return replace(world.context(name), clock=Ticks())
 
 
-class Slow:
-    """A clock that passes when a test says so."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def flip(path: Path, place: int = -150) -> None:
     """Change a byte of a file in place, as a disk does: whoever has it open sees it."""
     with path.open("r+b") as file:
@@ -107,32 +98,6 @@ def test_a_file_that_is_damaged_during_a_game_costs_no_game(world: World, honest
     play_to_the_end(world, honest, *roles)
     assert damaged.read_bytes() == whole
     assert len(world.said("are damaged on this disk, and what is wrong is fetched again")) == 1
-
-
-def test_a_store_with_wrong_bytes_is_not_believed_and_asked_with_pauses(world: World) -> None:
-    """Until its operator mends it, the role can only say so."""
-    roles = parties(world, "auditor")
-    play_until_a_game(world, *roles)
-    damaged = file_of(world, "auditor", DATA)
-    whole = damaged.read_bytes()
-    kept = next(path for path in (world.root / "store").rglob("*") if path.is_file() and path.read_bytes() == whole)
-    flip(damaged)
-    flip(kept)
-    clock = Slow()
-    for role in roles:
-        object.__setattr__(role.context, "clock", clock)
-    for _ in range(100):
-        clock.now += 1.0
-        for role in roles:
-            role.step()
-    attempts = [notice for notice in world.notices if "fetching the files did not succeed" in notice.text]
-    assert attempts and "do not have its hash" in attempts[0].text
-    assert len(world.said("are damaged on this disk")) == 1
-    assert world.game().phase is not Phase.OVER
-    flip(kept)
-    clock.now += 1000.0
-    play_to_the_end(world, "auditor", *roles)
-    assert damaged.read_bytes() == whole
 
 
 @pytest.mark.parametrize("file", [DATA, INITIAL])

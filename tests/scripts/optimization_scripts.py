@@ -27,14 +27,6 @@ def clipping() -> Task:
     return task(model, optimizer=torch.optim.RMSprop(model.parameters(), lr=1e-3), max_grad_norm=1.0)
 
 
-@script("Gradients clipped by value", source="PyTorch forums: clip_grad_value_ as hooks")
-def clipping_by_value() -> Task:
-    model = mlp()
-    for parameter in model.parameters():
-        parameter.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
-    return task(model)
-
-
 @script("Warmup and a cosine", source="get_cosine_schedule_with_warmup of Hugging Face")
 def warmup_cosine() -> Task:
     def factor(step: int) -> float:

@@ -175,14 +175,6 @@ def test_a_side_in_time_moves_even_though_the_other_one_is_out(cast: Cast) -> No
     assert cast.customer.game(game).outcome is Outcome.TRAINER_WON
 
 
-def test_a_silent_referee_is_timed_out_by_either_side(cast: Cast) -> None:
-    asked = replace(cast.customer.game(start(cast, Made((2, 2), 1), Made((2, 2)))), phase=Phase.REFEREE)
-    asked = replace(asked, referee_deadline=5000)
-    for side in Side:
-        assert next_move(asked, side, Known(), 5000) == Wait("the referee's verdict", 5001)
-        assert next_move(asked, side, Known(), 5001) == ClaimTimeout()
-
-
 class ForgedLeaves(Leaves):
     """Leaves below another tree than theirs."""
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import requests
-from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.http_server import LocalServer
 from tiebreak.operation import monitor as module
 from tiebreak.operation.metrics import Metrics, endpoint
@@ -226,53 +223,10 @@ def test_what_is_to_be_notified_is_read_from_one_text() -> None:
 # The endpoint on the loopback interface, and the metrics behind it.
 
 
-def samples(metrics: Metrics) -> dict[str, float]:
-    """Name of a sample, with its labels -> its value, as Prometheus reads them."""
-    found = {}
-    for family in text_string_to_metric_families(metrics.text().decode()):
-        for one in family.samples:
-            labels = ",".join(f"{name}={value}" for name, value in sorted(one.labels.items()) if name != "version")
-            found[one.name.removeprefix("tiebreak_") + (f"{{{labels}}}" if labels else "")] = one.value
-    return found
-
-
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics("trainer")
-
-
-def test_a_role_that_has_not_begun_shows_no_alarm(metrics: Metrics) -> None:
-    found = samples(metrics)
-    assert (found["least_clock_ratio"], found["next_deadline_timestamp_seconds"]) == (1.0, math.inf)
-    assert all(found[f"alerts_active{{cause={cause}}}"] == 0 for cause in Cause)
-
-
-def test_metrics_are_what_the_role_told(metrics: Metrics) -> None:
-    metrics.alert(Cause.FUNDS_LOW)
-    games = (replace(GAME, left=25, allowance=100), replace(GAME, game=8, left=50, allowance=100, called=True))
-    told = replace(QUIET, games=games, deadline=4321, balance=5 * 10**17, chain_error="away")
-    metrics.show(told, Counter({Cause.FUNDS_LOW: 1}), 4)
-    expected = {
-        "chain_reachable": 0,
-        "store_reachable": 1,
-        "balance_ether": 0.5,
-        "needed_ether": 0.1,
-        "games_live": 2,
-        "games_with_referee": 1,
-        "least_clock_ratio": 0.25,
-        "next_deadline_timestamp_seconds": 4321,
-        "alerts_total{cause=funds-low}": 1,
-        "alerts_active{cause=funds-low}": 1,
-        "lost_messages": 4,
-    }
-    found = samples(metrics)
-    assert {name: found[name] for name in expected} == expected
-
-
-@pytest.fixture
-def served(metrics: Metrics) -> Iterator[LocalServer]:
+def served() -> Iterator[LocalServer]:
     paths = {"/health": lambda: (True, {"state": "waits"}), "/ready": lambda: (False, {"chain": "away"})}
-    made = endpoint(0, metrics.text, paths)
+    made = endpoint(0, Metrics("trainer").text, paths)
     yield made
     made.stop()
 
