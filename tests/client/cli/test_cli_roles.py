@@ -41,7 +41,7 @@ def post(run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], refe
     return int(json.loads(result.stdout)["job"])
 
 
-@pytest.mark.slow_but("referee")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("caution", "objection"),
     [

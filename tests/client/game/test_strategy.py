@@ -110,8 +110,8 @@ def start(cast: Cast, trainer: Made, challenger: Made) -> int:
     return cast.start(spec_of(trainer.shape), trainer.claim, challenger.claim)
 
 
-@pytest.mark.slow_but("trainer-(2, 5)")
-@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 1), (1, 6), (2, 5)], ids=str)
+@pytest.mark.slow_but("trainer-(2, 2)")
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 3), (5, 1), (1, 6)], ids=str)
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 def test_every_divergence_is_found_at_its_step(cast: Cast, shape: tuple[int, int], liar: Side) -> None:
     for step in range(shape[0] * shape[1]):
