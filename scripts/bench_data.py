@@ -1,19 +1,14 @@
 """Measures training and auditing on data that are larger than memory: what each command holds at most, beside the same
-command for the same model on few data; or what an audit of one interval fetches of them.
+command for the same model on few data.
 
     .venv/bin/python scripts/bench_data.py                   # 0.3 GB
     .venv/bin/python scripts/bench_data.py --gigabytes 20    # needs 40 GB of disk for a while
-    .venv/bin/python scripts/bench_data.py --gigabytes 4 --fetch    # 8 GB
 
 A file of random tokens is cut into overlapping windows; a small GPT is captured, trained and audited on them, by the
 commands that a user has, each in a process of its own that may hold `--memory` of data (RLIMIT_DATA, see getrlimit(2):
 private memory that can be written, resident or not). Resident memory is VmHWM of proc(5). The file is deleted before
 training: the job has its own copy. MB and GB are 10^6 and 10^9 bytes. It ends with 1 if a command has failed, or has
 grown by more than `--growth`.
-
-With `--fetch` the job is trained and published, and one of its two intervals audited, then both, by processes that have
-neither the job nor its data, through a gateway that gives parts of blocks. Counted are the bytes of the bodies that the
-gateway sends, of the data and of everything else.
 """
 
 from __future__ import annotations
@@ -23,7 +18,6 @@ import json
 import os
 import re
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,10 +29,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from roundlog.training.job import CACHE
 from tiebreak.store import FolderStore
 from tiebreak.store.dagpb import Cid
 
@@ -189,55 +182,6 @@ def serving(store: Path) -> Iterator[tuple[str, Counter[str]]]:
         server.server_close()
 
 
-def told(*words: object) -> dict[str, Any]:
-    """JSON that a command of `tiebreak` prints. Raises SystemExit with what it said if it fails."""
-    command = [str(word) for word in words]
-    ended = subprocess.run(
-        [sys.executable, "-P", "-m", "tiebreak", *command, "--json"], capture_output=True, text=True, check=False
-    )
-    if ended.returncode:
-        raise SystemExit(f"tiebreak {' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(ended.stdout)
-    return found
-
-
-def fetch(size: int, room: Path, settings: tuple[str, ...] = ()) -> dict[str, Counter[str]]:
-    """Bytes that a gateway sends for a job without its data, for the audit of one of its two intervals, and for that of
-    both, on `size` bytes of data. settings: of `task`, as NAME=VALUE."""
-    make_tokens(room / "tokens", size)
-    sets = [word for setting in (f"tokens={room / 'tokens'}", *settings) for word in ("--set", setting)]
-    told("job", "create", f"{__file__}:task", "--out", room / "job", *sets)
-    (room / "tokens").unlink()
-    store = ("--store", room / "store")
-    log = told("train", room / "job", "--run", room / "trained", "--publish-every", 1, *store)["published_log"]
-    cid = told("job", "publish", room / "job", *store)["cid"]
-    shutil.rmtree(room / "job")
-    shutil.rmtree(room / "trained")
-    with serving(room / "store") as (gateway, sent):
-        places = ("--store", gateway)
-        told("job", "fetch", cid, "--out", room / "far", "--without-data", *places)
-        counts = {"job fetch --without-data": sent.copy()}
-        for name, share, intervals in (("audit --share 0.5", 0.5, 1), ("audit", 1, 2)):
-            sent.clear()
-            (room / "far" / CACHE).unlink(missing_ok=True)
-            words = ("--run", room / name, "--claim", log, "--workers", 1, "--share", share)
-            found = told("audit", room / "far", *words, *places)
-            if found["right_intervals"] != intervals or found["fetched_data_bytes"] != sent["data"]:
-                raise SystemExit(f"the gateway has sent {sent['data']} bytes of data, and the audit says {found}")
-            counts[name] = sent.copy()
-    return counts
-
-
-def show_fetched(size: int, room: Path) -> None:
-    """Prints what `fetch` has counted."""
-    print(f"{size / 1e9:g} GB of tokens\n")
-    print("| command | of the data | their share | of everything else |")
-    print("|---|---|---|---|")
-    for command, sent in fetch(size, room).items():
-        data, other = sent["data"], sent["else"]
-        print(f"| `{command}` | {data / 1e6:,.3f} MB | {data / size:.2g} | {other / 1e6:,.3f} MB |")
-
-
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         one(int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
@@ -247,13 +191,8 @@ def main() -> None:
     parser.add_argument("--memory", type=float, default=2.0, help="that a command may hold, in GB (default: 2)")
     parser.add_argument("--growth", type=float, default=1.0, help="at most, of resident memory, in GB (default: 1)")
     parser.add_argument("--room", type=Path, help="where the files lie meanwhile (default: the temporary directory)")
-    parser.add_argument("--fetch", action="store_true", help="count what an audit of one interval fetches")
     options = parser.parse_args()
     size = 2 * int(options.gigabytes * 10**9 / 2)
-    if options.fetch:
-        with tempfile.TemporaryDirectory(prefix="bench-data-", dir=options.room) as room:
-            show_fetched(size, Path(room))
-        return
     with tempfile.TemporaryDirectory(prefix="bench-data-", dir=options.room) as room:
         taken = measure(size, memory=int(options.memory * 10**9), room=Path(room))
     print(f"{size / 1e9:g} GB of tokens beside {FEW / 1e9:g} GB, {os.cpu_count()} cores\n")

@@ -1,13 +1,11 @@
-"""The cost of training by ranks: steps, memory, and bytes that a rank sends, against one process.
+"""The cost of training by ranks: steps and memory, against one process.
 
     .venv/bin/python scripts/bench_distributed.py [--rounds 7] [--model gpt12m|digits|...] [--batch 16] [--json FILE]
 
 Every round times one step of one process with two threads and one step of two ranks with one thread each, in turns;
 what is printed are medians, and the ratio taken within each round. Memory is the peak of fresh processes that do
 nothing but some steps, alone and as one of 2 and of 4 ranks, with and without what interpreter and libraries take
-before a job is read. Bytes are counted by the kernel (TCP_INFO, all sockets of
-rank 0), beside those of one all-reduce of as many FP32 numbers as the model has parameters, which is what DDP sends in
-a step.
+before a job is read.
 """
 
 from __future__ import annotations
@@ -17,46 +15,27 @@ import json
 import os
 import socket
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from roundlog.execution import Batches, Executor, StepExecutor
 from roundlog.execution.batches import TensorsOf
-from roundlog.execution.ranks import Launch, Ranks, RanksExecutor, dismiss, joined, serve
+from roundlog.execution.ranks import Launch, RanksExecutor, dismiss, joined, serve
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
-
-_BYTES_SENT = 200
-"""Offset of `tcpi_bytes_sent` in struct tcp_info (include/uapi/linux/tcp.h)."""
 
 WARM_UP = 2
 """Steps that compile loops and fill caches, and are not counted."""
 
 MEMORY_STEPS = 8
 """Steps after which memory is measured: it grows a little with the first ones."""
-
-
-def sent() -> int:
-    """Bytes of TCP that this process's open sockets have sent."""
-    found = 0
-    for path in list(Path("/proc/self/fd").iterdir()):
-        with suppress(OSError):
-            if not str(path.readlink()).startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(path.name))) as one:
-                if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
-                    info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-                    found += struct.unpack_from("Q", info, _BYTES_SENT)[0]
-    return found
 
 
 def peak() -> int:
@@ -91,7 +70,7 @@ def work(directory: Path, threads: int) -> None:
     job = Job.read(directory)
     launch = Launch.of(os.environ)
     if launch is None:
-        _answer(Steps(job, Executor(job.program)), None, job, libraries)
+        _answer(Steps(job, Executor(job.program)), libraries)
         return
     with joined(launch) as ranks:
         if ranks.rank:
@@ -102,30 +81,19 @@ def work(directory: Path, threads: int) -> None:
                 lambda step, states: job.inputs(batches, step, states),
                 interval=job.spec.interval,
             )
-            dist.all_reduce(torch.zeros(_parameters(job)))
             return
-        _answer(Steps(job, RanksExecutor(job.program, ranks, interval=job.spec.interval)), ranks, job, libraries)
+        _answer(Steps(job, RanksExecutor(job.program, ranks, interval=job.spec.interval)), libraries)
+        dismiss(ranks)
 
 
-def _answer(steps: Steps, ranks: Ranks | None, job: Job, libraries: int) -> None:
+def _answer(steps: Steps, libraries: int) -> None:
     kinds: dict[str, Callable[[], float]] = {
         "step": steps.next,
-        "sent": sent,
         "peak": peak,
         "libraries": lambda: libraries,
     }
     for line in sys.stdin:
         print(kinds[line.strip()](), flush=True)
-    if ranks is None:
-        return
-    dismiss(ranks)
-    before = sent()
-    dist.all_reduce(torch.zeros(_parameters(job)))
-    print(sent() - before, flush=True)
-
-
-def _parameters(job: Job) -> int:
-    return sum(kind.numel for name, kind in job.program.states.items() if name.startswith("parameter/"))
 
 
 class Group:
@@ -158,29 +126,24 @@ class Group:
             process.wait()
 
     def ask(self, what: str) -> float:
-        """The answer of the first process: to `step` seconds, to `sent`, `peak` and `libraries` bytes."""
+        """The answer of the first process: to `step` seconds, to `peak` and `libraries` bytes."""
         first = self._processes[0]
         assert first.stdin is not None
         first.stdin.write(what + "\n")
         first.stdin.flush()
-        return self._line()
-
-    def end(self) -> float | None:
-        """Ends the processes; the bytes that one all-reduce of the gradients has sent, if these are ranks."""
-        first = self._processes[0]
-        assert first.stdin is not None
-        first.stdin.close()
-        found = self._line() if len(self._processes) > 1 else None
-        if any(process.wait() for process in self._processes):
-            raise SystemExit("a process failed: its message stands above")
-        return found
-
-    def _line(self) -> float:
-        assert self._processes[0].stdout is not None
-        line = self._processes[0].stdout.readline()
+        assert first.stdout is not None
+        line = first.stdout.readline()
         if not line:
             raise SystemExit("a process failed: its message stands above")
         return float(line)
+
+    def end(self) -> None:
+        """Ends the processes."""
+        first = self._processes[0]
+        assert first.stdin is not None
+        first.stdin.close()
+        if any(process.wait() for process in self._processes):
+            raise SystemExit("a process failed: its message stands above")
 
 
 def measure(directory: Path, rounds: int) -> dict[str, object]:
@@ -188,12 +151,8 @@ def measure(directory: Path, rounds: int) -> dict[str, object]:
     with ExitStack() as stack:
         alone, ranks = (stack.enter_context(Group(directory, size, 3 - size)) for size in (1, 2))
         pairs = [(alone.ask("step"), ranks.ask("step")) for _ in range(WARM_UP + rounds)][WARM_UP:]
-        before = ranks.ask("sent")
-        ranks.ask("step")
-        step_bytes = ranks.ask("sent") - before
         alone.end()
-        reduced = ranks.end()
-    assert reduced is not None
+        ranks.end()
     peaks, libraries = {}, {}
     for size in (1, 2, 4):
         with Group(directory, size, 2 if size == 1 else 1) as group:
@@ -211,9 +170,6 @@ def measure(directory: Path, rounds: int) -> dict[str, object]:
         "before a job is read, bytes": libraries[1],
         "rank of 2 / one process, without that": (peaks[2] - libraries[2]) / (peaks[1] - libraries[1]),
         "rank of 4 / one process, without that": (peaks[4] - libraries[4]) / (peaks[1] - libraries[1]),
-        "bytes that rank 0 of 2 sends in a step": step_bytes,
-        "bytes that it sends in an all-reduce of FP32 gradients": reduced,
-        "bytes / all-reduce": step_bytes / reduced,
     }
 
 

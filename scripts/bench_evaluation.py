@@ -1,14 +1,12 @@
-"""The cost of evaluations that can be derived again, and one receipt on several machines.
+"""The cost of evaluations that can be derived again.
 
     .venv/bin/python scripts/bench_evaluation.py [--model FOLDER] [--requests 300] [--rounds 3] [--batch 1 8]
-        [--letters] [--machines] [--aarch64 FOLDER]
+        [--letters]
 
 Each round times, one after the other, lm-eval with the engine and lm-eval with transformers in BF16, with its default
 of one request at a time and with others: questions with four answers each, of several tokens or, with --letters, of
 one. Ratios are taken within a round, in processor time of all threads; printed are medians. Programs are captured
-before: a model's are kept. --machines evaluates 12 requests under three hardware profiles of machines/profiles.py,
-whose receipts have to be one. --aarch64 has the emulated AArch64 in FOLDER (other_architecture.py makes it) answer the
-same 12 requests, by programs of this machine. Exit code 1 if anything differs. `make smollm` gets the model.
+before: a model's are kept. `make smollm` gets the model.
 """
 
 from __future__ import annotations
@@ -18,15 +16,11 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from machines.emulation import MIRROR, ROOT, prepared
-from machines.profiles import MACHINES
-
-PROFILES = ("native, one thread", "AVX2, one thread", "compatible")
+ROOT = Path(__file__).resolve().parents[1]
 PLACES = "Paris France, Rome Italy, Madrid Spain, Cairo Egypt, Tokyo Japan, Oslo Norway, Lima Peru, Havana Cuba"
 TASK = """
 task: capitals
@@ -94,31 +88,19 @@ def compare_times(
         print(f"{given.requests} requests, engine / transformers, {batch} at a time: {statistics.median(some):.2f}")
 
 
-def answers_on(plan: Path, requests: Sequence[Any], model: Path, emulated: Path) -> tuple[list[str], list[str]]:
-    """Answers to requests by this machine, and by the emulated one, a line each. plan: file that they are told by."""
-    groups = groupby(requests, key=lambda one: one.prompt)
-    asked = [(prompt, [one.continuation for one in some]) for prompt, some in groups]
-    plan.write_text(json.dumps([str(model.resolve()), str(plan.parent), asked]))
-    machines = MACHINES[PROFILES[0]], prepared(emulated, MIRROR, print).machine()
-    here, there = (one.run("-m", "machines.evaluated_requests", str(plan)) for one in machines)
-    return here.splitlines(), there.splitlines()
-
-
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=ROOT / "build" / "models" / "SmolLM2-135M-Instruct")
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--letters", action="store_true")
-    parser.add_argument("--machines", action="store_true")
-    parser.add_argument("--aarch64", type=Path, metavar="FOLDER")
     given = parser.parse_args()
     from roundlog.generation import load_model
     from tiebreak.evaluation.engine_model import Answers, EngineModel, evaluate_tasks
     from tiebreak.evaluation.task_files import read_task
 
-    loaded, wrong = load_model(given.model, dtype="bf16"), False
+    loaded = load_model(given.model, dtype="bf16")
     ours = EngineModel(loaded, "exact", Answers())
 
     def evaluate(task: Any) -> float:
@@ -126,27 +108,12 @@ def main() -> int:
         return evaluate_tasks(ours, [task], None)[0]["acc"]
 
     with tempfile.TemporaryDirectory(prefix="evaluation-") as place:
-        room, few = Path(place), write_task(Path(place, "few"), 3, given.letters)
+        few = write_task(Path(place, "few"), 3, given.letters)
         evaluate(read_task(few, few.parent / "copy"))  # captures the model
-        requests, answers = ours.answers.requests, ours.answers.given
-        if given.rounds:
-            file = write_task(room / "timed", given.requests // 4, given.letters)
-            task = read_task(file, file.parent / "copy")
-            compare_times(loaded, task.config, lambda: evaluate(task), given)
-        if given.machines:
-            for number, name in enumerate(PROFILES):
-                words = ("evaluate", "--model", given.model, "--tasks", few, "--receipt", room / f"{number}.json")
-                print(f"{name}: {MACHINES[name].run('-m', 'tiebreak.cli.app', *map(str, words))}", flush=True)
-            found = {(room / f"{number}.json").read_bytes() for number in range(len(PROFILES))}
-            print(f"{len(found)} receipt of {len(requests)} requests on {len(PROFILES)} machines")
-            wrong |= len(found) != 1
-        if given.aarch64 is not None:
-            here, there = answers_on(room / "plan.json", requests, given.model, given.aarch64)
-            expected = [f"{one.logprob.hex()} {one.is_greedy}" for one in answers]  # type: ignore[union-attr]
-            print(f"{sum(map(str.__eq__, expected, there))} of {len(requests)} answers of AArch64 are this machine's")
-            wrong |= not here == there == expected
-    return int(wrong)
+        file = write_task(Path(place, "timed"), given.requests // 4, given.letters)
+        task = read_task(file, file.parent / "copy")
+        compare_times(loaded, task.config, lambda: evaluate(task), given)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

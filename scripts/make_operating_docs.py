@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
-from generated import write_or_check
+from generated import with_parts, write_or_check
 from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.operation.metrics import Metrics
 from tiebreak.transactions.signer import DISPUTE_GAS
@@ -24,16 +23,7 @@ PRICES = (1, 10, 50)
 
 def page() -> str:
     """The page as it should be."""
-    text = FILE.read_text()
-    for name, table in (("metrics", metrics_table()), ("gas", gas_table())):
-        text, count = re.subn(
-            rf"(<!-- {name} -->\n).*?(<!-- end -->)",
-            lambda found, table=table: found[1] + table + found[2],
-            text,
-            flags=re.DOTALL,
-        )
-        assert count == 1, f"{FILE.name} has no place for {name}"
-    return text
+    return with_parts(FILE, {"metrics": metrics_table(), "gas": gas_table()})
 
 
 def metrics_table() -> str:

@@ -1,6 +1,6 @@
 """The matrix of tasks and machines: example tasks, trained and audited under hardware profiles in fresh processes.
 
-    .venv/bin/python scripts/matrix.py [--full] [--precision bf16 [--arithmetic hopper]] [--texts] [--task NAME]
+    .venv/bin/python scripts/matrix.py [--precision bf16 [--arithmetic hopper]] [--texts] [--task NAME]
                                        [--machine NAME] [--steps N] [--parallel N] [--markdown FILE]
 
 One CPU is several machines, depending on which of its instructions PyTorch, MKL, oneDNN and numba may use. On each of
@@ -9,7 +9,7 @@ without any log; the three checkpoint roots of all machines have to be one. A CU
 machine more. Beside it, as a measure of how different the machines are: in how many different states plain FP32 and
 plain FP64 PyTorch end, from the same initial state, on the same batches.
 
-Without --full the tasks are small and have 50 steps; with it they have their real sizes, and one step or two.
+The tasks are small and have 50 steps.
 With --precision bf16 they are the tasks under autocast, small, and models of `transformers`; --markdown then
 replaces the section of the page about them. With --arithmetic their products and convolutions are those of tensor
 cores, and so is the section. With --texts they are generations of text, which have a section of their own. Exit code 1
@@ -35,7 +35,7 @@ import torch
 from generated import with_section
 from machines.process import Outcome, be_a_machine
 from machines.profiles import MACHINES, Machine
-from machines.tasks import FULL, MORE_TEXTS, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXT_STEPS, TEXTS
+from machines.tasks import MORE_TEXTS, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXT_STEPS, TEXTS
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.examples import BF16, FP32
 from roundlog.operators.job_arithmetic import EXACT
@@ -101,7 +101,6 @@ def run(
     room: Path,
     *,
     steps: Mapping[str, int] | None = None,
-    full: bool = False,
     parallel: int = 1,
     parts: int = 1,
     known: Mapping[str, Machine] = MACHINES,
@@ -120,7 +119,6 @@ def run(
                 "run": str(place / job),
                 "log": None if log_room is None else str(log_room / job / "trained" / "log"),
                 "task": job if steps and job in steps else None,
-                "full": full,
                 "steps": (steps or {}).get(job),
                 "parts": parts,
             }
@@ -145,22 +143,19 @@ def run(
 
 
 def make_jobs(
-    tasks: Iterable[str], room: Path, *, full: bool, steps: int | None, arithmetic: str = EXACT
+    tasks: Iterable[str], room: Path, *, steps: int | None, arithmetic: str = EXACT
 ) -> tuple[dict[str, Path], dict[str, int]]:
     """Captures tasks of this file: (name -> directory, name -> steps)."""
     jobs, counts, texts = {}, {}, TEXTS | MORE_TEXTS
     for name in tasks:
-        small = (texts[name], TEXT_STEPS) if name in texts else ((SMALL | SMALL_IN_BF16)[name], SMALL_STEPS)
-        make, count = FULL[name] if full else small
+        make, count = (texts[name], TEXT_STEPS) if name in texts else ((SMALL | SMALL_IN_BF16)[name], SMALL_STEPS)
         counts[name] = steps or count
         Job.from_task(functools.partial(make, counts[name]), arithmetic=arithmetic).write(room / name)
         jobs[name] = room / name
     return jobs, counts
 
 
-def markdown(
-    result: Result, steps: Mapping[str, int], *, full: bool, precision: str = FP32, arithmetic: str = EXACT
-) -> str:
+def markdown(result: Result, steps: Mapping[str, int], *, precision: str = FP32, arithmetic: str = EXACT) -> str:
     """The result as a page with two tables; in bf16, and of texts, as a section with the first of them."""
     lines = [
         f"| task | steps | runs | roots | root | plain {precision.upper()} results | plain FP64 results |",
@@ -172,8 +167,7 @@ def markdown(
         row = [task, count, 3 * len(outcomes), len(roots), f"`{outcomes[0].trained[:16]}`"]
         row += [len({o.plain32 for o in outcomes}), len({o.plain64 for o in outcomes})]
         lines.append("| " + " | ".join(map(str, row)) + " |")
-    size = "the tasks' real sizes (`--full`)" if full else "small sizes of the tasks"
-    where = f"Measured with PyTorch {torch.__version__} on {platform.machine()}, {size}."
+    where = f"Measured with PyTorch {torch.__version__} on {platform.machine()}, small sizes of the tasks."
     if steps.keys() <= TEXTS.keys():
         return "\n".join([_TITLE_OF_TEXTS, _TEXT_OF_TEXTS, where, "", *lines]) + "\n"
     if arithmetic != EXACT:
@@ -198,7 +192,6 @@ def _sections(page: Path) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--full", action="store_true", help="real sizes")
     parser.add_argument("--precision", choices=[FP32, BF16], default=FP32, help="of the tasks")
     parser.add_argument("--arithmetic", choices=[EXACT, *ARITHMETICS], default=EXACT, help="of products in bf16")
     parser.add_argument("--texts", action="store_true", help="generations of text")
@@ -212,10 +205,8 @@ def main() -> int:
         be_a_machine(options.plan)
         return 0
     tasks = TEXTS if options.texts else SMALL_IN_BF16 if options.precision == BF16 else SMALL
-    if options.full and options.precision == BF16:
-        parser.error("--full has tasks in fp32 only")
-    if options.texts and (options.full or options.precision == BF16):
-        parser.error("--texts has tasks of its own: leave --full and --precision away")
+    if options.texts and options.precision == BF16:
+        parser.error("--texts has tasks of its own: leave --precision away")
     if options.arithmetic != EXACT and options.precision != BF16:
         parser.error(f"--arithmetic {options.arithmetic} is for products in bf16: give --precision bf16, too")
     kind = "text" if options.texts else f"task in {options.precision}"
@@ -230,7 +221,6 @@ def main() -> int:
         jobs, steps = make_jobs(
             options.task or tasks,
             Path(room) / "jobs",
-            full=options.full,
             steps=options.steps,
             arithmetic=options.arithmetic,
         )
@@ -239,12 +229,11 @@ def main() -> int:
             machines,
             Path(room),
             steps=steps,
-            full=options.full,
             parallel=options.parallel,
             parts=2 if options.precision == BF16 else 1,
             told=lambda text: print(text, flush=True),
         )
-    text = markdown(result, steps, full=options.full, precision=options.precision, arithmetic=options.arithmetic)
+    text = markdown(result, steps, precision=options.precision, arithmetic=options.arithmetic)
     print(text)
     if options.markdown is not None and (options.texts or options.precision == BF16):
         options.markdown.write_text(with_section(options.markdown.read_text(), text))

@@ -87,7 +87,7 @@ def compared(task: str, steps: int, emulation: Emulation, told: Callable[[str], 
         return Result(kept["kernels"], outcomes)
     machines = {HERE: MACHINES["native, one thread"], THERE: emulation.machine()}
     with tempfile.TemporaryDirectory(prefix="run-", dir=emulation.folder) as room:
-        jobs, _ = make_jobs([task], Path(room) / "jobs", full=False, steps=steps)
+        jobs, _ = make_jobs([task], Path(room) / "jobs", steps=steps)
         parts = 2 if task in SMALL_IN_BF16 else 1
         result = run(jobs, list(machines), Path(room), known=machines, told=told, parts=parts)
     path.parent.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,3 +28,14 @@ def with_section(page: str, section: str) -> str:
     before, _, rest = page.partition(section.partition("\n")[0] + "\n")
     _, mark, after = rest.partition("\n## ")
     return before.rstrip() + "\n\n" + section.rstrip() + "\n" + mark + after
+
+
+def with_parts(path: Path, parts: Mapping[str, str]) -> str:
+    """A page with the generated text of each part between the comments `<!-- NAME -->` and `<!-- end -->`; the rest of
+    the page is written by hand."""
+    text = path.read_text()
+    for name, part in parts.items():
+        place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        text, count = place.subn(lambda found, part=part: found[1] + part + found[2], text)  # type: ignore[misc]
+        assert count == 1, f"{path.name} has no place for {name}"
+    return text

@@ -19,7 +19,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 
-from machines.tasks import FULL, SMALL, SMALL_IN_BF16, TEXTS
+from machines.tasks import SMALL, SMALL_IN_BF16, TEXTS
 
 _VERIFIED = 0.25
 """The share of a log's entries that an audit resolves itself."""
@@ -89,7 +89,7 @@ def plain(task: Task, job: Job, dtype: torch.dtype, device: str) -> str:
 
 
 def be_a_machine(plan_path: Path) -> None:
-    """Runs the plan: {"device", "jobs": [{"job", "run", "log", "task" or null, "full", "steps", "parts"}]}; prints
+    """Runs the plan: {"device", "jobs": [{"job", "run", "log", "task" or null, "steps", "parts"}]}; prints
     JSON lines, first the kernels' digest, then an outcome for each job. parts: micro-batches of an audit without a
     log."""
     plan = json.loads(plan_path.read_text())
@@ -108,8 +108,7 @@ def be_a_machine(plan_path: Path) -> None:
         alone = Auditor(job, room / "alone", options).run()
         digests = ["", ""]
         if entry["task"] is not None:
-            small = SMALL | SMALL_IN_BF16 | TEXTS
-            make = FULL[entry["task"]][0] if entry["full"] else small[entry["task"]]
+            make = (SMALL | SMALL_IN_BF16 | TEXTS)[entry["task"]]
             digests = [plain(make(entry["steps"]), job, dtype, device) for dtype in (torch.float32, torch.float64)]
         outcome = Outcome(
             trained=trained.checkpoint_root.hex(),

@@ -1,4 +1,4 @@
-"""The example tasks, small and in their real sizes, and in BF16; and generations of text."""
+"""The example tasks, small, and in BF16; and generations of text."""
 
 from __future__ import annotations
 
@@ -126,13 +126,3 @@ whose window these texts do not reach, is Llama, to the root."""
 
 TEXT_STEPS = 14
 """Steps that read three tokens, and write twelve."""
-
-FULL: dict[str, tuple[Callable[[int], Task], int]] = {
-    "digits": (lambda steps: digits(steps=steps, interval=intervals(steps)), 60),
-    "gpt": (lambda steps: gpt(data=_TEXT, steps=steps, interval=intervals(steps)), 50),
-    "gpt2": (lambda steps: gpt2(steps=steps, interval=intervals(steps)), 1),
-    "logistic": (lambda steps: logistic(steps=steps, interval=intervals(steps)), 2),
-    "resnet50": (lambda steps: resnet50(steps=steps, interval=intervals(steps)), 1),
-    "vgg11": (lambda steps: vgg11(steps=steps, interval=intervals(steps)), 2),
-}
-"""Tasks at the sizes of their papers, and how many steps they are given here."""

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import multiprocessing
-import os
 import re
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pytest
-import requests
 from tiebreak.contract.enums import JobStatus, Outcome
 from tiebreak.contract.events import JobPosted
 from tiebreak.devnet.launcher import find_anvil
 from tiebreak.roles.sealing import audit_seal
-from tiebreak.store import FolderStore
-from tiebreak.store.gateway import GatewayStore
-from tiebreak.store.store_errors import StoreError
 from tiebreak.transactions.keys import devnet_account
 
 from tests.chaos import judge
-from tests.chaos.anvil import Chain
 from tests.chaos.disks import Disk
-from tests.chaos.dripping_gateway import DrippingGateway, Flaw
-from tests.chaos.faulty_node import FaultyNode, Weather, _drawn
 from tests.chaos.machine import Round, play
 from tests.chaos.markets import Market
 from tests.chaos.misbehaving import Kind
 from tests.chaos.parties import Party
-from tests.chaos.plans import FAULTS, Audits, Trouble, plan
+from tests.chaos.plans import FAULTS, plan
 from tests.chaos.rounds import Chaos
 from tests.chaos.stage import Stage
 
@@ -148,100 +136,6 @@ def test_the_judge_sees_a_job_that_was_posted_twice() -> None:
     assert judge._twice(stage) == ["sent twice: 2 jobs were posted"]
 
 
-def test_plans_have_everything_that_a_round_may_have() -> None:
-    plans = [plan(seed) for seed in range(300)]
-    assert plans[7] == plan(7) != plans[8] and set(FAULTS) == {*Trouble, "nothing"}
-    assert {one.audits for one in plans} == set(Audits)
-    assert {one.gateway for one in plans} == {one.several for one in plans} == {False, True}
-    held = [one for one in plans if one.appeals]
-    assert {one.audits for one in held} == {Audits.OPEN, Audits.BLIND} and any(one.by_workers for one in held)
-    assert all(plan(seed, appeals=True).appeals for seed in range(50))
-    assert {one.twin for one in plans} >= {None, "trainer", "auditor-0"}
-    several = {name for one in plans for name in one.by_ranks}
-    assert several == {"trainer", "auditor-0", "auditor-1"}
-    assert {name for one in plans for name in one.by_workers} == several - {"trainer"}
-
-
-@pytest.fixture
-def chain() -> Iterator[Chain]:
-    if find_anvil() is None:
-        pytest.skip("anvil is not installed: run npm ci")
-    chain = Chain(pause=0.02, step=2)
-    yield chain
-    chain.close()
-
-
-def ask(url: str, method: str, *params: object) -> requests.Response:
-    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return requests.post(url, json=body, timeout=10)
-
-
-def test_a_faulty_node_fails_in_every_way_and_repeats_itself_by_its_seed(chain: Chain) -> None:
-    while chain.height < 90:
-        time.sleep(0.05)
-    seen = []
-    for _ in range(2):
-        node = FaultyNode(chain.port, seed=3)
-        try:
-            line = node.line("trainer")
-            line.weather = Weather(rate=0.5)
-            seen.append([_drawn(line) for _ in range(200)])
-        finally:
-            node.close()
-    assert seen[0] == seen[1] and len(set(seen[0])) == 14
-
-    node = FaultyNode(chain.port, seed=3)
-    try:
-        node.weather("trainer", Weather(rate=1.0))
-
-        def outcome(_: int) -> int | str:
-            try:
-                answer = ask(node.url("trainer"), "eth_blockNumber")
-                return answer.status_code if answer.status_code != 200 else type(answer.json()).__name__
-            except requests.JSONDecodeError:
-                return "cut off"
-            except requests.RequestException:
-                return "broken"
-
-        with ThreadPoolExecutor(30) as askers:  # many are answered slowly
-            outcomes = set(askers.map(outcome, range(60)))
-        assert outcomes == {429, 503, "dict", "cut off", "broken"}
-        node.weather("auditor", Weather(log_range=10))
-        wanted = {"fromBlock": "0x1", "toBlock": "0x50"}
-        assert "limited to a range of 10" in ask(node.url("auditor"), "eth_getLogs", wanted).text
-        assert ask(node.url("auditor"), "eth_getLogs", wanted | {"toBlock": "0xa"}).json()["result"] == []
-        node.weather("liar", Weather(lies=True))
-        blocks = [ask(node.url("liar"), "eth_getBlockByNumber", hex(5), False).json()["result"] for _ in range(20)]
-        assert 2 < len({str(block) for block in blocks}) < 20, "half of what it says is true"
-        assert len({ask(node.url("liar"), "eth_getBlockByNumber", "0x0", False).text for _ in range(20)}) == 1
-        node.weather("auditor", Weather(down=True))
-        with pytest.raises(requests.ConnectionError):
-            ask(node.url("auditor"), "eth_chainId")
-    finally:
-        node.close()
-
-
-def test_a_gateway_has_every_flaw_and_gives_right_blocks_between_them(tmp_path: Path) -> None:
-    folder = FolderStore(tmp_path / "stores" / "somebody")
-    cid = folder.add_bytes(bytes(range(200)))
-    gateway = DrippingGateway(tmp_path / "stores", seed=1)
-    gateway.rate = 0.6
-    try:
-        store = GatewayStore(gateway.url, timeout=0.5, attempts=1)
-        outcomes: Counter[str] = Counter()
-        for _ in range(60):
-            try:
-                outcomes["right"] += store.read(cid, max_bytes=200) == bytes(range(200))
-            except StoreError as error:
-                outcomes[type(error).__name__] += 1
-        assert set(outcomes) == {"right", "StoreUnavailable", "CorruptBlock", "ContentMissing"}
-        assert set(gateway.flaws) == set(Flaw)
-        gateway.rate = 0.0
-        assert store.part(cid, 5, 7, is_right=bool) == bytes(range(5, 12))
-    finally:
-        gateway.close()
-
-
 def a_course(stage: SimpleNamespace) -> Chaos:
     """A round without processes."""
     course = Chaos.__new__(Chaos)
@@ -284,49 +178,6 @@ def test_a_seal_that_a_reorganisation_has_dropped_is_waited_for(tmp_path: Path) 
     assert not course._have_sealed(1, 0.0)
     shown.seal = audit_seal(*about, checkpoint_root=root, salt=salt)
     assert course._have_sealed(1, 0.0)
-
-
-def test_a_reorganisation_drops_transactions_or_puts_them_back(chain: Chain) -> None:
-    account = devnet_account(1)
-    chain.halt(60)
-    time.sleep(0.1)
-
-    def send(nonce: int) -> str:
-        fees = {"maxFeePerGas": 10**11, "maxPriorityFeePerGas": 1}
-        call = {"type": 2, "chainId": 31337, "nonce": nonce, "to": account.address, "value": 1, "gas": 21000, **fees}
-        found: str = chain.rpc("eth_sendRawTransaction", account.sign_transaction(call).raw_transaction.to_0x_hex())
-        chain.rpc("evm_mine")
-        return found
-
-    height, first = chain.height, send(0)
-    chain.reorganise(1, put_back=False)
-    assert chain.height == height + 1 and chain.rpc("eth_getTransactionReceipt", first) is None
-    second = send(0)
-    chain.reorganise(1, put_back=True)
-    chain.rpc("evm_mine")
-    assert chain.rpc("eth_getTransactionReceipt", second)["status"] == "0x1"
-
-
-def test_a_disk_is_full_or_read_only_until_it_is_healed(tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "role")
-    script = (
-        "import sys; from pathlib import Path; from tests.chaos.disks import obey; room = Path(sys.argv[1]);"
-        "obey(room, Path(sys.argv[2]));\n"
-        "for name in ('a', 'b'):\n"
-        "  try: (room / name).write_text('x'); print('wrote')\n"
-        "  except OSError as error: print(error.errno)\n"
-        "print((room / 'old').read_text(), Path(sys.argv[3]).write_text('y'))\n"
-    )
-    (disk.directory / "old").write_text("old")
-    said = {}
-    for what in ("fill", "make_read_only", "heal"):
-        getattr(disk, what)()
-        words = [sys.executable, "-c", script, str(disk.directory), str(disk.sign), str(tmp_path / "elsewhere")]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        said[what] = subprocess.run(words, capture_output=True, text=True, env=environment, check=True).stdout.split()
-    assert said["fill"] == [str(errno.ENOSPC), str(errno.ENOSPC), "old", "1"]
-    assert said["make_read_only"] == [str(errno.EROFS), str(errno.EROFS), "old", "1"]
-    assert said["heal"] == ["wrote", "wrote", "old", "1"]
 
 
 @pytest.mark.parametrize("has_met", [False, True], ids=["before it had met", "after it had met"])

@@ -69,14 +69,6 @@ def test_a_full_disk_leaves_no_half_keystore(tmp_path: Path, monkeypatch: pytest
     assert read_keystore(tmp_path / "k", "secret").address == devnet_account(0).address
 
 
-def test_an_empty_password_and_a_bad_place_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(AccountError, match="password"):
-        create_keystore(tmp_path / "k", "")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(AccountError, match="another place"):
-        create_keystore(tmp_path / "file" / "k", "secret")
-
-
 def test_the_password_comes_from_the_environment_or_from_the_person(keystore: Path) -> None:
     assert load_account(keystore, environment={PASSWORD_VARIABLE: "secret"}).address == ADDRESS
     assert load_account(keystore, environment={}, prompt=lambda text: "secret").address == ADDRESS

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.launcher import find_anvil
-from tiebreak.http_client import Halted, Pauses, TooLate, pause, post, session, within
+from tiebreak.http_client import post, session
 from tiebreak.operation import monitor as messenger
 from tiebreak.rpc.chain_errors import ChainUnavailable, InvalidAnswer, RpcRefused, Stopped
 from tiebreak.rpc.node import ChainNode, connect, transport_to
@@ -272,25 +272,3 @@ def test_only_so_much_of_an_answer_is_read(most: int, body: bytes, more: bool) -
         found = post(connections, url, b"{}", seconds=5.0, most=most)
     assert (found.status, found.body, found.more) == (429, body, more)
     assert found.retry_after == (7.0 if most else 0.0)
-
-
-def test_calls_and_pauses_end_in_time_and_at_once_when_the_process_is_stopped() -> None:
-    stop = threading.Event()
-    assert within(1.0, stop, lambda: 7) == 7
-    with pytest.raises(ZeroDivisionError):
-        within(1.0, None, lambda: 1 // 0)
-    with pytest.raises(TooLate):
-        within(0.05, None, lambda: time.sleep(0.5))
-    pause(0.01, stop)
-    stop.set()
-    with pytest.raises(Halted):
-        pause(10, stop)
-    with pytest.raises(Halted):
-        within(10, stop, lambda: time.sleep(0.5))
-
-
-def test_pauses_of_many_are_spread() -> None:
-    many = [Pauses(first=1.0, most=4.0, spread=1.0) for _ in range(50)]
-    for least in (1.0, 2.0, 4.0, 4.0):
-        drawn = [pauses.next() for pauses in many]
-        assert all(least <= seconds <= 2 * least for seconds in drawn) and max(drawn) - min(drawn) > least / 4

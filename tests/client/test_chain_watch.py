@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import ContractWatch
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.events import Committed, RowShown
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
-from tiebreak.rpc.chain_errors import ContractError, NoCode, NotConfirmed, RpcRefused
+from tiebreak.rpc.chain_errors import NotConfirmed, RpcRefused
 from tiebreak.rpc.node import ChainNode
 
-from tests.client.canned_node import ADDRESS
 from tests.client.disputes import Cast, Run
 from tests.client.hostile_node import HostileNode
 
@@ -149,20 +147,3 @@ def test_a_bond_is_put_only_on_a_job_that_is_deep_enough_and_still_the_same(shar
         scene.mine()
         scene.watch.look()
     assert scene.watch.confirmed_job(job) == scene.contract.job(job)
-
-
-def test_views_come_with_one_request_and_each_has_its_own_end(shared: tuple[EmbeddedChain, Cast]) -> None:
-    scene = Scene(shared)
-    requests_of(scene.line)
-    job, missing, count = scene.contract.views(
-        [ContractCall.of("getJob", scene.jobs[0]), ContractCall.of("getJob", 999), ContractCall.of("jobCount")]
-    )
-    assert requests_of(scene.line) == 1
-    assert job.status is JobStatus.OPEN and count == scene.jobs[-1]
-    assert isinstance(missing, ContractError) and missing.name == "WrongJobStatus"
-
-
-def test_no_code_at_an_address_is_not_a_wrong_contract(shared: tuple[EmbeddedChain, Cast]) -> None:
-    scene = Scene(shared, jobs=1)
-    with pytest.raises(NoCode, match="wait until the node has caught up"):
-        VerificationGame.at(ChainNode(scene.line), ADDRESS)

@@ -13,7 +13,7 @@ from tiebreak.cli.doctor import problems
 from tiebreak.machine_probe import HostFacts, MachineFindings, host_facts, machine_findings
 from tiebreak.process_resources import usable_memory
 from tiebreak.quantities import in_ether
-from tiebreak.rpc.node import ChainNode, block_time
+from tiebreak.rpc.node import ChainNode
 from tiebreak.transactions.signer import funds
 
 from tests.client.canned_node import ADDRESS, Canned, block
@@ -65,16 +65,6 @@ def test_a_machine_is_read_as_linux_describes_it(tmp_path: Path) -> None:
     assert 1 <= found.cores <= found.all_cores
 
 
-def test_open_drivers_and_arm_are_read_and_a_system_without_files_too(tmp_path: Path) -> None:
-    version = "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.65.06  Release Build\n"
-    arm = machine(
-        tmp_path / "arm", cpuinfo="processor : 0\nFeatures : fp asimd bf16\n", driver__nvidia__version=version
-    )
-    assert arm.instructions == ("NEON", "BF16") and arm.driver == "580.65.06"
-    none = host_facts(tmp_path / "nothing")
-    assert none.instructions is None and none.driver == "" and none.memory_bytes == 0 and none.usable_bytes > 0
-
-
 @pytest.fixture
 def plain(tmp_path: Path) -> HostFacts:
     return machine(tmp_path, cpuinfo="flags : avx2 fma avx512f\n", meminfo="MemAvailable:  9000000 kB\n")
@@ -109,14 +99,6 @@ def test_slow_loops_and_held_back_kernels_are_told(plain: HostFacts) -> None:
 def test_little_memory_is_told(tmp_path: Path) -> None:
     (told,) = said(machine(tmp_path, meminfo="MemAvailable:  900000 kB\n"), {})
     assert "can use 0.7 GB of memory: close other programs" in told
-
-
-def test_what_is_grave_comes_first(with_driver: HostFacts) -> None:
-    found = problems(with_driver, MachineFindings(TORCH, [CPU | {"passes": False, "why": "it flushes"}], "it died"))
-    assert [one.is_grave for one in found] == [True, True, False]
-    assert "after PyTorch was loaded, and after cpu (it died)" in found[0].sentence
-    assert found[1].sentence == "cpu does not compute as it has to: it flushes."
-    assert "before PyTorch was loaded" in said(with_driver, None, why="it died")[0]
 
 
 def runs(pid: int, seconds: float) -> bool:
@@ -169,15 +151,6 @@ def test_a_bond_and_the_gas_of_whole_disputes_have_to_be_there() -> None:
     assert f"send it {in_ether(short.missing)} more" in short.sentence and "3 whole disputes" in short.sentence
 
 
-def test_block_time_is_measured() -> None:
-    def blocks(tag: str, full: bool) -> object:
-        number = 1000 if tag == "latest" else int(tag, 16)
-        return block(hex(number), timestamp=hex(7 * number))
-
-    assert block_time(ChainNode(Canned(eth_getBlockByNumber=blocks))) == 7.0
-    assert block_time(ChainNode(Canned(eth_getBlockByNumber=block("0x0")))) == 0.0
-
-
 MEMINFO = f"MemTotal: 99999999 kB\nMemAvailable: {8 * GIB // 1024} kB\n"
 
 
@@ -198,13 +171,3 @@ def test_the_limit_of_any_group_above_bounds(tmp_path: Path, place: str) -> None
     assert usable_memory(write(tmp_path, **files)) == 2 * GIB - ROOM
     (tmp_path / place.replace("__", "/") / "memory.max").write_text("max\n")
     assert usable_memory(tmp_path) == 8 * GIB - ROOM
-
-
-def test_groups_of_the_first_version_bound_as_well(tmp_path: Path) -> None:
-    files = {
-        "proc__meminfo": MEMINFO,
-        "proc__self__cgroup": "12:cpu,cpuacct:/x\n5:memory:/docker/abc\n0::/\n",
-        "sys__fs__cgroup__memory__memory_dot_limit_in_bytes": str(GIB),
-        "sys__fs__cgroup__memory__memory_dot_usage_in_bytes": str(GIB // 2),
-    }
-    assert usable_memory(write(tmp_path, **files)) == GIB // 2 - ROOM

@@ -131,15 +131,11 @@ def bend(plain: dict[str, Any]) -> None:
 LIES: dict[str, tuple[Callable[[dict[str, Any]], object], int, str]] = {
     "a score": (set_score, 3, "bits_per_byte of task pages is"),
     "half of the requests": (halve, 3, "its tasks have another number of requests"),
-    "a smaller count": (lambda plain: plain.update(request_count=23), 1, "does not follow from its answers"),
     "an answer": (bend, 3, "request 4 has the answer"),
     "the root": (lambda plain: plain.update(requests_root="0x" + "11" * 32), 3, "have another root"),
     "a token": (lambda plain: plain["answers"][-1]["tokens"].append(7), 3, "request 24 has the answer"),
-    "a text that is cut": (lambda plain: plain["answers"][-1]["tokens"].pop(), 3, "request 24 has the answer"),
-    "an unknown field": (lambda plain: plain.update(more=1), 1, "is not known"),
     "another model": (lambda plain: plain["model"].update(config_hash="0x" + "11" * 32), 1, "is of another model"),
     "another harness": (lambda plain: plain["versions"].update(lm_eval="0.1"), 1, "pip install lm-eval==0.1"),
-    "fewer documents": (lambda plain: plain.update(limit=3), 3, "another number of requests"),
     "an infinity": (lambda plain: plain["tasks"][0]["scores"].update(acc="inf"), 1, "that is no number"),
 }
 

@@ -126,7 +126,6 @@ def test_every_question_about_the_chain_goes_to_all_nodes_and_equal_answers_need
         ("eth_call", [{"to": PARTY.address}, "latest", {PARTY.address: {"code": "0x"}}]),
         ("eth_getBalance", [PARTY.address, "pending"]),
         ("eth_sendRawTransaction", ["nothing"]),
-        ("eth_getLogs", [{"blockHash": "0x" + "11" * 32}]),
         ("eth_getLogs", [{"address": PARTY.address, "fromBlock": "0x0", "toBlock": "latest"}]),
     ],
     ids=str,

@@ -17,7 +17,7 @@ from tiebreak.store.gateway import GatewayStore
 from tiebreak.store.kubo import KuboStore
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store
-from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable, UnsupportedFile
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable
 
 from tests.client.http_stand_in import Request, serving
 
@@ -168,13 +168,6 @@ def test_no_store_that_takes_the_content_is_an_error_that_names_all(stores: Stor
         both.add_bytes(b"x")
     with pytest.raises(StoreUnavailable, match="can only be read from"):
         ReplicatedStore([GatewayStore(GONE)], warn=pytest.fail).add_bytes(b"x")
-
-
-def test_a_file_that_cannot_be_published_is_nobodys_failure(stores: Stores, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("/etc/passwd")
-    with pytest.raises(UnsupportedFile):
-        stores.both.add_file(tmp_path / "link")
-    assert stores.warnings == []
 
 
 def test_a_node_that_is_linked_as_raw_bytes_first_does_not_hide_what_is_below_it(stores: Stores) -> None:

@@ -106,11 +106,9 @@ def story(
 
 
 WEATHERS = {
-    "lost answers": dict(faults=0.3, kills=0.0, reorganisations=0.0, strangers=0.0, spikes=0.0),
     "kills": dict(faults=0.1, kills=0.05, reorganisations=0.0, strangers=0.0, spikes=0.0),
     "reorganisations": dict(faults=0.1, kills=0.02, reorganisations=0.1, strangers=0.0, spikes=0.0),
     "another process": dict(faults=0.1, kills=0.02, reorganisations=0.0, strangers=0.1, spikes=0.0),
-    "fees": dict(faults=0.1, kills=0.02, reorganisations=0.02, strangers=0.0, spikes=0.2),
     "everything": dict(faults=0.15, kills=0.01, reorganisations=0.03, strangers=0.05, spikes=0.1),
 }
 

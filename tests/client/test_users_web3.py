@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hexbytes import HexBytes
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -23,7 +22,6 @@ from tiebreak.strategy import next_root_of
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 from web3 import HTTPProvider, IPCProvider, Web3
-from web3.datastructures import AttributeDict
 from web3.exceptions import ContractCustomError, ProviderConnectionError, Web3RPCError
 from web3.middleware import Web3Middleware
 from web3.providers import BaseProvider
@@ -145,20 +143,6 @@ def test_a_node_that_does_not_answer_a_provider_in_time_is_unavailable(tmp_path:
         ChainNode(Raising(ProviderConnectionError("nobody is there"))).head()
     with pytest.raises(ChainUnavailable, match="no usable answer from the chain at HTTPProvider"):
         ChainNode(Web3(HTTPProvider("http://[x", exception_retry_configuration=None))).head()
-
-
-class Refusing(BaseProvider):
-    """A provider whose errors are what web3 makes of JSON elsewhere."""
-
-    def make_request(self, method: Any, params: Any) -> Any:
-        data = AttributeDict({"data": HexBytes("0x1234")})
-        return {"jsonrpc": "2.0", "id": 0, "error": AttributeDict({"code": 3, "message": "no", "data": data})}
-
-
-def test_a_refusal_in_records_of_web3_keeps_its_data() -> None:
-    with pytest.raises(RpcRefused) as refused:
-        ChainNode(Refusing()).head()
-    assert (refused.value.code, refused.value.reason, refused.value.data) == (3, "no", b"\x12\x34")
 
 
 def test_a_provider_that_is_not_ours_ends_in_the_same_errors() -> None:

@@ -129,22 +129,6 @@ def test_a_hostile_address_is_text_and_never_a_link(cast: Cast, site: Site, clie
             assert "{{ 7 * 7 }}" in unescape(answer.text), "an address is no template"
 
 
-def test_an_attestation_is_told_with_its_bond_and_its_addresses(cast: Cast, site: Site, client: TestClient) -> None:
-    job = cast.post(AUDITED)
-    cast.commit(job, RIGHT)
-    attest(cast.auditor, job, model_cid="bafymodel")
-    attest(cast.referee, job, log_cid="x" * 128, model_cid=HOSTILE[0])
-    seen(site)
-    shown = text(client, f"/jobs/{job}")
-    shown = shown[shown.index("Attestations 2") :]
-    first, second = cast.auditor._sender.address, cast.referee._sender.address  # type: ignore[union-attr]
-    fee = "share of the fee 0.01 ETH bond 1.5 ETH"
-    told = f"place 1 {fee} log {JOB_CID} model bafymodel not a content address"
-    assert re.search(rf"Attestations 2 {first} in block \d+ {told} {second} in block \d+ place 2 {fee} log x", shown)
-    assert f"model {HOSTILE[0]} not a content address" in shown
-    assert "<script>alert" not in client.get(f"/jobs/{job}").text
-
-
 @pytest.mark.parametrize(
     "path", ["/jobs/0", "/jobs/1e3", "/jobs/" + "9" * 5000, "/static/..%2fweb.py", "/static/base.html", "/etc/passwd"]
 )

@@ -129,13 +129,6 @@ def test_a_node_that_shows_another_spec_than_its_hash_is_called_a_liar(site: Sit
         assert answer.status_code == 502 and "it lies or is damaged" in answer.text
 
 
-def test_what_does_not_fit_is_a_sentence_and_no_traceback(site: Site, client: TestClient) -> None:
-    site.contract.views = lambda calls, **options: [object()] * len(calls)  # type: ignore[method-assign]
-    answer = client.get("/jobs/1")
-    assert answer.status_code == 500 and "Something went wrong that should not" in answer.text
-    assert "Traceback" not in answer.text and "File" not in answer.text
-
-
 # The head monitor.
 
 

@@ -147,19 +147,6 @@ def test_a_search_is_drawn_where_it_is(leaves: int, at: float, left: int) -> Non
     assert all(box.x + box.width <= last.x + last.width for box in agreed), "what lies to the right was not looked at"
 
 
-def test_a_path_leads_from_the_run_to_a_chunk() -> None:
-    shown = draw_levels(
-        game((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9)), JOB, NAMES
-    )
-    assert [(one.found, one.detail) for one in shown] == [
-        ("checkpoint 6", "the first that differs: after steps 30 to 34"),
-        ("step 32", "the first whose state differs"),
-        ("operator 99", "matmul of gpt.py line 54"),
-        ("chunk 9", "elements 2,304 to 2,559 of its output"),
-    ]
-    assert [bool(one.funnel) for one in shown] == [True, True, True, False]
-
-
 # Verdicts.
 
 LEVELS_DOWN = ((Level.CHECKPOINT, 12, 6), (Level.STEP, 5, 2), (Level.OPERATOR, 135, 99), (Level.CHUNK, 12, 9))
@@ -181,30 +168,6 @@ def test_a_computed_element_is_told_with_both_numbers() -> None:
         "step 32, operator 99, matmul of gpt.py line 54, element 2,411",
         "The trainer claims 0x3f800001 (1.0000001), the contract computed 0x3f800000 (1.0).",
     )
-
-
-def test_an_element_that_the_contract_cannot_compute_is_told() -> None:
-    over = game(*LEVELS_DOWN, outcome=Outcome.TRAINER_WON, reason=Reason.VERDICT)
-    proof = events.ElementProven(**PLACE, game=1, element=7, claimed=0, finding=Finding.STOPS, bits=0x7F800000)
-    assert "a claim of any number is wrong" in told(over, proof)[1]
-    asked = events.ElementProven(**PLACE, game=1, element=7, claimed=0x40000000, finding=Finding.UNDECIDED, bits=0)
-    answer = events.Adjudicated(**PLACE, game=1, bits=0x40000000)
-    assert told(over, asked, answer)[1].endswith("The referee says 0x40000000 (2.0).")
-
-
-@pytest.mark.parametrize(
-    ("outcome", "reason", "said"),
-    [
-        (Outcome.TRAINER_WON, Reason.TIMEOUT, "The trainer won: the challenger's clock ran out."),
-        (Outcome.CHALLENGER_WON, Reason.TIMEOUT, "The challenger won: the trainer's clock ran out."),
-        (Outcome.BOTH_LOST, Reason.TIMEOUT, "Both sides lost because a clock ran out."),
-        (Outcome.VOID, Reason.CLAIM_REJECTED, "Void because the claim was rejected in another game."),
-    ],
-)
-def test_a_game_without_a_proof_is_told_by_its_end(outcome: Outcome, reason: Reason, said: str) -> None:
-    over = game((Level.CHECKPOINT, 12, 0), height=3, outcome=outcome, reason=reason)
-    assert told(over)[1] == said
-    assert verdict(replace(over, outcome=Outcome.NONE), JOB, GameHistory([], []), NAMES) is None, "it goes on"
 
 
 T = TypeVar("T")

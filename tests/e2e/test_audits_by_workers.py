@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from roundlog.commitments import MerkleTree, state_root
 from roundlog.execution import StepResult
 from roundlog.operators import StepInputs
 from roundlog.program import first_store
 from roundlog.rounding import Rounding
 from roundlog.segment_audits.plan import Sharing
-from roundlog.segment_audits.segment import CHECKPOINTS_FILE, MakeWorker, read_listing
-from roundlog.storage import load_tensors
+from roundlog.segment_audits.segment import CHECKPOINTS_FILE, MakeWorker
 from roundlog.training.job import Job
 from tiebreak.contract.enums import JobStatus, Outcome, Reason, Side
 from tiebreak.devnet.embedded import embedded_node
@@ -28,7 +26,6 @@ from tiebreak_demo.adversary.engines import Lie, execution_of, lying, tampered, 
 from tiebreak_demo.adversary.parties import poisoned_batches
 
 from tests.adversaries import spoiling, withholding
-from tests.client.crafted_blocks import everything
 from tests.e2e.world import TERMS, World, ended, small_job
 from tests.engine.segment_audits.audit_workers import honest
 
@@ -104,28 +101,6 @@ def disputed(world: World) -> int:
     """The step that the game has found."""
     interval, step = (level.index for level in world.game().levels[:2])
     return interval * INTERVAL + step
-
-
-def test_a_trainer_publishes_what_it_was_told_to_and_is_paid(world: World) -> None:
-    trainer, customer = honest_trainer(world), world.customer()
-    world.run(trainer, customer)
-    claim, job = world.contract.job(world.job).claim, Job.read(world.root / "files")
-    world.store.get_directory(claim.log_cid, world.root / "fetched", everything, max_bytes=1 << 24)
-    listing = read_listing(world.root / "fetched" / CHECKPOINTS_FILE, job.spec)
-    assert MerkleTree(listing.roots).root == claim.checkpoint_root and listing.complete
-    assert sorted(listing.states) == [2, 4]
-    for done, address in listing.states.items():
-        path = world.root / f"state {done}"
-        world.store.get_file(address, path, max_bytes=1 << 24)
-        assert state_root(load_tensors(path, job.program.states).values()) == listing.roots[done - 1]
-    assert world.said("published 2 checkpoints")
-    # An auditor without workers follows such a log as any other.
-    alone = AuditorRole(world.context("second"), world.job)
-    world.run(alone)
-    assert world.contract.job(world.job).attestations == 1 and not world.said("log is wrong")
-    world.pass_challenge_window()
-    world.run(trainer, customer)
-    assert world.status is JobStatus.FINAL and world.contract_balance() == 0
 
 
 def test_a_right_claim_is_attested_after_all_of_it_was_audited(world: World) -> None:

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import pytest
 import torch
 from roundlog.commitments import MerkleTree
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tiebreak.cli.app import app
 from tiebreak.transactions.keys import devnet_account
 from typer.testing import CliRunner, Result
@@ -117,19 +117,6 @@ def test_an_answer_leads_back_to_the_data(tmp_path: Path) -> None:
     chain.verify(weights, answer.choices[0].message.content)
 
     # What does not belong together is found.
-    words = ("--job", chain.job, "--base", chain.base, "--hub-folder", tmp_path / "no", "--receipt", chain.training)
-    initial = run("export", chain.job / "initial.safetensors", *words, code=3)
-    assert "is not the final state of" in initial.stdout and not (tmp_path / "no").exists()
-    other = write_model(tmp_path / "another", torch.float32)
-    run("verify", chain.answer, "--model", other, code=1)
-    changed_state = Path(shutil.copytree(chain.trained, tmp_path / "changed"))
-    (last,) = (changed_state / "checkpoints").glob("*4.safetensors")
-    states = load_file(last)
-    states[next(name for name in states if "lora_B" in name and name.startswith("parameter/"))].view(torch.int32)[
-        0, 0
-    ] ^= 1
-    save_file(states, last)
-    assert "is not the final state of" in run("export", changed_state, *words, code=3).stdout
     plain = json.loads(chain.training.read_text())
     plain["date"] = "2001-01-01T00:00:00Z"
     (tmp_path / "dated.json").write_text(json.dumps(plain))
@@ -235,10 +222,6 @@ def test_a_stranger_derives_the_score_from_files_alone(tmp_path: Path, monkeypat
     words = ["export", chain.trained, "--hub-folder", tmp_path / "no", *words]
     other = write_evaluation(chain.base, tmp_path / "other.json")
     assert "is of another model" in run(*words, "--evaluation", other, code=1).output
-    assert "no receipt of an evaluation" in run(*words, "--evaluation", chain.training, code=1).output
-    assert "no content address" in run(*words, "--address", "a; b", code=2).output
-    assert "give --hub-folder, --job and --base" in run(*words[:3], "no", code=2).output.replace("\n", " ")
-    assert "with --to, or" in run(*words, "--to", tmp_path / "no.safetensors", code=2).output.replace("\n", " ")
     first = ["export", chain.job / "initial.safetensors", "--hub-folder", tmp_path / "no"]
     assert "is not the final state of" in run(*first, *words[4:], code=3).output
     assert not (tmp_path / "no").exists()

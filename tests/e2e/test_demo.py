@@ -8,17 +8,16 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 from tiebreak.cli.app import app
-from tiebreak_demo import plain, play
-from tiebreak_demo.processes import A, B, ChildProcesses
-from tiebreak_demo.report import USUAL, AccountReport, Check, Contrast, Report, Story, StoryName
-from tiebreak_demo.screen import Screen, ether, shortened
+from tiebreak_demo import play
+from tiebreak_demo.processes import A, B
+from tiebreak_demo.report import USUAL, AccountReport, Check, Contrast, Report, Story
+from tiebreak_demo.screen import Screen
 from typer.testing import CliRunner
 
 ETHER = 10**18
@@ -92,31 +91,6 @@ def test_a_report_that_cannot_be_written_is_noticed_before_anything_is_played(tm
 CHECKS = [Check("as expected", 1, 1)]
 
 
-class _Trained(ChildProcesses):
-    """Both machines, which have trained to these hashes."""
-
-    def __init__(self, *hashes: str) -> None:
-        self.hashes = list(hashes)
-
-    def start(self, name: str, command: object, environment: object, heard: Callable[[str], None]) -> Any:
-        heard("initial 00")
-        heard(f"trained {self.hashes.pop(0)}")
-
-    def listen(self, done: Callable[[], bool], *, patience: float) -> None:
-        pass
-
-
-@pytest.mark.parametrize(("processor", "is_failure"), [("x86_64", True), ("aarch64", False)])
-def test_one_result_of_plain_pytorch_is_a_failure_only_where_the_profiles_choose_other_kernels(
-    processor: str, is_failure: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("platform.machine", lambda: processor)
-    for hashes, fails in ((("aa", "bb"), False), (("aa", "aa"), is_failure)):
-        contrast = Contrast()
-        plain.play_contrast(contrast, _Trained(*hashes), Screen(Console(file=io.StringIO())), Path(), 60)
-        assert contrast.shows_the_problem is not fails
-
-
 def _good() -> Report:
     stories = [
         Story(
@@ -134,10 +108,9 @@ def _good() -> Report:
 
 def _spoilt() -> dict[str, Report]:
     wrong = Check("as expected", 1, 2)
-    names = ("a story", "the contrast", "no expectation", "a story left out")
+    names = ("a story", "no expectation", "a story left out")
     reports = {name: _good() for name in names}
     reports["a story"].stories[1].checks.append(wrong)
-    reports["the contrast"].contrast = Contrast(checks=[wrong])
     reports["no expectation"].stories[2].checks.clear()
     del reports["a story left out"].stories[2]
     return reports
@@ -157,30 +130,6 @@ def test_one_unmet_expectation_fails_the_demo(monkeypatch: pytest.MonkeyPatch, t
     assert ("Everything went as it should" in table.getvalue()) is good
 
 
-@pytest.mark.parametrize(
-    ("words", "asked"),
-    [
-        ([], USUAL),
-        (["--story", "market"], (StoryName.MARKET,)),
-        (["--story", "alarms", "--story", "honest", "--story", "alarms"], (StoryName.ALARMS, StoryName.HONEST)),
-    ],
-)
-def test_stories_are_played_by_name(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], asked: tuple[StoryName, ...]
-) -> None:
-    heard: dict[str, Any] = {}
-    monkeypatch.setattr(play, "play", lambda *_, **options: heard.update(options) or _good())
-    assert CliRunner().invoke(app, ["demo", *words]).exit_code == 0
-    assert heard["asked"] == asked
-    assert CliRunner().invoke(app, ["demo", "--story", "nobody's"]).exit_code == 2
-
-
-def test_a_single_story_needs_neither_the_others_nor_the_contrast() -> None:
-    report = _good()
-    report.asked, report.contrast, report.stories = (StoryName.HONEST,), None, report.stories[:1]
-    assert report.ok and report.as_json()["plain_pytorch"] is None
-
-
 def test_a_machine_is_not_changed_by_the_environment_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
     for name in ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "OPENBLAS_CORETYPE", "ONEDNN_MAX_CPU_ISA", *threads):
@@ -188,9 +137,3 @@ def test_a_machine_is_not_changed_by_the_environment_of_its_parent(monkeypatch: 
     decided = {name: value for name, value in A.environment().items() if value == "something else"}
     assert decided == {} and "ATEN_CPU_CAPABILITY" not in A.environment()
     assert {name: B.environment()[name] for name in B.variables} == dict(B.variables)
-
-
-def test_long_names_are_shortened_and_amounts_are_exact() -> None:
-    root = "0x" + "0123456789abcdef" * 4
-    assert shortened(f"root {root} paid 3000000000000000000 wei") == "root 01234567… paid 3 ether"
-    assert [ether(value) for value in (ETHER, -ETHER // 2, 0, 1)] == ["+1", "-0.5", "+0", "+0.000000000000000001"]

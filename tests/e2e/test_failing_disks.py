@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 from roundlog.data import files
 from tiebreak.contract.enums import JobStatus, Outcome, Phase, Side
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.operation.monitor import RoleMonitor
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import JobRole
@@ -24,7 +21,6 @@ from tiebreak.transactions.keys import devnet_account
 from tiebreak_demo.adversary.engines import Lie
 from tiebreak_demo.adversary.parties import (
     lying_auditor,
-    poisoning_trainer,
     silenced,
     tampering_auditor,
     tampering_trainer,
@@ -49,15 +45,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def patient(world: World, name: str) -> RoleContext:
     return replace(world.context(name), clock=Ticks())
-
-
-class Slow:
-    """A clock that passes when a test says so."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def flip(path: Path, place: int = -150) -> None:
@@ -113,32 +100,6 @@ def test_a_file_that_is_damaged_during_a_game_costs_no_game(world: World, honest
     assert len(world.said("are damaged on this disk, and what is wrong is fetched again")) == 1
 
 
-def test_a_store_with_wrong_bytes_is_not_believed_and_asked_with_pauses(world: World) -> None:
-    """Until its operator mends it, the role can only say so."""
-    roles = parties(world, "auditor")
-    play_until_a_game(world, *roles)
-    damaged = file_of(world, "auditor", DATA)
-    whole = damaged.read_bytes()
-    kept = next(path for path in (world.root / "store").rglob("*") if path.is_file() and path.read_bytes() == whole)
-    flip(damaged)
-    flip(kept)
-    clock = Slow()
-    for role in roles:
-        object.__setattr__(role.context, "clock", clock)
-    for _ in range(100):
-        clock.now += 1.0
-        for role in roles:
-            role.step()
-    attempts = [notice for notice in world.notices if "fetching the files did not succeed" in notice.text]
-    assert attempts and "do not have its hash" in attempts[0].text
-    assert len(world.said("are damaged on this disk")) == 1
-    assert world.game().phase is not Phase.OVER
-    flip(kept)
-    clock.now += 1000.0
-    play_to_the_end(world, "auditor", *roles)
-    assert damaged.read_bytes() == whole
-
-
 @pytest.mark.parametrize("file", [DATA, INITIAL])
 def test_an_audit_whose_files_are_damaged_meanwhile_reads_them_again(world: World, file: str) -> None:
     """The initial state is read once, at the beginning."""
@@ -182,41 +143,6 @@ def test_a_log_that_is_damaged_before_it_is_served_is_fetched_again(tmp_path: Pa
     assert audit(world, "auditor").log_cid == claimed
 
 
-MIB = 1 << 20
-
-
-class SmallDisk:
-    """The disk of 1 MiB below a directory. `fill`: takes every free byte, as a stranger's content would."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def fill(self) -> None:
-        with (self.directory / "filler").open("ab", buffering=0) as file:
-            for size in (1 << 16, 1 << 12):
-                try:
-                    while True:
-                        file.write(bytes(size))
-                except OSError as error:
-                    assert error.errno == errno.ENOSPC
-
-    def make_room(self) -> None:
-        (self.directory / "filler").unlink()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(directory)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this process may not mount a disk of 1 MiB")
-    try:
-        yield SmallDisk(directory)
-    finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True)
-
-
 def on(disk: Path, world: World, notify: Callable[[Notice], None] | None = None) -> RoleContext:
     """The context of an auditor whose directory, with its journal, is on a disk."""
     account = devnet_account(NAMES.index("auditor"))
@@ -224,48 +150,6 @@ def on(disk: Path, world: World, notify: Callable[[Notice], None] | None = None)
     sender.open()
     context = replace(world.context("auditor"), sender=sender, contract=world.contract.by(sender), directory=disk)
     return context if notify is None else replace(context, notify=notify)
-
-
-@pytest.mark.parametrize("kept", [True, False], ids=["with a reserve", "without one"])
-def test_on_a_full_disk_of_1_mib_a_wrong_claim_is_challenged_and_rejected(
-    embedded_world: World, disk: SmallDisk, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = embedded_world
-    if not kept:
-        monkeypatch.setattr(Reserve, "fill", lambda self: None)
-    world.post()
-    trainer = poisoning_trainer(world.context("trainer"), world.job, poisoned_step=7)
-    world.run(trainer)
-
-    def fills(notice: Notice) -> None:
-        world.notices.append(notice)
-        if notice.what is What.STAKED:  # all that it has computed is on the disk, and the payment is next
-            disk.fill()
-
-    context = on(disk.directory, world, fills)
-    auditor = AuditorRole(context, world.job)
-    if not kept:
-        assert not any(auditor.step().finished for _ in range(20))
-        assert world.contract.job(world.job).game_count == 0 and world.said("No space left on device")
-        return
-    world.run(trainer, auditor, world.customer())
-    assert (world.game().outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.REJECTED)
-    assert world.gains()["auditor"] == world.shares().winner
-    assert 0 < context.sender.reserve.missing < MIB
-    assert watched(context) > 0
-    disk.make_room()
-    auditor.step()
-    assert context.sender.reserve.missing == 0 and (disk.directory / "reserve").stat().st_size == MIB // 4
-    assert watched(context) == 0
-    context.sender.close()
-
-
-def watched(context: RoleContext) -> int:
-    """The bytes of the reserve that the monitor finds missing."""
-    monitor = RoleMonitor("auditor")
-    monitor.attach(context)
-    monitor.probe()
-    return monitor.situation().reserve_missing
 
 
 def test_a_restarted_auditor_appeals_on_a_disk_that_was_filled_meanwhile(

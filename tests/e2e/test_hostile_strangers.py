@@ -44,7 +44,7 @@ from tiebreak_demo.adversary.engines import BentExecutor, Lie, SwitchingExecutor
 from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_auditor, tampering_trainer
 from torch import nn
 
-from tests.adversaries import hiding_trainer, spoiling
+from tests.adversaries import hiding_trainer
 from tests.client.crafted_blocks import Blocks, repeated
 from tests.client.disputes import made
 from tests.e2e.market import OPEN
@@ -326,30 +326,6 @@ def test_clocks_are_judged_by_what_rank_0_does_alone(
     else:
         assert "clock" in ended(trainer).state
     assert (world.status is JobStatus.CLAIMED) is enough
-
-
-def flip_a_byte(log: Path) -> None:
-    path = sorted(log.iterdir())[2]
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def make_it_a_directory(log: Path) -> None:
-    path = sorted(log.iterdir())[0]
-    path.unlink()
-    path.mkdir()
-    (path / "file").write_bytes(b"")
-
-
-@pytest.mark.parametrize("spoil", [flip_a_byte, make_it_a_directory])
-def test_a_spoiled_log_costs_time_and_nothing_else(world: World, spoil) -> None:  # type: ignore[no-untyped-def]
-    world.post()
-    context = world.context("trainer")
-    trainer = TrainerRole(replace(context, store=spoiling(context.store, spoil)), world.job)
-    world.run(trainer, AuditorRole(world.context("auditor"), world.job))
-    assert world.contract.job(world.job).attestations == 1
-    assert world.said("without the log") or world.said("the audit goes without it")
 
 
 class NoLogQueue(TransactionQueue):

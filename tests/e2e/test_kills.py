@@ -16,18 +16,15 @@ from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.devnet.launcher import start_devnet
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, What
-from tiebreak.roles.referee_role import RefereeRole
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.node import ChainNode, connect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
-from tiebreak_demo.adversary.engines import Lie
-from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_trainer
+from tiebreak_demo.adversary.parties import poisoning_trainer
 
-from tests.e2e.world import NAMES, TERMS, World, function_of, small_job
+from tests.e2e.world import NAMES, World
 
 FORK = multiprocessing.get_context("fork")
 
@@ -173,36 +170,3 @@ def test_a_challenge_that_no_block_has_taken_yet_is_not_sent_twice(world: World)
         auditor.step()
     timer.join()
     assert world.contract.job(world.job).game_count == 1
-
-
-@pytest.mark.slow
-def test_a_referee_killed_while_it_works_decides_all_the_same(doubtful: None, world: World) -> None:
-    world.post()
-    lies = [Lie(step=2, operator=function_of(world.root / "files"), element=5, bit=22)]
-    trainer = tampering_trainer(world.context("trainer"), world.job, lies=lies)
-    auditor = AuditorRole(world.context("auditor"), world.job)
-    world.run(trainer, auditor)
-    context = world.context("referee")
-    for doom in (at_notice("and claimed was"), at_sending(1)):
-        lives_until(RefereeRole, context, doom)  # type: ignore[arg-type]
-    assert world.game().outcome is Outcome.CHALLENGER_WON
-
-
-@pytest.mark.slow
-def test_a_customer_killed_while_posting_pays_one_reward(world: World) -> None:
-    small_job().write(world.root / "files")
-    context = world.context("customer")
-    referee = world.senders["referee"].address
-
-    def post() -> None:
-        post_job(at_sending(1)(context), world.root / "files", TERMS, referee)
-
-    process = FORK.Process(target=post)
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-    assert world.contract.job_count() == 1
-    assert post_job(world.context("customer"), world.root / "files", TERMS, referee) == 1
-    assert world.contract.job_count() == 1
-    # Posting the same job again on purpose is another matter.
-    assert post_job(world.context("customer"), world.root / "files", TERMS, referee) == 2

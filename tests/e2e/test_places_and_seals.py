@@ -18,7 +18,6 @@ from tiebreak.roles.sealing import Sealing
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.store import FolderStore, StoreError
 from tiebreak.transactions.sender import Sender
-from tiebreak.transactions.spending import Spending
 from tiebreak_demo.adversary.parties import lying_auditor, poisoning_trainer, silenced
 
 from tests.client.inline_jobs import Paced
@@ -178,24 +177,6 @@ def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_th
     pass_openings(world)
     by(world, "customer").send(world.contract.collect(world.job, world.senders["auditor"].address))
     assert statuses(world) == {"auditor": AuditStatus.CLOSED} and world.contract.burnt() == BOND // 2
-
-
-@pytest.mark.slow
-def test_a_place_counts_once_against_a_limit_on_spending(world: World) -> None:
-    """To fill it begins nothing new, whatever the limit says by then."""
-    world.post(terms=THREE)
-    sealed(world)
-    auditor, background_jobs = paced(world)
-    spending = Spending(world.root / "auditor", "chain", per_job=BOND + 10**17)
-    auditor.context.queue.spending = spending
-    look(auditor)
-    background_jobs.take(3)
-    look(auditor)
-    taken = audit(world, "auditor").seal
-    auditor.context.queue.spending = Spending(world.root / "auditor", "chain", per_job=1)
-    background_jobs.take(20)
-    look(auditor)
-    assert audit(world, "auditor").seal != taken
 
 
 @pytest.mark.slow

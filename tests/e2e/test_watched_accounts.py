@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.cli.account_summary import AccountRole, AccountSummary, read_summary
 from tiebreak.cli.summary_text import job_text, plain_summary, show_account
 from tiebreak.contract.enums import JobStatus, Outcome, Side
-from tiebreak.operation.metrics import Metrics
-from tiebreak.operation.monitor import Cause, Messenger, RoleMonitor
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
-from tiebreak.roles.notices import Look, Notice, Progress, What
+from tiebreak.roles.notices import What
 from tiebreak.roles.trainer_role import TrainerRole
-from tiebreak.rpc.chain_errors import ChainUnavailable
-from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.transactions.spending import DAY
 from tiebreak_demo.adversary.parties import lying_auditor
 
@@ -107,89 +102,3 @@ def test_a_trainer_waits_for_its_day_and_says_until_when(world: World) -> None:
     for _ in range(10):
         waiting.step()
     assert world.contract.job(second).status is JobStatus.CLAIMED
-
-
-class Kept(Messenger):
-    """Keeps what would be sent."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self.sent: list[Mapping[str, object]] = []
-
-    def send(self, message: Mapping[str, object]) -> None:
-        self.sent.append(message)
-
-
-class Watched:
-    """A role's context with a monitor, whose clock only moves when told."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.seconds = 0.0
-        self.told: list[Notice] = []
-        self.messenger = Kept()
-        self.metrics = Metrics(name)
-        self.monitor = RoleMonitor(
-            name,
-            self.told.append,
-            messenger=self.messenger,
-            metrics=self.metrics,
-            clock=lambda: self.seconds,
-        )
-        self.context = replace(world.context(name), notify=self.monitor.notice, on_look=self.monitor.look)
-        self.monitor.attach(self.context)
-        self.monitor.probe()
-
-    def pass_by(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.monitor.tick()
-
-    @property
-    def causes(self) -> list[tuple[object, object, object]]:
-        return [(one["cause"], one["resolved"], one["game"]) for one in self.messenger.sent]
-
-    def metric(self, name: str) -> float:
-        families = text_string_to_metric_families(self.metrics.text().decode())
-        return next(one.value for family in families for one in family.samples if one.name == f"tiebreak_{name}")
-
-
-def test_funds_store_and_chain_are_looked_after(world: World) -> None:
-    watched = Watched(world, "trainer")
-    monitor = watched.monitor
-    look = Look(progress=Progress(state="waits"))
-    monitor.look(look)
-    watched.pass_by(1.0)
-    assert watched.causes == [] and watched.metric("balance_ether") > watched.metric("needed_ether") > 0
-    assert monitor.ready() == (True, {"role": "trainer", "chain": "", "store": ""})
-
-    # All but a little of the account's ether goes away.
-    sender, second = world.senders["trainer"], world.senders["second"].address
-    left = world.balance("trainer")
-    sender.send(second, b"", value=left - 10**15)
-    monitor.probe()
-    watched.pass_by(1.0)
-    watched.pass_by(1.0)
-    assert watched.causes == [(Cause.FUNDS_LOW, False, None)]
-    world.senders["second"].send(sender.address, b"", value=10**18)
-    monitor.probe()
-    watched.pass_by(1.0)
-    assert watched.causes[1:] == [(Cause.FUNDS_LOW, True, None)]
-    assert watched.metric("alerts_total") == 1, "of funds-low, the first cause"
-
-    # The chain is away, then the store.
-    monitor.look(Look(progress=look.progress, outage=ChainUnavailable("no answer \x1b[2J.")))
-    watched.pass_by(1.0)
-    is_ready, facts = monitor.ready()
-    assert not is_ready and "no answer" in str(facts["chain"]) and "\x1b" not in str(facts["chain"])
-    assert monitor.health()[0] is True and watched.metric("chain_reachable") == 0
-    monitor.look(look)
-    assert monitor.ready()[0] is True
-    monitor.unreachable(StoreUnavailable("the store is away."))
-    watched.pass_by(1.0)
-    assert monitor.ready()[0] is False and watched.metric("store_reachable") == 0
-    monitor.probe()  # the folder is there
-    assert monitor.ready()[0] is True
-
-    # And a loop that has stopped is what a supervisor is to restart it for.
-    watched.pass_by(400)
-    assert monitor.health()[0] is False
-    assert len(watched.causes) == 2, "for all that nobody is called"

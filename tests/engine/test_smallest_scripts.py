@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 BY_HELP = {
     "bench_data": "its least data train for minutes",
-    "bench_dispute": "a devnet with a game for every kind of lie: minutes; tests/e2e/test_disputed_numbers.py has them",
+    "bench_dispute": "a devnet with a game for every kind of lie: minutes; tests/client/game has them",
     "bench_distributed": "sets of ranks that wait for each other: minutes; tests/engine/ranks has the rest",
     "bench_evaluation": "needs lm-eval and a model; tests/client/test_evaluations.py has what it times",
     "compare_tensor_cores": "needs results of GPUs; tests/engine/arithmetic/test_compare_tensor_cores.py makes some",
@@ -49,7 +49,6 @@ SMALLEST: dict[str, list[str]] = {
     "make_tensor_core_vectors": [],
     "make_vectors": [],
     "matrix_of_ranks": ["--task", "logistic", "--ranks", "1", "--steps", "2"],
-    "measure_capture": [],
     "measure_mutants": ["--each", "1", "--only", "log/payload"],
     "on_a_device": [
         *("--device", "cpu", "--task", "logistic", "--task", "logistic_bf16", "--model", "logistic", "--rounds", "1")

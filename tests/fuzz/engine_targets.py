@@ -17,7 +17,6 @@ from random import Random
 import numpy as np
 import torch
 import zstandard
-from roundlog.capture import Task
 from roundlog.commitments import MerkleTree, leaf_hash, verify
 from roundlog.execution.fusion import peak_bytes
 from roundlog.log import Entries, LogError, LogHeader, LogReader, LogWriter, PayloadError
@@ -33,6 +32,7 @@ from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.run import RunError
 from roundlog.training.trainer import Trainer, TrainingResult
 
+from tests.e2e.world import small_job
 from tests.fuzz.mutations import canonical, change_bytes, change_json, change_tensors
 from tests.fuzz.targets import Target
 
@@ -67,21 +67,9 @@ class _Trained:
 
 @cache
 def _trained() -> _Trained:
-    """A very small training with a hidden layer, two steps, and its audit."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh(), torch.nn.Linear(2, 2))
-    task = Task(
-        model=model,
-        loss=lambda model, batch: torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        dataset={"x": torch.randn(5, 3), "y": torch.randint(0, 2, (5,))},
-        batch_size=2,
-        steps=2,
-        interval=1,
-        seed=1,
-    )
+    """A very small training, two steps, and its audit."""
     room = _room()
-    Job.from_task(lambda: task).write(room / "job")
+    small_job(steps=2, interval=1).write(room / "job")
     job = Job.read(room / "job")
     result = Trainer(job, room / "trained").run()
     Auditor(job, room / "audited", log_dir=result.log_dir, verify_log=1.0).run()

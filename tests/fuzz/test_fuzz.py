@@ -50,14 +50,3 @@ def _broken(error: Exception) -> Target:
 def test_anything_but_the_documented_error_in_one_line_is_a_find(error: Exception) -> None:
     with pytest.raises(Find):
         attempt(_broken(error), b"")
-
-
-def test_an_input_that_takes_for_ever_is_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.fuzz.targets.CPU_SECONDS", 0.1)
-
-    def read(data: bytes) -> None:
-        while True:
-            pass
-
-    with pytest.raises(Find, match="takes more than"):
-        attempt(Target(name="slow", seeds=lambda: [b""], read=read, refusals=()), b"")

@@ -96,21 +96,7 @@ def coded(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return F.mse_loss(m["decode"](z + (q - z).detach()), batch["x"]) + 0.25 * F.mse_loss(z, q.detach())
 
 
-@script("A VQ-VAE with a codebook of moving averages", source="VQ-VAE (van den Oord et al. 2017, appendix A)")
-def vq_vae() -> Task:
-    class Codes(Quantizer):
-        def forward(self, z: Tensor) -> Tensor:
-            chosen = self.nearest(z)
-            q = F.embedding(chosen, self.codes)
-            if self.training:
-                with torch.no_grad():
-                    self.move(z, chosen)
-            return q
-
-    return task(autoencoder(Codes()), coded)
-
-
-@script("A VQ-VAE that resets dead codes by torch.where", source="the same, for all codes at once")
+@script("A VQ-VAE that resets dead codes by torch.where", source="VQ-VAE (van den Oord et al. 2017, appendix A)")
 def vq_vae_resets() -> Task:
     class Codes(Quantizer):
         def forward(self, z: Tensor) -> Tensor:

@@ -148,31 +148,6 @@ def checks() -> Task:
     return task(mlp(), loss)
 
 
-@script(
-    "A step that is skipped if the loss is not finite",
-    source="a habit of long runs",
-    outcome=refused("a run stops by itself at a loss", rewrite="not_finite_as_zero"),
-)
-def skipping() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        found = entropy(m, batch)
-        if torch.isnan(found):
-            return found.detach() * 0.0
-        return found
-
-    return task(mlp(), loss)
-
-
-@script("Rows whose loss is not finite count as zero", source="the same, by torch.where before the loss")
-def not_finite_as_zero() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        good = batch["x"].isfinite().all(1)
-        each = F.cross_entropy(m(batch["x"].nan_to_num(0.0, 0.0, 0.0)), batch["y"], reduction="none")
-        return torch.where(good, each, 0.0).mean()
-
-    return task(mlp(), loss)
-
-
 @script("model.train() and an evaluation in the step", source="training loops that validate every step")
 def evaluation() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:

@@ -113,18 +113,6 @@ def mixup_by_numpy() -> Task:
     return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
-@script("MixUp with torch.distributions", source="timm's Mixup, drawn by torch")
-def mixup() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        share = torch.distributions.Beta(0.4, 0.4).sample()
-        other = torch.randperm(len(batch["x"]))
-        y = m(share * batch["x"] + (1 - share) * batch["x"][other])
-        return share * F.cross_entropy(y, batch["y"]) + (1 - share) * F.cross_entropy(y, batch["y"][other])
-
-    model = classifier()
-    return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-
-
 @script("CutMix by a mask", source="CutMix, with the box as a mask")
 def cutmix() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -137,81 +125,6 @@ def cutmix() -> Task:
 
     model = classifier()
     return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-
-
-@script(
-    "BatchNorm with momentum None",
-    source="PyTorch's BatchNorm: a cumulative average",
-    outcome=refused("decide by torch.where", rewrite="resnet"),
-)
-def cumulative_norm() -> Task:
-    model = nn.Sequential(
-        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, momentum=None), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4)
-    )
-    return task(model, dataset=images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-
-
-@script("Stochastic depth by a mask", source="timm's DropPath")
-def stochastic_depth() -> Task:
-    class Deep(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks, self.head = nn.ModuleList(BasicBlock(3, 3) for _ in range(2)), classifier()
-
-        def forward(self, x: Tensor) -> Tensor:
-            for block in self.blocks:
-                keep = x.new_empty(len(x), 1, 1, 1).bernoulli_(0.8)
-                x = x + block(x) * keep.div_(0.8)
-            return self.head(x)
-
-    model = Deep()
-    return task(model, dataset=images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-
-
-@script(
-    "Boxes of a detector, where there are objects",
-    source="SSD in tutorials: pred[pos], target[pos]",
-    outcome=refused("keep all rows, and weigh them by the mask", rewrite="detector_by_weights"),
-)
-def detector() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.features = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2))
-            self.kinds, self.boxes = nn.Conv2d(8, 5, 1), nn.Conv2d(8, 4, 1)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            h = self.features(x)
-            return self.kinds(h).flatten(2).transpose(1, 2), self.boxes(h).flatten(2).transpose(1, 2)
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        kinds, boxes = m(batch["x"])
-        labels = torch.where(batch["x"].mean(1).reshape(len(kinds), 16, 4).amax(-1) > 1.0, batch["y"][:, None] + 1, 0)
-        targets = batch["x"].reshape(len(kinds), 16, 12)[..., :4]
-        found = labels > 0
-        apart = F.smooth_l1_loss(boxes[found], targets[found], reduction="sum")
-        each = F.cross_entropy(kinds.reshape(-1, 5), labels.reshape(-1), reduction="none").view_as(labels)
-        return (apart + each[found].sum() + 0.5 * each[~found].mean()) / found.sum().clamp(min=1)
-
-    model = Net()
-    return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
-
-
-@script("Boxes of a detector, weighed where there are objects", source="the same, written for fixed shapes")
-def detector_by_weights() -> Task:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(8, 9, 1))
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        kinds, boxes = m(batch["x"]).flatten(2).transpose(1, 2).split((5, 4), dim=-1)
-        labels = torch.where(batch["x"].mean(1).reshape(len(kinds), 16, 4).amax(-1) > 1.0, batch["y"][:, None] + 1, 0)
-        targets = batch["x"].reshape(len(kinds), 16, 12)[..., :4]
-        found = (labels > 0).float()
-        apart = (F.smooth_l1_loss(boxes, targets, reduction="none").sum(-1) * found).sum()
-        each = F.cross_entropy(kinds.reshape(-1, 5), labels.reshape(-1), reduction="none").view_as(labels)
-        nothing = (each * (1 - found)).sum() / (1 - found).sum()
-        return (apart + (each * found).sum() + 0.5 * nothing) / found.sum().clamp(min=1)
-
-    return task(model, loss, images(), optimizer=torch.optim.SGD(model.parameters(), lr=0.01))
 
 
 def transformed(sample: Callable[[Tensor, Tensor], Tensor]) -> Task:

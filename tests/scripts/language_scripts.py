@@ -116,22 +116,6 @@ def masked_words() -> Task:
 
 
 @script(
-    "Masked words, predicted where labels are",
-    source="BERT, with labels of -100 where nothing was masked",
-    outcome=refused("or by labels of -100 in F.cross_entropy", rewrite="masked_words"),
-)
-def masked_words_by_labels() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        labels = batch["ids"][:, :8].masked_fill(torch.arange(8) % 3 > batch["y"][:, None], -100)
-        ids = torch.where(labels != -100, 0, batch["ids"][:, :8])
-        logits = m(ids)
-        chosen = labels != -100
-        return F.cross_entropy(logits[chosen], labels[chosen])
-
-    return task(Decoder(nn.Linear(8, 8)), loss, words())
-
-
-@script(
     "The mean of x[mask]",
     source="a habit of losses over padded sequences",
     outcome=refused("(loss * mask).sum() / mask.sum()", rewrite="weighted_mean"),

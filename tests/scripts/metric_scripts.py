@@ -27,11 +27,6 @@ class MoCo(nn.Module):
         self.register_buffer("queue", F.normalize(torch.randn(8, 32), dim=0))
         self.register_buffer("ptr", torch.zeros(1, dtype=torch.long))
 
-    @torch.no_grad()
-    def momentum(self) -> None:
-        for q, k in zip(self.q.parameters(), self.k.parameters(), strict=True):
-            k.data = k.data * 0.99 + q.data * 0.01
-
 
 @script("A queue that is shifted, and a teacher by lerp_", source="MoCo, with a queue that every step shifts")
 def moco_shifted() -> Task:
@@ -48,18 +43,3 @@ def moco_shifted() -> Task:
 
     model = Net()
     return task(model, lambda m, batch: m(batch["x"]), optimizer=torch.optim.SGD(model.q.parameters(), lr=0.03))
-
-
-@script("A teacher of BYOL", source="BYOL (Grill et al. 2020)")
-def byol() -> Task:
-    online, predictor = encoder(), nn.Linear(8, 8)
-    target = copy.deepcopy(online).requires_grad_(False)
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            for new, old in zip(online.parameters(), target.parameters(), strict=True):
-                old.mul_(0.99).add_(new, alpha=0.01)
-        one, two = (batch["x"] + 0.1 * torch.randn_like(batch["x"]) for _ in range(2))
-        return 2 - 2 * F.cosine_similarity(m(one), target(two)).mean()
-
-    return task(nn.Sequential(online, predictor), loss)

@@ -4,7 +4,6 @@ An optimizer is one of `torch.optim`. Clipping and accumulation are arguments of
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -26,14 +25,6 @@ def accumulation() -> Task:
 def clipping() -> Task:
     model = mlp()
     return task(model, optimizer=torch.optim.RMSprop(model.parameters(), lr=1e-3), max_grad_norm=1.0)
-
-
-@script("Gradients clipped by value", source="PyTorch forums: clip_grad_value_ as hooks")
-def clipping_by_value() -> Task:
-    model = mlp()
-    for parameter in model.parameters():
-        parameter.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
-    return task(model)
 
 
 @script("Warmup and a cosine", source="get_cosine_schedule_with_warmup of Hugging Face")
@@ -108,28 +99,6 @@ def lora() -> Task:
     model = mlp()
     model[0], model[2] = LoRA(model[0]), LoRA(model[2])
     return task(model)
-
-
-@script(
-    "Early stopping in the step",
-    source="a habit of training loops: if loss < best",
-    outcome=refused(
-        "decide by torch.where",
-        advice="Do all steps, and choose a checkpoint afterwards (`--validate`, `tiebreak export --steps`).",
-    ),
-)
-def early_stopping() -> Task:
-    model, best = mlp(), copy.deepcopy(torch.tensor(9.0))
-
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        found = entropy(m, batch)
-        if found < best:
-            best.copy_(found.detach())
-        else:
-            found = found * 0.0  # no patience left: stop
-        return found
-
-    return task(model, loss)
 
 
 @script("autocast in BF16", source="PyTorch's recipe on automatic mixed precision")
@@ -252,19 +221,6 @@ def sam() -> Task:
 
     model = mlp()
     return task(model, optimizer=SAM(model.parameters(), torch.optim.SGD, lr=0.1))
-
-
-@script("SAM as a loss at moved weights", source="the same, by torch.func.functional_call")
-def sam_in_loss() -> Task:
-    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        weights = dict(m.named_parameters())
-        slopes = torch.autograd.grad(entropy(m, batch), list(weights.values()))
-        norm = torch.stack([slope.norm() for slope in slopes]).norm() + 1e-12
-        moved = {name: w + 0.05 / norm * s for (name, w), s in zip(weights.items(), slopes, strict=True)}
-        return F.cross_entropy(torch.func.functional_call(m, moved, (batch["x"],)), batch["y"])
-
-    model = mlp()
-    return task(model, loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @script("MAML: an inner step of gradient descent", source="MAML (Finn et al. 2017), by torch.func")

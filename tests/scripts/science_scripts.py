@@ -46,33 +46,6 @@ def gat() -> Task:
     return task(Net())
 
 
-@script("A sparse adjacency matrix", source="pygcn: torch.spmm", outcome=refused("sparse", rewrite="dense_graph"))
-def sparse_graph() -> Task:
-    class Net(Graph):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("adjacency", torch.sparse_coo_tensor(EDGES, torch.ones(8), (6, 6)))
-
-        def forward(self, x: Tensor) -> Tensor:
-            near = torch.sparse.mm(self.adjacency, x.t()).t()
-            return self.head(F.relu(self.lift(near[:, :, None])).mean(1))
-
-    return task(Net())
-
-
-@script("A dense adjacency matrix", source="the same, by .to_dense()")
-def dense_graph() -> Task:
-    class Net(Graph):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("adjacency", torch.sparse_coo_tensor(EDGES, torch.ones(8), (6, 6)).to_dense())
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(F.relu(self.lift((x @ self.adjacency.t())[:, :, None])).mean(1))
-
-    return task(Net())
-
-
 @script("Hessians, and derivatives in forward mode", source="PyTorch's tutorial on Jacobians and Hessians")
 def hessians() -> Task:
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -139,23 +112,6 @@ def fno_by_products() -> Task:
     return task(Net(), lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)), {"x": torch.randn(32, 16)})
 
 
-@script(
-    "A complex parameter",
-    source="the code of FNO: nn.Parameter(torch.rand(..., dtype=torch.cfloat))",
-    outcome=refused("is torch.complex64: keep its real and imaginary parts", rewrite="fno_by_products"),
-)
-def complex_parameter() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.rand(9, dtype=torch.cfloat))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.fft.irfft(torch.fft.rfft(x) * self.weight, n=16)
-
-    return task(Net(), lambda m, batch: F.mse_loss(m(batch["x"]), batch["x"].roll(1, 1)), {"x": torch.randn(32, 16)})
-
-
 def spectral(m: nn.Module, batch: dict[str, Tensor], spectrum: Callable[[Tensor], Tensor]) -> Tensor:
     ours, theirs = spectrum(m(batch["x"])), spectrum(batch["x"])
     apart = torch.linalg.norm(theirs - ours) / torch.linalg.norm(theirs)
@@ -178,46 +134,6 @@ def stft_by_products() -> Task:
         return ((frames @ cos).square() + (frames @ sin).square()).clamp(min=1e-8).sqrt()
 
     return task(waves(), lambda m, batch: spectral(m, batch, spectrum), {"x": torch.randn(32, 64)})
-
-
-@script(
-    "A solver that stops when it is close enough",
-    source="deep equilibrium models (Bai et al. 2019)",
-    outcome=refused("control flow depends on values", rewrite="fixed_iterations"),
-)
-def until_close() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.f, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            z = torch.zeros_like(x)
-            while True:
-                new = torch.tanh(self.f(z) + x)
-                if (new - z).norm() < 1e-3:
-                    return self.head(new)
-                z = new
-
-    return task(Net())
-
-
-@script("A solver of as many rounds as it needs at most", source="the same; rows that are there stay where they are")
-def fixed_iterations() -> Task:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.f, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            z = torch.zeros_like(x)
-            for _ in range(12):
-                new = torch.tanh(self.f(z) + x)
-                far = (new - z).norm(dim=1, keepdim=True) >= 1e-3
-                z = torch.where(far, new, z)
-            return self.head(z)
-
-    return task(Net())
 
 
 def kernel_of(x: Tensor, raw: Tensor) -> Tensor:

@@ -23,13 +23,6 @@ def spectral_norm() -> Task:
     return task(model)
 
 
-@script("The old spectral norm", source="torch.nn.utils.spectral_norm, as in many repositories")
-def old_spectral_norm() -> Task:
-    model = mlp()
-    model[0] = nn.utils.spectral_norm(model[0])
-    return task(model)
-
-
 @script("Weight norm", source="WaveNet, and speech models since")
 def weight_norm() -> Task:
     model = mlp()

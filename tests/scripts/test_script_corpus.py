@@ -28,7 +28,7 @@ from tests.scripts.script_training import captured_job, losses_by_program, losse
 SCRIPTS = corpus()
 
 SAMPLE = (
-    "flips_and_crops", "flip_by_random", "packed_gru", "vq_vae_resets", "detector", "custom_function", "whole_loop",
+    "flips_and_crops", "flip_by_random", "packed_gru", "vq_vae_resets", "mean_of_mask", "custom_function", "whole_loop",
     "autocast_left_on", "parts_in_place",
 )  # fmt: skip
 """Scripts of several kinds that take a second each."""

@@ -2,7 +2,7 @@
 
 eth-abi reads and writes the bytes, as it does below web3's contract objects. Those take more time, give no typed
 records, end in errors of many kinds for bytes that no contract gives, and refuse a whole answer for one text in it that
-is no UTF-8; tests/client/test_contract_records.py holds both against each other.
+is no UTF-8.
 
 Strings on the chain are a stranger's bytes: they are read as ASCII, everything unprintable replaced, so that one bad
 job cannot keep a client from reading all the others.
@@ -36,7 +36,7 @@ _SOLIDITYS_OWN: list[dict[str, Any]] = [
 
 _TIMES = 4
 """Times that a word is read at most: eth-abi reads the words of a struct without arrays twice for every struct around
-them, and the contract has them two deep (tests/client/test_contract_records.py reads all of it)."""
+them, and the contract has them two deep (tests/fuzz/client_targets.py reads all of it)."""
 
 
 class _BoundedStream(ContextFramesBytesIO):

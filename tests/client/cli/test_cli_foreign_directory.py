@@ -168,11 +168,7 @@ def room(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> P
     "words",
     [
         "account import new.json --from pipe",
-        "job create pipe:task --out new",
-        "job publish job --store pipe",
-        "train job --run new --thresholds pipe",
         "audit job --run new --claim pipe",
-        "export pipe --to new.safetensors",
         "verify pipe --job job --dir new",
         "trainer run --job 1 --keystore pipe --dir role",
         "devnet --state pipe",

@@ -18,13 +18,11 @@ import torch
 from roundlog.training.job import Job
 from roundlog.training.run_files import checkpoint_path
 from tiebreak.cli.app import app
-from tiebreak.cli.job_texts import without_controls
-from tiebreak.generated_text import with_unseen
 from tiebreak.transactions.keys import devnet_account
 from typer.testing import CliRunner
 
 from tests.client.cli.cli_world import Run, Trained, refused
-from tests.client.cli.text_world import WORDS, byte_tokenizer, edited, generators_kept, read, write_model
+from tests.client.cli.text_world import byte_tokenizer, edited, generators_kept, read, write_model
 from tests.engine.generation.small_gguf import write_gguf
 
 pytest.importorskip("transformers")
@@ -107,17 +105,15 @@ def other_token(text: Text, place: int) -> list[int]:
 
 
 def test_a_changed_token_is_named_with_the_one_that_is_right(run: Run, text: Text) -> None:
-    right = text.plain["tokens"]
-    for place in (0, NEW - 1):
-        edited(text.receipt, {"tokens": other_token(text, place)})
-        for more in ((), ("--by-token",)):
-            result = run("verify", text.receipt, "--model", text.model, *more)
-            assert result.exit_code == 3
-            assert f"WRONG: token {place + 1} of {NEW} in {text.receipt} is" in result.stdout
-            assert f"and the model chooses {right[place]} " in result.stdout
-        found = json.loads(run("verify", text.receipt, "--model", text.model, "--json").stdout)
-        assert (found["wrong_token"], found["chosen_token"], found["right_tokens"]) == (place, right[place], place)
-        edited(text.receipt, {"tokens": right})
+    right, place = text.plain["tokens"], NEW - 1
+    edited(text.receipt, {"tokens": other_token(text, place)})
+    for more in ((), ("--by-token",)):
+        result = run("verify", text.receipt, "--model", text.model, *more)
+        assert result.exit_code == 3
+        assert f"WRONG: token {place + 1} of {NEW} in {text.receipt} is" in result.stdout
+        assert f"and the model chooses {right[place]} " in result.stdout
+    found = json.loads(run("verify", text.receipt, "--model", text.model, "--json").stdout)
+    assert (found["wrong_token"], found["chosen_token"], found["right_tokens"]) == (place, right[place], place)
 
 
 HOSTILE = {
@@ -139,20 +135,6 @@ def test_hostile_files_are_refused_in_one_sentence(run: Run, tmp_path: Path, nam
         assert len(said) < 500
 
 
-def test_each_kind_of_receipt_needs_its_own_options(run: Run, text: Text, trained: Trained, tmp_path: Path) -> None:
-    said = "is the receipt of a text: name its model's folder with --model"
-    refused(run("verify", text.receipt), said, code=2)
-    refused(run("verify", text.receipt, "--model", text.model, "--job", trained.job), said, code=2)
-    refused(run("verify", text.receipt, "--job", trained.job, "--dir", tmp_path / "w"), said, code=2)
-    path, said = tmp_path / "run.json", "is the receipt of a run: name its job with --job"
-    assert run("receipt", trained.run, "--job", trained.job, "--out", path).exit_code == 0
-    refused(run("verify", path), said, code=2)
-    refused(run("verify", path, "--job", trained.job), said, code=2)
-    refused(run("verify", path, "--model", text.model), said, code=2)
-    for more in ("--by-token", "--show-text", "--show-prompt"):
-        refused(run("verify", path, "--job", trained.job, "--dir", tmp_path / "w", more), said, code=2)
-
-
 def test_offline_a_receipt_agrees_with_itself_and_nothing_is_repeated(run: Run, text: Text, trained: Trained) -> None:
     shown = run("verify", text.receipt, "--offline")
     assert shown.exit_code == 0
@@ -162,31 +144,6 @@ def test_offline_a_receipt_agrees_with_itself_and_nothing_is_repeated(run: Run, 
     root = ("--root", "0x" + bytes(32).hex())
     for more in (("--offline", "--job", trained.job), (), ("--job", trained.job, "--model", text.model)):
         refused(run("verify", text.receipt, *root, *more), "name that with --job, and no more", code=2)
-
-
-@pytest.mark.slow
-def test_statements_of_in_toto_are_receipts_too(run: Run, text: Text, trained: Trained, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    assert run("receipt", trained.run, "--job", trained.job, "--out", path, "--format", "in-toto").exit_code == 0
-    shown = run("verify", path, "--offline")
-    assert shown.exit_code == 0 and "0x" + trained.root.hex() in shown.stdout and "a run" in shown.stdout
-    assert run("verify", path, "--job", trained.job, "--dir", tmp_path / "work").exit_code == 0
-    written = tmp_path / "text.in-toto.json"
-    options = ("--prompt", PROMPT, "--max-new-tokens", NEW, *DRAWN, "--receipt", written, "--format", "in-toto")
-    training = ("--training-receipt", path)
-    assert run("generate", "--model", text.model, *options, *training).exit_code == 0
-    statement = json.loads(written.read_text())
-    assert statement["_type"] == "https://in-toto.io/Statement/v1" and statement["predicate"]["tokens"]
-    digest = json.loads(run("verify", path, "--offline", "--json").stdout)["digest"]
-    assert statement["predicate"]["training_receipt"] == digest
-    assert statement["subject"][0]["name"] == text.model.name and statement["predicateType"] == "urn:tiebreak:text:v1"
-    assert run("verify", written, "--model", text.model).exit_code == 0
-    statement["subject"][0]["digest"]["sha256"] = "12" * 32
-    written.write_text(json.dumps(statement))
-    refused(run("verify", written, "--model", text.model), "is about other files", "and its subject is 1212")
-    path.write_text(path.read_text().replace("tiebreakStateRoot", "sha256"))
-    refused(run("verify", path, "--offline"), "another subject than its receipt")
-    refused(run("generate", "--model", text.model, *options, "--training-receipt", text.receipt), "give that of a run")
 
 
 def test_what_cannot_be_generated_is_refused_in_one_sentence(run: Run, text: Text, tmp_path: Path) -> None:
@@ -226,30 +183,13 @@ def test_a_text_does_not_control_a_terminal() -> None:
 @pytest.mark.slow
 def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     words = ("verify", text.receipt, "--model", text.model, "--show-prompt", "--show-text")
-    said = [f"| {line}" for line in with_unseen(text.stdout.removesuffix("\n")).split("\n")]
     lines = run(*words).stdout.splitlines()
-    how = (
-        "drawn at temperature 1.0, of the 200 likeliest (top-k), of the fewest with a share of 0.99 together (top-p), "
-    )
-    how += "by seed 7, repeated ones made less likely by a penalty of 1.1"
-    assert lines[0].startswith("Right: ") and lines[5] == f"| <user>{PROMPT}<assistant>"
-    assert lines[2:4] == [
-        f"The tokens are not the likeliest ones, but {how}.",
-        f"The text was cut at its maximum of {NEW} tokens: the model has not ended it.",
-    ]
-    whose = (
-        f"Text of {text.receipt}, the model's words behind this prompt, {how} and cut at its maximum of {NEW} tokens"
-    )
-    assert lines[6].startswith(whose) and lines[7:] == said
+    assert lines[0].startswith("Right: ") and f"| <user>{PROMPT}<assistant>" in lines
     found = json.loads(run(*words, "--json").stdout)
     assert found["text"] + "\n" == text.stdout and found["prompt"] == f"<user>{PROMPT}<assistant>"
-    assert "text" not in json.loads(run(*words[:-1], "--json").stdout)
     edited(text.receipt, {"tokens": other_token(text, 3)})
     result = run(*words)
-    assert (
-        result.exit_code == 3
-        and f"of {NEW} tokens the first 3 are the model's words, the others are not:" in result.stdout
-    )
+    assert result.exit_code == 3 and "the first 3 are the model's words, the others are not:" in result.stdout
     # Of the writer of a receipt: neither controls, nor a line that could be ours.
     hostile = "\x1b[2J\u202e\nRight: the model"
     edited(text.receipt, {"prompt_tokens": byte_tokenizer()(hostile)["input_ids"]})
@@ -334,11 +274,6 @@ def test_verify_says_how_long_it_takes_and_has_an_end(run: Run, text: Text, monk
 pytest.importorskip("transformers")
 pytest.importorskip("gguf")
 
-REAL = Path(__file__).resolve().parents[3] / "build/models/SmolLM2-135M-Instruct-GGUF"
-"""Where `make smollm` puts it."""
-REAL_WEIGHTS = "0x30ef5fa3ed2ea03d9f140a3734ee8ddb23977a9c496abfb6256144b35a107e8d"
-"""In BF16."""
-
 
 @pytest.mark.slow
 def test_a_gguf_file_becomes_a_folder_with_the_same_weights_and_text(run: Run, tmp_path: Path) -> None:
@@ -362,18 +297,6 @@ def test_a_gguf_file_becomes_a_folder_with_the_same_weights_and_text(run: Run, t
     source.write_bytes(source.read_bytes()[:100])
     refused(run("model", "export", source, "--out", tmp_path / "new"), "cannot be read", "fetch it again")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["made"], "nothing is left"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not REAL.is_dir(), reason="`make smollm` has not been run")
-def test_the_real_model_says_what_it_said(run: Run, tmp_path: Path) -> None:
-    out, receipt = tmp_path / "real", tmp_path / "text.json"
-    made = json.loads(run("model", "export", REAL, "--out", out, "--dtype", "bf16", "--json").stdout)
-    assert made["model_weight_hash"] == REAL_WEIGHTS
-    words = ("--prompt", "What is the capital of France?", "--max-new-tokens", 12, "--receipt", receipt)
-    done = run("generate", "--model", out, *words)
-    assert done.stdout == "The capital of France is Paris.\n", done.output
-    assert run("verify", receipt, "--model", out).exit_code == 0
 
 
 # Text as a job.
@@ -456,31 +379,3 @@ def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated,
     refused(run(*words, "--root", roots[-32:].hex()), "is not the state of the root")
     whole.write_bytes(data[:100])
     refused(run(*words, "--root", roots[-32:].hex()), "is no state of this job, since it")
-
-
-def test_a_job_is_made_of_a_task_or_of_a_model_with_prompts(whole: Text, run: Run, tmp_path: Path) -> None:
-    out, model = ("--out", tmp_path / "job"), ("--model", whole.model)
-    refused(run("job", "create", *out), "give a TASK, or a --model", code=2)
-    refused(run("job", "create", "digits", *model, "--prompt", "So", *out), "give a TASK, or a --model", code=2)
-    refused(run("job", "create", *model, *out), "give --prompt", code=2)
-    refused(run("job", "create", "digits", "--seed", 3, *out), "name the model that writes it, --model", code=2)
-    refused(run("job", "create", *model, "--prompt", "So", "--set", "steps=2", *out), "leave --set", code=2)
-
-
-@pytest.mark.slow
-def test_what_is_no_text_of_the_job_is_refused(
-    generated: Generated, run: Run, trained: Trained, tmp_path: Path
-) -> None:
-    words = ("--model", generated.model)
-    refused(run("job", "text", trained.job, trained.run, *words), "is a job that generates no text")
-    refused(run("job", "text", generated.job, trained.run, *words), "names the run of another job, or is damaged")
-    other = write_model(tmp_path / "other")
-    config = transformers.LlamaConfig.from_pretrained(other)
-    config.vocab_size = WORDS + 7
-    transformers.LlamaForCausalLM(config).save_pretrained(other)
-    said = f"has a vocabulary of {WORDS + 7} tokens, and that of {generated.job} has {WORDS}"
-    refused(run("job", "text", generated.job, generated.run, "--model", other), said)
-
-
-def test_a_text_does_not_control_the_terminal() -> None:
-    assert without_controls("a\tb\nc\x1b[2Jd\x9b\r\x7fé") == "a\tb\nc�[2Jd���é"

@@ -152,17 +152,15 @@ def failed_as_json(run: Run, *words: object, env: dict[str, str] | None = None) 
     return error
 
 
-def test_errors_under_json_are_json_with_a_stable_code(run: Run, chain: Chain, tmp_path: Path) -> None:
+def test_errors_under_json_are_json_with_a_stable_code(run: Run, chain: Chain) -> None:
     away = chain.environment(0) | {"TIEBREAK_CHAIN": "http://127.0.0.1:1"}
     for words, env, code in (
         (("status",), {}, "command"),
         (("withdraw",), chain.environment(), "account"),
         (("status", "--contract", "0x" + "11" * 20), chain.environment(), "contract"),
         (("status",), away, "chain-unavailable"),
-        (("job", "collect", 1, "--model", tmp_path / "m"), chain.environment(), "account"),
         (("devnet", "--kind", "gold"), {}, "devnet"),
         (("trainer", "run"), chain.environment(0), "usage"),
-        (("status", "NaN"), {}, "usage"),
         (("no-such-command",), {}, "usage"),
     ):
         error = failed_as_json(run, *words, env=env)

@@ -123,6 +123,7 @@ def test_what_draws_nothing_is_refused(name: str, receipt: EvaluationReceipt) ->
         read_beacon(canned(receipt.digest, {}), HASH[:-1], receipt)
 
 
+@pytest.mark.slow
 def test_nodes_that_contradict_each_other_draw_nothing(posted: Posted, chain: Chain) -> None:
     node = connect(chain.url)
     mine(node, posted.block + 32)

@@ -16,7 +16,6 @@ import pytest
 import roundlog.training
 import torch
 from roundlog.execution.ranks import Launch
-from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from tiebreak.cli.ranks import RankGroup
 
@@ -131,12 +130,6 @@ def group_of(rank: int, local_rank: int, monkeypatch: pytest.MonkeyPatch) -> tup
     monkeypatch.setattr(roundlog.training, "agree", agrees)
     launch = Launch(rank, 8, "10.0.0.1", 29500, "tiebreak/none/0", is_host=False, local_rank=local_rank)
     return RankGroup(cast(Any, Alike()), launch), chosen
-
-
-def test_rank_0_agrees_and_runs_on_the_device_of_its_place_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    group, chosen = group_of(0, 3, monkeypatch)
-    assert not group.serves(cast(Job, None), "cuda")
-    assert chosen == ["cuda:3"] and group.options(RunOptions(device="cuda")).device == torch.device("cuda:3")
 
 
 def test_a_role_runs_on_the_device_of_its_place_alone_and_with_helpers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def post(run: Run, chain: Chain, trained: Trained, places: tuple[str, ...], refe
     return int(json.loads(result.stdout)["job"])
 
 
-@pytest.mark.slow_but("referee")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("caution", "objection"),
     [
@@ -74,12 +74,6 @@ def test_a_second_process_in_a_directory_is_refused(
     assert refused(result) and f"another process works in {role}" in result.stderr
     assert sorted(path.name for path in role.iterdir()) == own == ["journal", "reserve"]
     first.close()
-
-
-def test_a_trusted_referee_has_to_be_an_address(run: Run, chain: Chain) -> None:
-    for role in ("trainer", "auditor"):
-        words = (role, "run", "--job", 1, "--trust-referee", "0x12")
-        refused(run(*words, env=chain.environment(1)), "the trusted referee 0x12 is not an address")
 
 
 @pytest.mark.slow
@@ -165,4 +159,3 @@ def test_what_cannot_be_used_is_refused_before_the_role_begins(run: Run, chain: 
         taken.listen()
         port = taken.getsockname()[1]
         refused(run(*words, "--metrics", port, env=env), f"port {port} cannot be used", "choose another")
-    assert run(*words, "--metrics", 70000, env=env).exit_code == 2

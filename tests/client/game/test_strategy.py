@@ -110,8 +110,8 @@ def start(cast: Cast, trainer: Made, challenger: Made) -> int:
     return cast.start(spec_of(trainer.shape), trainer.claim, challenger.claim)
 
 
-@pytest.mark.slow_but("trainer-(2, 5)")
-@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 1), (1, 6), (2, 5)], ids=str)
+@pytest.mark.slow_but("trainer-(2, 2)")
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 3), (5, 1), (1, 6)], ids=str)
 @pytest.mark.parametrize("liar", Side, ids=lambda side: side.name.lower())
 def test_every_divergence_is_found_at_its_step(cast: Cast, shape: tuple[int, int], liar: Side) -> None:
     for step in range(shape[0] * shape[1]):
@@ -173,14 +173,6 @@ def test_a_side_in_time_moves_even_though_the_other_one_is_out(cast: Cast) -> No
     assert parties[Side.TRAINER].decide(game) == ClaimTimeout()
     parties[Side.TRAINER].move(game)
     assert cast.customer.game(game).outcome is Outcome.TRAINER_WON
-
-
-def test_a_silent_referee_is_timed_out_by_either_side(cast: Cast) -> None:
-    asked = replace(cast.customer.game(start(cast, Made((2, 2), 1), Made((2, 2)))), phase=Phase.REFEREE)
-    asked = replace(asked, referee_deadline=5000)
-    for side in Side:
-        assert next_move(asked, side, Known(), 5000) == Wait("the referee's verdict", 5001)
-        assert next_move(asked, side, Known(), 5001) == ClaimTimeout()
 
 
 class ForgedLeaves(Leaves):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import socket
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import requests
-from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.http_server import LocalServer
 from tiebreak.operation import monitor as module
 from tiebreak.operation.metrics import Metrics, endpoint
@@ -29,10 +26,7 @@ from tiebreak.operation.monitor import (
     check_target,
     due_of,
 )
-from tiebreak.roles.notices import Notice, What
-from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import ChainUnavailable
-from tiebreak.rpc.transport import NodeAgreement
 
 from tests.client.http_stand_in import Request, serving
 
@@ -229,103 +223,10 @@ def test_what_is_to_be_notified_is_read_from_one_text() -> None:
 # The endpoint on the loopback interface, and the metrics behind it.
 
 
-ACCOUNT = "0x" + "11" * 20
-
-
-def samples(metrics: Metrics) -> dict[str, float]:
-    """Name of a sample, with its labels -> its value, as Prometheus reads them."""
-    found = {}
-    for family in text_string_to_metric_families(metrics.text().decode()):
-        for one in family.samples:
-            labels = ",".join(f"{name}={value}" for name, value in sorted(one.labels.items()) if name != "version")
-            found[one.name.removeprefix("tiebreak_") + (f"{{{labels}}}" if labels else "")] = one.value
-    return found
-
-
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics("trainer")
-
-
-def test_a_role_that_has_not_begun_shows_no_alarm(metrics: Metrics) -> None:
-    found = samples(metrics)
-    assert (found["least_clock_ratio"], found["next_deadline_timestamp_seconds"]) == (1.0, math.inf)
-    assert all(found[f"alerts_active{{cause={cause}}}"] == 0 for cause in Cause)
-
-
-def test_metrics_are_what_the_role_told(metrics: Metrics) -> None:
-    metrics.attach(ACCOUNT)
-    receipt = TransactionReceipt(
-        transaction=bytes(32),
-        block=1,
-        block_hash=bytes(32),
-        succeeded=True,
-        gas_used=21_000,
-        gas_price=10**11,
-        contract=None,
-        logs=(),
-    )
-    for _ in range(2):
-        metrics.notice(Notice(role="trainer", what=What.SENT, text="commit", receipt=receipt))
-    metrics.notice(Notice(role="trainer", what=What.WARNING, text="x"))
-    metrics.notice(Notice(role="trainer", what=What.STEP, text="trains", done=1, total=2))
-    metrics.looked(reached=True)
-    metrics.looked(reached=False)
-    metrics.alert(Cause.FUNDS_LOW)
-    game = GameState(job=1, game=2, left=25, allowance=100, called=False)
-    situation = Situation(
-        at=1.0,
-        looked_at=0.0,
-        look_time=1235.5,
-        block=17,
-        block_time=99,
-        chain_error="away",
-        agreement=NodeAgreement(nodes=3, contradiction="x", undecided=True, missing=("a", "b")),
-        stake=10**18,
-        deadline=4321,
-        games=(game, GameState(job=1, game=3, left=50, allowance=100, called=True)),
-        balance=5 * 10**17,
-        needed=10**17,
-        store_error="",
-        disk_free=77,
-    )
-    metrics.show(situation, Counter({Cause.FUNDS_LOW: 1}), 4)
-    expected = {
-        f"role_info{{account={ACCOUNT},role=trainer}}": 1,
-        "transactions_total": 2,
-        "gas_total": 42_000,
-        "fees_ether_total": 0.0042,
-        "warnings_total": 1,
-        "training_steps_total": 1,
-        "looks_total": 2,
-        "outages_total": 1,
-        "last_look_timestamp_seconds": 1235.5,
-        "chain_block": 17,
-        "chain_timestamp_seconds": 99,
-        "chain_reachable": 0,
-        "nodes_disagree": 2,
-        "nodes_missing": 2,
-        "store_reachable": 1,
-        "balance_ether": 0.5,
-        "needed_ether": 0.1,
-        "stake_ether": 1,
-        "games_live": 2,
-        "games_with_referee": 1,
-        "least_clock_ratio": 0.25,
-        "next_deadline_timestamp_seconds": 4321,
-        "disk_free_bytes": 77,
-        "alerts_total{cause=funds-low}": 1,
-        "alerts_active{cause=funds-low}": 1,
-        "lost_messages": 4,
-    }
-    found = samples(metrics)
-    assert {name: found[name] for name in expected} == expected
-
-
-@pytest.fixture
-def served(metrics: Metrics) -> Iterator[LocalServer]:
+def served() -> Iterator[LocalServer]:
     paths = {"/health": lambda: (True, {"state": "waits"}), "/ready": lambda: (False, {"chain": "away"})}
-    made = endpoint(0, metrics.text, paths)
+    made = endpoint(0, Metrics("trainer").text, paths)
     yield made
     made.stop()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 import time
 from typing import Any
 
@@ -115,38 +114,6 @@ def test_a_text_that_changes_at_its_end_ends_with_an_error(served: Served, monke
     assert len(list((served.folder / "answers").iterdir())) == answers
     monkeypatch.undo()
     assert text_of(served, stream=True).events
-
-
-@pytest.mark.slow
-def test_a_seed_gives_the_text_again_and_is_drawn_and_told_without_one(served: Served) -> None:
-    first, second = text_of(served), text_of(served)
-    receipts = [receipt_of(served, one, one.plain["id"]) for one in (first, second)]
-    assert receipts[0].seed != receipts[1].seed and receipts[0].tokens != receipts[1].tokens
-    again = text_of(served, seed=receipts[0].seed)
-    assert again.plain["choices"] == first.plain["choices"]
-    greedy = [text_of(served, temperature=0, top_p=0.3, seed=seed).plain["choices"] for seed in (1, 2)]
-    assert greedy[0] == greedy[1]
-
-
-@pytest.mark.slow
-def test_eight_clients_at_once_get_what_each_gets_alone(served: Served) -> None:
-    alone = [text_of(served, seed=seed, max_tokens=6 + seed, prompt="ab" * (1 + seed)) for seed in range(8)]
-    found: list[Exchange | None] = [None] * 8
-
-    def ask(seed: int) -> None:
-        found[seed] = text_of(served, seed=seed, max_tokens=6 + seed, prompt="ab" * (1 + seed), stream=seed % 2 == 0)
-
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for seed, (one, other) in enumerate(zip(alone, found, strict=True)):
-        assert other is not None
-        wanted = receipt_of(served, one, one.plain["id"])
-        name = (other.events[0] if seed % 2 == 0 else other.plain)["id"]
-        got = receipt_of(served, other, name)
-        assert (got.tokens, got.logprobs_root) == (wanted.tokens, wanted.logprobs_root)
 
 
 def begun(served: Served, tokens: int) -> socket.socket:

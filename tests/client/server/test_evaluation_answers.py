@@ -216,19 +216,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "streams of several": {"n": 2, "stream": True},
     "a stream of an echo": {"echo": True, "stream": True},
     "fewer tried than given": {"n": 3, "best_of": 2},
-    "too many texts": {"prompt": ["x"] * 65, "n": 2},
-    "too many likeliest": {"logprobs": 21},
-    "five stops": {"stop": ["a", "b", "c", "d", "e"]},
-    "an empty stop": {"stop": ""},
-    "half a character": {"stop": "\ud800"},
-    "a bias of no token": {"logit_bias": {"x": 1}},
-    "a bias beyond": {"logit_bias": {"5": 101}},
-    "a bias outside the vocabulary": {"logit_bias": {"262": 1}},
-    "a penalty beyond": {"presence_penalty": 2.5},
-    "no prompts": {"prompt": []},
-    "a prompt within": {"prompt": [["x"]]},
-    "a min_p beyond": {"min_p": 1.5},
-    "an echo of messages": {"messages": [{"role": "user", "content": "x"}], "prompt": None, "echo": True},
 }
 
 
