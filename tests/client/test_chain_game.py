@@ -22,6 +22,7 @@ from tiebreak.contract.code import (
     is_adjudicator,
     is_game,
 )
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
@@ -157,11 +158,11 @@ def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(cast: Cast) 
     assert 0 < state.spent[Side.CHALLENGER] < TERMS.trainer_bond // 4
     rest = TERMS.trainer_bond - state.spent[Side.CHALLENGER]
     assert credit == TERMS.challenger_bond + state.spent[Side.CHALLENGER] + rest // 2
-    amount, receipt = made(cast.auditor, cast.auditor.withdraw())
+    amount, receipt = made(cast.auditor, ContractCall.of("withdraw"))
     assert amount == credit
     assert node.balance(devnet_account(2).address) == before + credit - settled.fee - receipt.fee
     with pytest.raises(ContractError) as caught:
-        cast.auditor.send(cast.auditor.withdraw())
+        cast.auditor.send(ContractCall.of("withdraw"))
     assert caught.value.name == "NothingToWithdraw"
     assert caught.value.values == {"account": devnet_account(2).address}
 
@@ -220,9 +221,7 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
 
 def test_writing_without_an_account_is_one_clear_error(cast: Cast) -> None:
     with pytest.raises(AccountError, match="keystore"):
-        VerificationGame(cast.customer.node, cast.customer.address).send(
-            VerificationGame(cast.customer.node, cast.customer.address).withdraw()
-        )
+        VerificationGame(cast.customer.node, cast.customer.address).send(ContractCall.of("withdraw"))
 
 
 def test_the_spec_hash_is_the_one_that_solidity_computes_from_the_shared_vectors() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from roundlog import training as engine
@@ -20,7 +19,7 @@ from tiebreak.contract.structs import JobView
 from tiebreak.http_client import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.fetched_content import fetch_log, require_decidable
+from tiebreak.roles.fetched_content import require_decidable
 from tiebreak.roles.long_work import MEASURED_STEPS, LongWork
 from tiebreak.roles.notices import What
 from tiebreak.roles.shared_audits import SHARED, SharedAudit, Workers
@@ -203,11 +202,9 @@ class Auditing:
         share = min(_MOST_LOG_SECONDS, max(0.0, deadline - now) / _LOG_SHARE)
         until = self._log_time.setdefault((posted.claim.log_cid, priority.bonded), now + share)
         within = until - now if now < until else share
-        room = work.room(posted)
-        told = partial(work.tell, What.WARNING)
 
         def fetch(background_job: BackgroundJob[list[Path]]) -> list[Path]:
-            found = fetch_log(work.context, posted, room, within=within, bonded=priority.bonded, warn=told)
+            found = work.content(posted, priority, within).log()
             return [] if found is None else [found]
 
         return work.begin(Lane.FILES, "log", fetch, priority, "fetching the log", about=posted.claim.log_cid)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.attesting import Attesting, BlindAudits, bond_in
@@ -152,7 +153,7 @@ class AuditorRole(JobRole):
             if game.outcome is Outcome.VOID and game.bond_held and self._began(game)
         ]
         for number in void:
-            call = self.context.contract.release_bond(number)
+            call = ContractCall.of("releaseBond", number)
             self.order("fetch the bond of a void game back", call, game=number)
         if void:
             return Progress(state="fetches its bond back", stake=held)

@@ -11,6 +11,7 @@ from roundlog.storage import commit_file, partial_path, read_record, write_recor
 from roundlog.training import wrong_state
 
 from tiebreak.contract.code import is_adjudicator
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.events import JobPosted
 from tiebreak.contract.structs import JobView, PostedSpec, Terms
@@ -150,7 +151,7 @@ class CustomerRole(JobRole):
         deadline = posted.claim.challenge_deadline
         if self.now() <= deadline:
             return Progress(state="waits for the challenge window to close", until=deadline + 1)
-        self.order("finalize", self.context.contract.finalize(self.job))
+        self.order("finalize", ContractCall.of("finalize", self.job))
         return Progress(state="finalizes")
 
     def _collect_forfeits(self, posted: JobView) -> None:
@@ -166,10 +167,10 @@ class CustomerRole(JobRole):
         gas = COLLECT_GAS * self.context.queue.funds(0, self.context.clock()).price
         for auditor in unopened if posted.terms.attestation_bond // 2 > gas else ():
             text = f"take the bond of {auditor}, whose sealed audit was not opened"
-            self.order(text, self.context.contract.collect(self.job, auditor))
+            self.order(text, ContractCall.of("collect", self.job, auditor))
 
     def _reclaim(self) -> Progress:
-        self.order("take the reward back", self.calls.reclaim(self.job))
+        self.order("take the reward back", ContractCall.of("reclaim", self.job))
         return Progress(state="reclaims")
 
     def _await_appeals(self, posted: JobView) -> Progress:

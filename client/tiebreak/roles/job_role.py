@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from roundlog.arithmetic import MachineError
 
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Phase
 from tiebreak.contract.structs import JobView
 from tiebreak.http_client import Pauses
@@ -26,7 +27,6 @@ from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError, N
 from tiebreak.transactions.spending import SpendingLimit
 
 if TYPE_CHECKING:
-    from tiebreak.contract.contract_calls import ContractCall
     from tiebreak.contract.structs import AuditView, GameView
     from tiebreak.roles.context import RoleContext
     from tiebreak.rpc.answers import TransactionReceipt
@@ -154,7 +154,7 @@ class Role(ABC):
         """Withdraw this account's credit from the contract. False if there is none."""
         credit = self.context.queue.credit()
         if credit:
-            self.order(f"withdraw {in_ether(credit)}", self.context.contract.withdraw(), job=0)  # of all jobs
+            self.order(f"withdraw {in_ether(credit)}", ContractCall.of("withdraw"), job=0)  # of all jobs
         return credit > 0
 
 

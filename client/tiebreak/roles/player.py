@@ -210,7 +210,7 @@ def start_waiting(role: JobRole, posted: JobView) -> None:
     opened = posted.audits.audit_opening_deadline
     free = posted.live_games < posted.terms.concurrent_games
     if opened and posted.queued_games and free and role.now() > opened:
-        role.order("start the next game", role.calls.start_game(role.job))
+        role.order("start the next game", ContractCall.of("startGame", role.job))
 
 
 def end_appeals(role: JobRole, posted: JobView) -> Progress:
@@ -219,7 +219,7 @@ def end_appeals(role: JobRole, posted: JobView) -> Progress:
     deadline = posted.audits.appeal_deadline
     if role.now() <= deadline:
         return Progress(state="waits for appeals", until=deadline + 1)
-    role.order("finalize", role.calls.finalize(role.job))
+    role.order("finalize", ContractCall.of("finalize", role.job))
     return Progress(state="finalizes")
 
 
@@ -238,7 +238,7 @@ def end_claim(role: JobRole, posted: JobView) -> Progress:
     ready = posted.claim.challenge_deadline + _head_start(role)
     if role.now() <= ready:
         return Progress(state="waits for the end of the claim", until=ready + 1)
-    role.order("finalize", role.calls.finalize(role.job))
+    role.order("finalize", ContractCall.of("finalize", role.job))
     return Progress(state="finalizes")
 
 
@@ -248,7 +248,7 @@ def end_unopened(role: JobRole, posted: JobView) -> Progress:
     ready = posted.audits.opening_deadline + _head_start(role)
     if role.now() <= ready:
         return Progress(state="waits until the claim is opened", until=ready + 1)
-    role.order("end the job, whose claim was not opened", role.calls.reclaim(role.job))
+    role.order("end the job, whose claim was not opened", ContractCall.of("reclaim", role.job))
     return Progress(state="ends a job whose claim was not opened")
 
 
@@ -273,4 +273,4 @@ def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
         else:
             late, text = 0, describe_move(game, ClaimTimeout())
         if timeout_is_due(game, now - late):
-            role.order(text, role.calls.claim_timeout(number), game=number)
+            role.order(text, ContractCall.of("claimTimeout", number), game=number)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from roundlog.execution import StoppedError
 
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Phase, Side
 from tiebreak.contract.structs import ANYONE, JobView
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
@@ -133,14 +134,8 @@ class SealedClaim:
             if published is not None and published != PublishedAddresses(secret.log_cid, secret.model_cid):
                 why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
                 self._role.tell(What.WARNING, f"{why}: publish them with the release that sealed them")
-        call = self._role.calls.open_claim(
-            self._role.job,
-            claimed=secret.claimed,
-            final_state_root=secret.final_state_root,
-            log_cid=secret.log_cid,
-            model_cid=secret.model_cid,
-            salt=secret.salt,
-        )
+        said = secret.claimed, secret.final_state_root, secret.log_cid, secret.model_cid
+        call = ContractCall.of("openClaim", self._role.job, *said, secret.salt)
         text = f"open the claim of checkpoint root 0x{secret.checkpoint_root.hex()}"
         self._role.order(text, call)
         return Progress(state="opens its claim", stake=stake, deadline=deadline)
@@ -257,7 +252,7 @@ class TrainerRole(JobRole):
             return Progress(
                 state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
             )
-        self.order("finalize", self.context.contract.finalize(self.job))
+        self.order("finalize", ContractCall.of("finalize", self.job))
         return Progress(state="finalizes", stake=stake)
 
     def _play(self, posted: JobView, stake: int) -> Progress:
