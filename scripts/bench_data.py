@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roundlog.training.job import CACHE
 from tiebreak.store import FolderStore
 from tiebreak.store.dagpb import Cid
 
@@ -219,9 +218,7 @@ def fetch(size: int, room: Path, settings: tuple[str, ...] = ()) -> dict[str, Co
         counts = {"job fetch --without-data": sent.copy()}
         for name, share, intervals in (("audit --share 0.5", 0.5, 1), ("audit", 1, 2)):
             sent.clear()
-            (room / "far" / CACHE).unlink(missing_ok=True)
-            words = ("--run", room / name, "--claim", log, "--workers", 1, "--share", share)
-            found = told("audit", room / "far", *words, *places)
+            found = told("audit", log, "--share", share, "--result", room / f"{intervals}.json", *places)
             if found["right_intervals"] != intervals or found["fetched_data_bytes"] != sent["data"]:
                 raise SystemExit(f"the gateway has sent {sent['data']} bytes of data, and the audit says {found}")
             counts[name] = sent.copy()

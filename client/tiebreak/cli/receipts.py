@@ -66,12 +66,13 @@ def receipt(
     made = Receipt.of(read.spec, roots, version("tiebreak"))
     written = writer.write(out, made, job=job)
     facts = {
+        "receipt": out,
         "run_id": made.spec.run_id,
         "checkpoint_root": made.checkpoint_root,
         "final_state_root": made.final_state_root,
+        "signer": written.signer,
     }
-    shown = {name.replace("_", " "): root for name, root in facts.items()} | {"signed by": _signed_by(written)}
-    output.show_result(json, {"receipt": out} | facts | {"signer": written.signer}, f"Receipt in {out}", shown)
+    output.show_result(json, facts, f"Receipt in {out}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ class RunReceiptOptions:
     )
     root: str | None = option(
         "FILE is a state (safetensors), and has to have this root in hex, e.g. the final state root that `train`, "
-        "`audit` or `job show` print. Of the files of --job, program.json and spec.json are read.",
+        "`audit` or `status` print. Of the files of --job, program.json and spec.json are read.",
         metavar="ROOT",
     )
 
