@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.cli.account_summary import AccountRole, AccountSummary, read_summary
-from tiebreak.cli.summary_text import job_text, plain_summary, show_account
+from tiebreak.cli.summary_text import plain_summary, show_account
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.operation.metrics import Metrics
 from tiebreak.operation.monitor import Cause, Messenger, RoleMonitor
@@ -77,7 +77,6 @@ def test_an_account_sees_its_bonds_and_moves_until_the_end(world: World, capsys:
     over = summary(world, "trainer")
     show_account(over)
     assert (over.bonds, over.escrow) == (0, 0) and " over" in capsys.readouterr().out
-    assert "challenge by" not in job_text(world.job, world.contract.job(world.job), over.now).plain
 
 
 def limited(world: World, name: str, *, day: int | None = None, job: int | None = None) -> RoleContext:

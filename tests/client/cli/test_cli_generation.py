@@ -197,7 +197,6 @@ def test_what_cannot_be_generated_is_refused_in_one_sentence(run: Run, text: Tex
     refused(run(*words, "--receipt", tmp_path / "no" / "text.json"), "there is no directory")
     refused(run(*words, "--receipt", tmp_path / "new.json", "--sign"), "no account is given")
     refused(run(*words, "--max-new-tokens", "100"), "max_position_embeddings of 64")
-    refused(run(*words, "--positions", "8", "--max-new-tokens", "9"), "the 8 positions of the cache", "give more")
     refused(run(*words[:3], "--raw", "--prompt", "", "--max-new-tokens", "4"), "a prompt has no tokens")
     refused(run("generate", "--model", tmp_path / "no", "--prompt", "a"), "there is no folder")
     (tmp_path / "empty").mkdir()
