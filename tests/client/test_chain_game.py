@@ -28,9 +28,7 @@ from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import Descent, PostedSpec
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import AccountError, ContractError, DeploymentError, NoCode
-from tiebreak.strategy import Bisect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
@@ -196,7 +194,7 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
         "RootIsTheTrainers": lambda: cast.challenge(job, Run.of().checkpoints.root),
         "WrongPayment": lambda: cast.challenge(job, root("other"), bond=ETHER - 1),
         "WrongJobStatus": lambda: cast.attest(job + 1, root("other")),
-        "WrongPhase": lambda: cast.auditor.send(call_of(cast.auditor, 1, Bisect(Descent(mine=(), theirs=(), next=())))),
+        "WrongPhase": lambda: cast.auditor.send(ContractCall.of("bisect", 1, Descent(mine=(), theirs=(), next=()))),
     }
     for name, action in cases.items():
         with pytest.raises(ContractError) as caught:

@@ -6,27 +6,23 @@ A role that profits from the end of a game whose clocks have run out claims the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.notices import Progress, What
 from tiebreak.strategy import (
+    CLAIM_TIMEOUT,
+    FORCED,
     RUNNING,
-    ClaimTimeout,
     Decision,
-    ForcedMove,
     Helpless,
-    InTurn,
     Known,
     Move,
     Need,
-    NeedChunk,
     NeedRow,
-    Over,
     Row,
     Wait,
     describe_move,
@@ -53,6 +49,26 @@ class Games:
         self._side = side
         self._told: dict[int, str] = {}
 
+    def play_running(
+        self,
+        posted: JobView,
+        games: Mapping[int, GameView],
+        stake: int,
+        get_trees: Callable[[Priority], DisputeTrees | None],
+    ) -> Progress:
+        """Play the games that have begun, of a party's games. stake: wei at stake. get_trees: returns the trees that
+        they are played with; None until they are ready."""
+        running = {number: game for number, game in games.items() if game.phase not in (Phase.OVER, Phase.QUEUED)}
+        # While all own games are queued, games of others whose clocks ran out hold them up. A silent party loses by the
+        # clock, for which nothing has to be computed.
+        end_overdue(self._role, running or self._role.live_games())
+        due = earliest_deadline(running.values(), self._side)
+        later = self._role.now() + posted.terms.clock_allowance
+        trees = get_trees(Priority(deadline=due or later, stake=stake, bonded=True))
+        if trees is None:
+            return Progress(working=True, state="gets its run ready for a game", deadline=due)
+        return self.play(running, trees) if running else Progress(state="waits until its game begins")
+
     def play(self, games: Mapping[int, GameView], trees: DisputeTrees) -> Progress:
         """Make every move that can be made now, and start the work that other moves need."""
         waits: list[Wait] = []
@@ -72,7 +88,7 @@ class Games:
                 )
             elif isinstance(decision, Wait):
                 waits.append(decision)
-            elif not isinstance(decision, Need | NeedChunk | NeedRow | Over):
+            elif isinstance(decision, Move):
                 self._order(game_id, game, decision)
         deadline = min(deadlines, default=None)
         if not waits:
@@ -105,9 +121,10 @@ class Games:
         if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
             return
         decision = self._decide(game_id, game, trees)
-        moves = decision.moves if isinstance(decision, InTurn) else (decision,)
-        if all(isinstance(move, get_args(ForcedMove)) for move in moves):
-            self._order(game_id, game, decision)  # type: ignore[arg-type]
+        if isinstance(decision, Move):
+            moves = decision.arguments if decision.function == "inTurn" else (decision,)
+            if all(move.function in FORCED for move in moves):
+                self._order(game_id, game, decision)
 
     def _order(self, game_id: int, game: GameView, move: Move) -> None:
         """Order the call that makes a move."""
@@ -192,13 +209,10 @@ def computed_move(
 
 
 def call_of(contract: VerificationGame, game: int, move: Move) -> ContractCall:
-    """Return the contract's call that makes a move: a move has the name of its function and, after the game's number,
-    its arguments."""
-    if isinstance(move, InTurn):
-        return contract.in_turn([call_of(contract, game, one) for one in move.moves])
-    name = type(move).__name__
-    arguments = (getattr(move, field.name) for field in fields(move))
-    return ContractCall(name[0].lower() + name[1:], (game, *arguments))
+    """Return the contract's call that makes a move."""
+    if move.function == "inTurn":
+        return contract.in_turn([call_of(contract, game, one) for one in move.arguments])
+    return ContractCall(move.function, (game, *move.arguments))
 
 
 HEAD_START = 2
@@ -271,6 +285,6 @@ def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
         elif game.deadlines[side]:
             continue  # a party does not profit from the end of a game that it has lost
         else:
-            late, text = 0, describe_move(game, ClaimTimeout())
+            late, text = 0, describe_move(game, CLAIM_TIMEOUT)
         if timeout_is_due(game, now - late):
             role.order(text, ContractCall.of("claimTimeout", number), game=number)

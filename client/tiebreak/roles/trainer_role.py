@@ -11,7 +11,7 @@ from dataclasses import replace
 from roundlog.execution import StoppedError
 
 from tiebreak.contract.contract_calls import ContractCall
-from tiebreak.contract.enums import JobStatus, Phase, Side
+from tiebreak.contract.enums import JobStatus, Side
 from tiebreak.contract.structs import ANYONE, JobView
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.context import RoleContext
@@ -20,7 +20,7 @@ from tiebreak.roles.fetched_content import Refused, require_decidable
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork, PublishedAddresses, Publishing
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.player import Games, earliest_deadline, end_overdue, start_waiting
+from tiebreak.roles.player import Games, start_waiting
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.sealing import Sealing, Secret
 
@@ -242,8 +242,11 @@ class TrainerRole(JobRole):
         if posted.game_count:
             self._games.tell_ended(self.games(lambda game: True))
         start_waiting(self, posted)
-        if posted.live_games or posted.queued_games:
-            return self._play(posted, stake)
+        if posted.live_games or posted.queued_games:  # every game delays the claim
+            played = self._games.play_running(
+                posted, self.live_games(), stake, lambda priority: self._run.trees(posted, priority)
+            )
+            return replace(played, stake=stake)
         if posted.terms.opening_window and not self._publishing.is_done:
             self._sealed.finish_publishing(posted)
         else:
@@ -254,15 +257,3 @@ class TrainerRole(JobRole):
             )
         self.order("finalize", ContractCall.of("finalize", self.job))
         return Progress(state="finalizes", stake=stake)
-
-    def _play(self, posted: JobView, stake: int) -> Progress:
-        games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
-        # Every game delays the claim. A silent challenger loses by the clock, for which nothing has to be computed.
-        end_overdue(self, games)
-        due = earliest_deadline(games.values(), Side.TRAINER)
-        later = self.now() + posted.terms.clock_allowance
-        priority = Priority(deadline=due or later, stake=stake, bonded=True)
-        trees = self._run.trees(posted, priority)
-        if trees is None:
-            return Progress(working=True, state="gets its run ready for a game", stake=stake, deadline=due)
-        return replace(self._games.play(games, trees), stake=stake)

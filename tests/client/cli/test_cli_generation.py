@@ -227,10 +227,7 @@ def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     words = ("verify", text.receipt, "--model", text.model, "--show-prompt", "--show-text")
     said = [f"| {line}" for line in with_unseen(text.stdout.removesuffix("\n")).split("\n")]
     lines = run(*words).stdout.splitlines()
-    how = (
-        "drawn at temperature 1.0, of the 200 likeliest (top-k), of the fewest with a share of 0.99 together (top-p), "
-    )
-    how += "by seed 7, repeated ones made less likely by a penalty of 1.1"
+    how = "chosen by temperature 1.0, top_k 200, top_p 0.99, repetition_penalty 1.1, seed 7"
     assert lines[0].startswith("Right: ") and lines[5] == f"| <user>{PROMPT}<assistant>"
     assert lines[2:4] == [
         f"The tokens are not the likeliest ones, but {how}.",
@@ -297,7 +294,7 @@ def test_a_choice_that_is_not_the_likeliest_is_told(run: Run, text: Text, tmp_pa
     path = tmp_path / "made.json"
     words = ("generate", "--model", text.model, "--prompt", "say yes", "--max-new-tokens", 4, "--receipt", path)
     assert run(*words, "--repetition-penalty", 2.0**-100).exit_code == 0
-    said = f"repeated ones made likelier by a penalty of {2.0**-100}"
+    said = f"chosen by repetition_penalty {2.0**-100}"
     shown = run("verify", path, "--model", text.model).stdout
     assert shown.startswith("Right: ") and f"are not the likeliest ones, but {said}.\n" in shown
     shown = run("verify", path, "--offline").stdout
