@@ -12,6 +12,7 @@ from roundlog.rounding import Rounding
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.run import Run
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.contract.structs import GameView, JobView
 from tiebreak.roles import engine
@@ -102,11 +103,10 @@ class Chain(SimpleNamespace):
     """A job on a chain, with the orders of its role: (text, call, game)."""
 
     def __init__(self) -> None:
-        calls = SimpleNamespace(claim_timeout=lambda game: f"timeout {game}", start_game=lambda job: f"start {job}")
-        super().__init__(job=7, address=ME, calls=calls, now=lambda: NOW, block_seconds=lambda: BLOCK)
-        self.orders: list[tuple[str, str, int | None]] = []
+        super().__init__(job=7, address=ME, now=lambda: NOW, block_seconds=lambda: BLOCK)
+        self.orders: list[tuple[str, ContractCall, int | None]] = []
 
-    def order(self, text: str, call: str, *, game: int | None = None) -> bool:
+    def order(self, text: str, call: ContractCall, *, game: int | None = None) -> bool:
         self.orders.append((text, call, game))
         return True
 
@@ -131,8 +131,8 @@ def test_own_timeouts_are_claimed_at_once_and_those_of_others_after_a_head_start
     }
     chain = Chain()
     end_overdue(cast(JobRole, chain), games)
-    assert [call for _, call, _ in chain.orders] == ["timeout 1", "timeout 5"]
-    assert chain.orders[1] == ("end a game of others whose clock ran out", "timeout 5", 5)
+    assert [call for _, call, _ in chain.orders] == [ContractCall.of("claimTimeout", number) for number in (1, 5)]
+    assert chain.orders[1][::2] == ("end a game of others whose clock ran out", 5)
 
 
 def test_a_waiting_game_is_started_once_the_audits_are_open_and_there_is_room() -> None:
