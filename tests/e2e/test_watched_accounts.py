@@ -14,7 +14,7 @@ from tiebreak.operation.metrics import Metrics
 from tiebreak.operation.monitor import Cause, Messenger, RoleMonitor
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
-from tiebreak.roles.notices import Look, Notice, Progress, What
+from tiebreak.roles.notices import Notice, Progress, What
 from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.rpc.chain_errors import ChainUnavailable
 from tiebreak.store.store_errors import StoreUnavailable
@@ -154,8 +154,8 @@ class Watched:
 def test_funds_store_and_chain_are_looked_after(world: World) -> None:
     watched = Watched(world, "trainer")
     monitor = watched.monitor
-    look = Look(progress=Progress(state="waits"))
-    monitor.look(look)
+    waits = Progress(state="waits")
+    monitor.look(waits, None)
     watched.pass_by(1.0)
     assert watched.causes == [] and watched.metric("balance_ether") > watched.metric("needed_ether") > 0
     assert monitor.ready() == (True, {"role": "trainer", "chain": "", "store": ""})
@@ -175,12 +175,12 @@ def test_funds_store_and_chain_are_looked_after(world: World) -> None:
     assert watched.metric("alerts_total") == 1, "of funds-low, the first cause"
 
     # The chain is away, then the store.
-    monitor.look(Look(progress=look.progress, outage=ChainUnavailable("no answer \x1b[2J.")))
+    monitor.look(waits, ChainUnavailable("no answer \x1b[2J."))
     watched.pass_by(1.0)
     is_ready, facts = monitor.ready()
     assert not is_ready and "no answer" in str(facts["chain"]) and "\x1b" not in str(facts["chain"])
     assert monitor.health()[0] is True and watched.metric("chain_reachable") == 0
-    monitor.look(look)
+    monitor.look(waits, None)
     assert monitor.ready()[0] is True
     monitor.unreachable(StoreUnavailable("the store is away."))
     watched.pass_by(1.0)

@@ -264,15 +264,12 @@ class Auditing:
         def arrived() -> list[Path]:
             return log.result() if log is not None and log.done and log.error is None else []
 
-        def look_for_log(event: StepEvent) -> None:
-            if event.step < job.spec.interval and arrived():
-                raise _LogArrived
-
-        def told_by(also: Callable[[StepEvent], None]) -> Callable[[StepEvent], None]:
+        def listener(*, until_log: bool) -> Callable[[StepEvent], None]:
             on_step = work.on_step(background_job, posted, job, "auditing", bonded=bonded)
 
             def told(event: StepEvent) -> None:
-                also(event)
+                if until_log and event.step < job.spec.interval and arrived():
+                    raise _LogArrived
                 on_step(event)
 
             return told
@@ -283,8 +280,8 @@ class Auditing:
                 text = f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
                 work.tell(What.WARNING, text)
             with suppress(_LogArrived):
-                return self._judged(posted, job, claim, None, told_by(look_for_log))
-        return self._judged(posted, job, claim, arrived()[0], told_by(lambda event: None))
+                return self._judged(posted, job, claim, None, listener(until_log=True))
+        return self._judged(posted, job, claim, arrived()[0], listener(until_log=False))
 
     def _judged(
         self,

@@ -137,14 +137,15 @@ class Games:
         if not moves:
             return next_move(game, self._side, Known(), now)
         rows: tuple[Row, ...] = ()
+        watch = self._role.context.queue.watch
         # A move that takes long is computed once, with all that it may need.
         opened = game.phase is Phase.OPENING and not game.deadlines[self._side.other]
         if not _is_quick(game) and (opened or game.phase is Phase.BISECTION):
-            rows = self._role.shown_rows(game_id)
+            rows = watch.shown_rows(game_id)
         decision = self._decided(game_id, game, trees, rows)
         for everywhere in (False, True):
             if isinstance(decision, NeedRow):
-                rows = self._role.shown_rows(game_id, everywhere=everywhere)
+                rows = watch.shown_rows(game_id, everywhere=everywhere)
                 decision = self._decided(game_id, game, trees, rows)
         if isinstance(decision, NeedRow):
             self._tell(What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id)
@@ -176,7 +177,7 @@ class Games:
     def _chunk(self, game_id: int) -> bytes | None:
         """Return the posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show
         it."""
-        found = self._role.posted_chunk(game_id)
+        found = self._role.context.queue.watch.posted_chunk(game_id)
         if found is None:
             self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
         return found
@@ -227,23 +228,17 @@ def start_waiting(role: JobRole, posted: JobView) -> None:
         role.order("start the next game", ContractCall.of("startGame", role.job))
 
 
-def end_appeals(role: JobRole, posted: JobView) -> Progress:
-    """Have a verdict paid once nobody can appeal any more; for jobs in status APPEALABLE, in which no appeal is
-    live."""
+def await_appeals(role: JobRole, posted: JobView) -> Progress:
+    """Wait for the appeals of others in a job in status APPEALABLE, and end what holds them up; have the verdict paid
+    once nobody can appeal any more."""
+    if appeals := posted.live_games + posted.queued_games:
+        end_overdue(role, role.live_games())
+        return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
     deadline = posted.audits.appeal_deadline
     if role.now() <= deadline:
         return Progress(state="waits for appeals", until=deadline + 1)
     role.order("finalize", ContractCall.of("finalize", role.job))
     return Progress(state="finalizes")
-
-
-def await_appeals(role: JobRole, posted: JobView) -> Progress:
-    """Wait for the appeals of others in a job in status APPEALABLE, and end what holds them up; then as
-    `end_appeals`."""
-    if appeals := posted.live_games + posted.queued_games:
-        end_overdue(role, role.live_games())
-        return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-    return end_appeals(role, posted)
 
 
 def end_claim(role: JobRole, posted: JobView) -> Progress:
