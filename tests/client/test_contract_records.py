@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from eth_abi.abi import encode
@@ -20,6 +20,7 @@ from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic
 from eth_utils.address import to_checksum_address
 from hexbytes import HexBytes
 from roundlog.spec import TrainingSpec
+from tiebreak import strategy
 from tiebreak.contract import code, enums, events, structs
 from tiebreak.contract.abi import ContractAbi, _typed
 from tiebreak.contract.code import ADJUDICATORS_PARTS, LIBRARIES, load_artifact
@@ -27,12 +28,11 @@ from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import ANYONE
-from tiebreak.roles.player import call_of
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, DeploymentError, InvalidAnswer, remedy
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport
-from tiebreak.strategy import ForcedMove, PartysMove
+from tiebreak.strategy import FORCED
 from web3 import Web3
 
 ENTRIES: list[dict[str, Any]] = load_artifact("VerificationGame")["abi"]
@@ -236,7 +236,7 @@ def test_a_damaged_artifact_says_how_to_get_it_back(artifact: dict[str, Any]) ->
         load_artifact("NoSuchContract")
 
 
-# Calls: a typed method or move for each function.
+# Calls: typed methods for those that pay, and names for all others.
 
 
 GAME = VerificationGame(ChainNode(HttpTransport("http://127.0.0.1:1")), ANYONE)
@@ -259,18 +259,6 @@ class Named(bytes):
 SENT = [entry for entry in FUNCTIONS if entry["stateMutability"] in ("nonpayable", "payable")]
 ALIASES = {"id": "job", "gameId": "game", "move": "descent"}
 """The contract's names of arguments, where the methods have others."""
-MOVES = {kind.__name__[0].lower() + kind.__name__[1:]: kind for kind in (*get_args(PartysMove), *get_args(ForcedMove))}
-
-
-@pytest.mark.parametrize("entry", [one for one in SENT if one["name"] in MOVES], ids=lambda one: str(one["name"]))
-def test_a_move_gives_a_function_its_arguments_in_order(entry: dict[str, Any]) -> None:
-    names = [ALIASES.get(item["name"], snake_case(item["name"])) for item in entry["inputs"]]
-    kind = MOVES[entry["name"]]
-    assert ["game", *(field.name for field in fields(kind))] == names
-    call = call_of(GAME, 3, kind(**{name: Named(name) for name in names[1:]}))
-    assert call == ContractCall(entry["name"], (3, *map(Named, names[1:])))
-
-
 METHODS = [one for one in SENT if hasattr(VerificationGame, snake_case(one["name"]))]
 
 
@@ -291,12 +279,14 @@ def test_a_method_gives_a_function_its_arguments_in_order_and_its_payment(entry:
 
 
 def test_all_functions_are_tried() -> None:
-    assert len(SENT) > 25 and MOVES.keys() < {entry["name"] for entry in SENT}
+    assert len(SENT) > 25
     assert {one["name"] for one in METHODS} > {one["name"] for one in SENT if one["stateMutability"] == "payable"}
     sources = "".join(path.read_text() for path in Path(structs.__file__).parents[1].rglob("*.py"))
     called = re.findall(r"ContractCall\.of\(\"(\w+)\"", sources)
     names = {entry["name"] for entry in FUNCTIONS}
     assert len(called) > 12 and names.issuperset(called), "what is called without a method"
+    moves = {*re.findall(r"Move\(\"(\w+)\"", Path(strategy.__file__).read_text())}
+    assert len(moves) > 10 and names > moves > FORCED, "tests of games play each of them on the contract"
 
 
 def test_a_call_that_pays_is_not_put_where_its_payment_would_be_lost() -> None:
