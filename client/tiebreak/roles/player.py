@@ -137,15 +137,14 @@ class Games:
         if not moves:
             return next_move(game, self._side, Known(), now)
         rows: tuple[Row, ...] = ()
-        watch = self._role.context.queue.watch
         # A move that takes long is computed once, with all that it may need.
         opened = game.phase is Phase.OPENING and not game.deadlines[self._side.other]
         if not _is_quick(game) and (opened or game.phase is Phase.BISECTION):
-            rows = watch.shown_rows(game_id)
+            rows = self._role.context.queue.watch.shown_rows(game_id)
         decision = self._decided(game_id, game, trees, rows)
         for everywhere in (False, True):
             if isinstance(decision, NeedRow):
-                rows = watch.shown_rows(game_id, everywhere=everywhere)
+                rows = self._role.context.queue.watch.shown_rows(game_id, everywhere=everywhere)
                 decision = self._decided(game_id, game, trees, rows)
         if isinstance(decision, NeedRow):
             self._tell(What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id)
