@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import http.client
 import io
-import json
 import random
 import re
 import socket
@@ -114,20 +113,12 @@ def shown_url(url: str, schemes: Sequence[str] | None = None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An answer of a server. `more`: whether the body was longer than the caller has asked for, and was cut.
-    `retry_after`: seconds after which it asks to be asked again; 0.0 where it does not say so."""
+    """An answer of a server. `retry_after`: seconds after which it asks to be asked again; 0.0 where it does not say
+    so."""
 
     status: int
     body: bytes
-    more: bool
     retry_after: float
-
-    def json(self) -> Any:
-        """Return the body as JSON. Raises ValueError for anything else."""
-        try:
-            return json.loads(self.body)
-        except RecursionError as error:
-            raise ValueError("nests too deep") from error
 
 
 class TimedBytes(io.RawIOBase):
@@ -227,12 +218,11 @@ def read_answer(answer: urllib3.BaseHTTPResponse, most: int) -> HttpAnswer:
     read = bytearray()
     while len(read) <= most and (piece := answer.read1(1 << 16, decode_content=False)):
         read += piece
-    more = len(read) > most
-    if not more:
+    if len(read) <= most:
         answer.release_conn()
     after = answer.headers.get("Retry-After", "").strip()  # a date counts as none
     seconds = float(after) if re.fullmatch("[0-9]{1,9}", after) else 0.0
-    return HttpAnswer(answer.status, bytes(read[:most]), more, seconds)
+    return HttpAnswer(answer.status, bytes(read[:most]), seconds)
 
 
 def post(connections: requests.Session, url: str, body: bytes, *, seconds: float, most: int) -> HttpAnswer:
@@ -242,4 +232,4 @@ def post(connections: requests.Session, url: str, body: bytes, *, seconds: float
     with connections.post(
         url, data=body, headers=headers, timeout=seconds, stream=True, allow_redirects=False
     ) as answer:
-        return read_answer(answer.raw, most) if most else HttpAnswer(answer.status_code, b"", True, 0.0)
+        return read_answer(answer.raw, most) if most else HttpAnswer(answer.status_code, b"", 0.0)

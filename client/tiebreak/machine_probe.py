@@ -197,7 +197,7 @@ def device_facts() -> Iterator[dict[str, Any]]:
     """Yield every device, each after its self-test."""
     import torch
 
-    none = {"name": "", "capability": None, "memory": 0, "triton_works": None, "why_not": ""}
+    none = {"name": "", "capability": None, "memory_bytes": None, "triton_works": None, "why_not": ""}
     yield _facts(torch.device("cpu")) | none
     for number in range(min(torch.cuda.device_count(), _MOST_DEVICES) if _cuda()[0] else 0):
         device = torch.device("cuda", number)
@@ -207,7 +207,7 @@ def device_facts() -> Iterator[dict[str, Any]]:
         yield found | {
             "name": str(properties.name),
             "capability": f"{properties.major}.{properties.minor}",
-            "memory": int(properties.total_memory),
+            "memory_bytes": int(properties.total_memory),
             "triton_works": works,
             "why_not": why,
         }

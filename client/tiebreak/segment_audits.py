@@ -28,7 +28,6 @@ from roundlog.program import Program
 from roundlog.segment_audits import (
     CHECKPOINTS_FILE,
     MAX_LIST_BYTES,
-    Directories,
     Listing,
     ListingError,
     UnusableState,
@@ -283,18 +282,6 @@ class Stores:
             raise UnusableState(f"the state at {address} cannot be had: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class LocalStates(Directories):
-    """A job in a directory, whose data may lie in the stores at these locations, and states in files (implements
-    `roundlog.segment_audits.StateSource`)."""
-
-    locations: tuple[str, ...]
-
-    def job(self) -> Job:
-        """Return the job. Raises JobError, StoreError."""
-        return read_job(self.job_dir, self.limits, self.locations)
-
-
 def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> Job:
     """Return the job in a directory, whose data may lie in the stores at these locations. Raises JobError,
     StoreError."""
@@ -373,9 +360,8 @@ def find_run(store: Store, address: str, room: Path) -> Whereabouts:
 def fetch_run(
     store: Store, where: Whereabouts, room: Path, limits: JobLimits, *, warn: Callable[[str], None], max_bytes: int
 ) -> PublishedRun:
-    """Fetch the job without its data, and the claimed roots. The job's spec and its need of memory are looked at
-    before its other files are fetched. Raises NotAuditable, JobError, StoreError, OSError."""
-    specs: list[TrainingSpec] = []
+    """Fetch the job without its data, unless it is there, and the claimed roots. The job's spec and its need of memory
+    are looked at before its other files are fetched. Raises NotAuditable, JobError, StoreError, OSError."""
 
     def accept(program: Program, spec: TrainingSpec) -> None:
         if where.spec not in (None, spec):
@@ -385,14 +371,17 @@ def fetch_run(
                 f"this job rounds by the policy {spec.policy_name}, under which nobody can repeat a part of a run."
             )
         require_memory(program, spec, limits)
-        specs.append(spec)
 
     directory = room / "job"
+    if directory.is_dir() and addresses_of(directory).job != where.job:
+        raise NotAuditable(f"{room} is the directory of another job's audit: choose another.")
     try:
-        fetch_without_data(store, where.job, directory, accept, warn=warn, max_bytes=max_bytes)
+        if not directory.is_dir():
+            fetch_without_data(store, where.job, directory, accept, warn=warn, max_bytes=max_bytes)
     except MalformedContent as error:
         raise NotAuditable(f"{where.job} is no job ({str(error).rstrip('.')}).") from error
-    spec = specs[0]
+    program, spec = read_program(directory)
+    accept(program, spec)
     listing = claimed_listing(store, where.claim, spec, room)
     if where.root is not None and MerkleTree(listing.roots).root != where.root:
         raise NotAuditable(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from eth_utils.crypto import keccak
 from roundlog.adjudication import OperandOpening
@@ -146,101 +146,21 @@ Tree = Leaves | Trace | Output
 
 
 @dataclass(frozen=True, slots=True)
-class Bisect:
-    """Show the row at the place reached, and the one below the first node that differs from the other side's."""
+class Move:
+    """A call that is to be sent now: the contract's function, and its arguments behind the game's number.
 
-    descent: Descent
+    Those of `inTurn` are moves of one side, all or none: the opening of a root and the first move of the search below
+    it, or the name of a sum and the opening of its running results."""
 
-
-@dataclass(frozen=True, slots=True)
-class OpenLevel:
-    """Open the disputed state root and the tree below it. Only the party itself may send this."""
-
-    side: Side
-    leaf: LeafOpening
-    next: NextRoot
+    function: str
+    arguments: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenOperator:
-    """Open the disputed operator's output."""
+FORCED = frozenset(["bisect", "openOperator", "postChunk", "proveElement", "proveSegment", "proveStore"])
+"""Moves that anyone may send for a side: hashes leave no choice, or the contract computes what is right. Others hold a
+choice, and only the party itself may send them."""
 
-    side: Side
-    opening: OperatorOpening
-
-
-@dataclass(frozen=True, slots=True)
-class ProveStore:
-    """Show what the store of a state slot keeps, on which both sides agree."""
-
-    payload: bytes
-    proof: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PostChunk:
-    """Show the trainer's bytes."""
-
-    chunk: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ProveElement:
-    """Have the contract compute an element of the trainer's chunk."""
-
-    proof: ElementProof
-
-
-@dataclass(frozen=True, slots=True)
-class DisputeSum:
-    """Name an element of the trainer's chunk, whose terms are too many for one call. Only the challenger may."""
-
-    descriptor: bytes
-    chunk: bytes
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenPartials:
-    """Open the tree over the running results of the disputed element. Only the party itself may send this."""
-
-    side: Side
-    opening: PartialsOpening
-
-
-@dataclass(frozen=True, slots=True)
-class ProveSegment:
-    """Have the contract compute the disputed segment."""
-
-    proof: SegmentProof
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimTimeout:
-    """Claim that a clock has run out."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseBond:
-    """Fetch the bond back, because another game rejected the claim first."""
-
-
-@dataclass(frozen=True, slots=True)
-class InTurn:
-    """Several moves of one side, all or none: the opening of a root and the first move of the search below it, or the
-    name of a sum and the opening of its running results."""
-
-    moves: tuple[PartysMove | ForcedMove, ...]
-
-
-PartysMove = OpenLevel | DisputeSum | OpenPartials
-"""Only the party itself may send these: they hold a choice."""
-
-ForcedMove = Bisect | OpenOperator | ProveStore | PostChunk | ProveElement | ProveSegment
-"""Anyone may send these for a side: hashes leave no choice, or the contract computes what is right."""
-
-Move = PartysMove | ForcedMove | InTurn | ClaimTimeout | ReleaseBond
-"""A call that is to be sent now."""
+CLAIM_TIMEOUT = Move("claimTimeout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,31 +235,30 @@ def opening_arguments(descriptor: Descriptor, openings: Sequence[OperandOpening]
 def describe_move(game: GameView, move: Move) -> str:
     """Return a move in words."""
     level, index = game.current.level, game.search.index
-    match move:
-        case InTurn(moves):
+    match move.function, move.arguments:
+        case "inTurn", moves:
             return f"{describe_move(game, moves[0])}, and go on below it"
-        case Bisect():
+        case "bisect", _:
             return f"bisect {level.name} at height {game.search.height}, from leaf {index}"
-        case OpenLevel():
+        case "openLevel", _:
             return f"open leaf {index} of {level.name} and the level below it"
-        case OpenOperator():
+        case "openOperator", _:
             return f"open the output of operator {index}"
-        case ProveStore():
+        case "proveStore", _:
             return "prove what a store of the state keeps"
-        case PostChunk():
+        case "postChunk", _:
             return f"post chunk {index} of the output of operator {game.levels[Level.OPERATOR].index}"
-        case ProveElement(proof):
+        case "proveElement", (proof,):
             return f"have the contract compute element {proof.position} of chunk {index}"
-        case DisputeSum(_, _, position):
+        case "disputeSum", (_, _, position):
             return f"dispute the sum that is element {position} of chunk {index}"
-        case OpenPartials():
+        case "openPartials", _:
             return f"open the running results of element {game.disputed.element}"
-        case ProveSegment():
+        case "proveSegment", _:
             return f"have the contract compute segment {index} of element {game.disputed.element}"
-        case ClaimTimeout():
-            return "claim the timeout of the referee" if game.phase is Phase.REFEREE else "claim the opponent's timeout"
-        case ReleaseBond():
+        case "releaseBond", _:
             return "fetch the bond of a void game back"
+    return "claim the timeout of the referee" if game.phase is Phase.REFEREE else "claim the opponent's timeout"
 
 
 RUNNING = (Phase.BISECTION, Phase.OPENING, Phase.POSTING, Phase.PROVING)
@@ -375,14 +294,14 @@ def next_move(game: GameView, side: Side, known: Known, now: int) -> Decision:
     """
     if game.phase is Phase.OVER:
         if game.outcome is Outcome.VOID and game.bond_held and side is Side.CHALLENGER:
-            return ReleaseBond()
+            return Move("releaseBond")
         return Over(game.outcome)
     if game.phase is Phase.QUEUED:
         # No clock runs, and the game starts in the transaction that ends an earlier one.
         return Wait(f"the game's turn: {game.ahead} others start before it", None)
     if game.phase is Phase.REFEREE:
         if timeout_is_due(game, now):
-            return ClaimTimeout()
+            return CLAIM_TIMEOUT
         return Wait("the referee's verdict", game.referee_deadline + 1)
     if game.phase is Phase.NONE:
         raise ValueError("there is no such game: check its number.")
@@ -394,7 +313,7 @@ def next_move(game: GameView, side: Side, known: Known, now: int) -> Decision:
         # Nobody gains by hurrying the end of a game that it has lost.
         return Helpless(f"the {side.name.lower()}'s clock ran out at {own}")
     if timeout_is_due(game, now):
-        return ClaimTimeout()
+        return CLAIM_TIMEOUT
     return Wait(f"the {side.other.name.lower()}'s move", max(game.deadlines) + 1)
 
 
@@ -407,9 +326,7 @@ def timeout_is_due(game: GameView, now: int) -> bool:
     return False
 
 
-def forced_move(
-    game: GameView, side: Side, known: Known
-) -> PartysMove | ForcedMove | InTurn | Need | NeedChunk | NeedRow | Helpless:
+def forced_move(game: GameView, side: Side, known: Known) -> Move | Need | NeedChunk | NeedRow | Helpless:
     """Return the move that is due from `side`, computed from that side's trees by the party or by somebody who helps
     it.
 
@@ -433,16 +350,14 @@ def hash_of(shown: Row) -> bytes:
     return keccak(b"".join(shown))
 
 
-def descent(tree: MerkleTree, height: int, index: int, theirs: Row) -> Bisect:
-    """Return the move from the place (`index`: leftmost leaf, `height`) down to the first node that differs from
-    `theirs`: all that lies before it is agreed."""
+def descent(tree: MerkleTree, height: int, index: int, theirs: Row) -> Move:
+    """Return the move of a search from a place (`index`: leftmost leaf, `height`) down to the first node that differs
+    from `theirs`: all that lies before it is agreed."""
     mine = row(tree, height, index >> height)
     place = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
     below = height - stride(height)
-    return Bisect(Descent(mine=mine, theirs=theirs, next=row(tree, below, (index >> below) + place)))
-
-
-Opening = OpenLevel | OpenOperator | OpenPartials
+    shown = row(tree, below, (index >> below) + place)
+    return Move("bisect", (Descent(mine=mine, theirs=theirs, next=shown),))
 
 
 class _Turn:
@@ -453,7 +368,7 @@ class _Turn:
         self.level = game.current.level
         self.place = place_of(game)
 
-    def move(self) -> PartysMove | ForcedMove | InTurn:
+    def move(self) -> Move:
         match self.game.phase, self.level:
             case Phase.BISECTION, _:
                 return self.bisect()
@@ -464,9 +379,9 @@ class _Turn:
             case Phase.OPENING, Level.PARTIAL:
                 return self.open_partials()
             case Phase.POSTING, Level.CHUNK:
-                return PostChunk(self.own_output().chunk(self.game.search.index))
+                return Move("postChunk", (self.own_output().chunk(self.game.search.index),))
             case Phase.PROVING, Level.OPERATOR:
-                return ProveStore(*self.own_trace().store(self.game.search.index))
+                return Move("proveStore", self.own_trace().store(self.game.search.index))
             case Phase.PROVING, Level.CHUNK:
                 return self.prove_element()
             case Phase.PROVING, Level.PARTIAL:
@@ -475,7 +390,7 @@ class _Turn:
 
     # The searches.
 
-    def bisect(self) -> Bisect:
+    def bisect(self) -> Move:
         search, tree = self.game.search, self.own_tree()
         node = tree.node(search.height, search.index >> search.height)
         shown = next((one for one in self.known.rows or () if keccak(node + hash_of(one)) == search.due), None)
@@ -483,7 +398,7 @@ class _Turn:
             raise _Missing(NeedRow())
         return descent(tree, search.height, search.index, shown)
 
-    def open_and_bisect(self, opening: OpenLevel | OpenOperator | OpenPartials, tree: MerkleTree) -> Opening | InTurn:
+    def open_and_bisect(self, opening: Move, tree: MerkleTree) -> Move:
         """Return an opening of the root of `tree`, with the first move of the search below if the other side has opened
         before: the side that opens last moves first. The move is left for later if that side's row cannot be had."""
         if self.game.deadlines[self.side.other] or not tree.depth:
@@ -492,7 +407,7 @@ class _Turn:
             raise _Missing(NeedRow())
         wanted = self.game.search.nodes[self.side.other]
         shown = next((one for one in self.known.rows if hash_of(one) == wanted), None)
-        return opening if shown is None else InTurn((opening, descent(tree, tree.depth, 0, shown)))
+        return opening if shown is None else Move("inTurn", (opening, descent(tree, tree.depth, 0, shown)))
 
     def row_of(self, tree: MerkleTree) -> Row:
         """Return the row of a root that is opened; only the first of the two sides shows it."""
@@ -508,7 +423,7 @@ class _Turn:
 
     # The openings.
 
-    def open_level(self) -> Opening | InTurn:
+    def open_level(self) -> Move:
         index = self.game.search.index
         leaf = self.own_leaves().open(index, self.game.agreed)
         below = self.at((*self.place, index))
@@ -517,9 +432,9 @@ class _Turn:
         if leads_to != leaf.payload:
             raise _Lost(f"leaf {index} at level {self.level.name} does not follow from what is below it")
         opened = replace(below.as_next_root(), row=self.row_of(below.tree))
-        return self.open_and_bisect(OpenLevel(self.side, leaf, opened), below.tree)
+        return self.open_and_bisect(Move("openLevel", (self.side, leaf, opened)), below.tree)
 
-    def open_operator(self) -> Opening | InTurn:
+    def open_operator(self) -> Move:
         index = self.game.search.index
         output = self.output_at((*self.place, index))
         opening = OperatorOpening(
@@ -530,17 +445,17 @@ class _Turn:
         )
         if leaf_hash(opening.tensor_root) != self.game.search.nodes[self.side]:
             raise _Lost(f"the output of operator {index} is not the one that is claimed")
-        return self.open_and_bisect(OpenOperator(self.side, opening), output.tree)
+        return self.open_and_bisect(Move("openOperator", (self.side, opening)), output.tree)
 
-    def open_partials(self) -> Opening | InTurn:
+    def open_partials(self) -> Move:
         output, disputed = self.output_at(self.place[:3]), self.game.disputed
         running = output.running(disputed.element, disputed.claimed)
         opening = _partials_opening(output, running, self.row_of(running.tree))
-        return self.open_and_bisect(OpenPartials(self.side, opening), running.tree)
+        return self.open_and_bisect(Move("openPartials", (self.side, opening)), running.tree)
 
     # The proofs.
 
-    def prove_element(self) -> ProveElement | InTurn:
+    def prove_element(self) -> Move:
         output, search = self.own_output(), self.game.search
         chunk = self.known.chunk
         if chunk is None or leaf_hash(chunk) != search.nodes[Side.TRAINER]:
@@ -552,39 +467,38 @@ class _Turn:
         if self.game.operator.segments > 1:
             return self.dispute_sum(output, element, chunk, position)
         material = output.material(element)
-        return ProveElement(
-            ElementProof(
-                descriptor=output.encoded,
-                chunk=chunk,
-                position=position,
-                operands=self.operands(output, material.roots),
-                openings=opening_arguments(output.descriptor, material.openings),
-            )
+        proof = ElementProof(
+            descriptor=output.encoded,
+            chunk=chunk,
+            position=position,
+            operands=self.operands(output, material.roots),
+            openings=opening_arguments(output.descriptor, material.openings),
         )
+        return Move("proveElement", (proof,))
 
-    def dispute_sum(self, output: Output, element: int, chunk: bytes, position: int) -> InTurn:
+    def dispute_sum(self, output: Output, element: int, chunk: bytes, position: int) -> Move:
         """Name a sum, and open its running results at once: nobody else can know yet which element it is."""
         width = output.descriptor.dtype.itemsize
         claimed = int.from_bytes(chunk[position * width : (position + 1) * width], "little")
         running = output.running(element, claimed)
         opening = _partials_opening(output, running, row(running.tree, running.tree.depth, 0))
-        return InTurn((DisputeSum(output.encoded, chunk, position), OpenPartials(self.side, opening)))
+        named = Move("disputeSum", (output.encoded, chunk, position))
+        return Move("inTurn", (named, Move("openPartials", (self.side, opening))))
 
-    def prove_segment(self) -> ProveSegment:
+    def prove_segment(self) -> Move:
         index, disputed = self.game.search.index, self.game.disputed
         tree = self.own_partials_tree()
         output = self.output_at(self.place[:3])
         running = output.running(disputed.element, disputed.claimed)
         material = output.segment(disputed.element, index)
-        return ProveSegment(
-            SegmentProof(
-                descriptor=output.encoded,
-                before=_partial(running.before(index)),
-                before_proof=tuple(tree.proof(index - 1)) if index else (),
-                operands=self.operands(output, material.roots),
-                openings=opening_arguments(output.descriptor, material.openings),
-            )
+        proof = SegmentProof(
+            descriptor=output.encoded,
+            before=_partial(running.before(index)),
+            before_proof=tuple(tree.proof(index - 1)) if index else (),
+            operands=self.operands(output, material.roots),
+            openings=opening_arguments(output.descriptor, material.openings),
         )
+        return Move("proveSegment", (proof,))
 
     def operands(self, output: Output, roots: Mapping[int, bytes]) -> tuple[OperandRoot, ...]:
         """Return each operand's tensor root as an agreed leaf of the trace; once, and only if something of it is

@@ -13,6 +13,7 @@ from eth_account import Account
 from eth_hash.auto import keccak
 from tiebreak.cli.account_summary import read_summary
 from tiebreak.cli.summary_text import next_step
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Phase
 from tiebreak.contract.structs import JobView
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -280,15 +281,15 @@ class Market(World, Round):
         anyone = self.contract.by(self.senders["referee"])
         for audit in self.contract.audits_of(self.job):
             try:
-                anyone.send(anyone.collect(self.job, audit.auditor))
+                anyone.send(ContractCall.of("collect", self.job, audit.auditor))
             except ContractError as error:
                 assert error.name in ("NothingToCollect", "TooEarly"), error
         for number in self.contract.games_of(self.job):
             if self.contract.game(number).bond_held:
-                anyone.send(anyone.release_bond(number))
+                anyone.send(ContractCall.of("releaseBond", number))
         for sender in self.senders.values():
             if self.contract.credit_of(sender.address):
-                self.contract.by(sender).send(self.contract.by(sender).withdraw())
+                self.contract.by(sender).send(ContractCall.of("withdraw"))
         return {name: self.balance(name) + one.fees - self.before[name] for name, one in self.senders.items()}
 
     def describe(self) -> str:

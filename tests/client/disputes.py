@@ -22,7 +22,7 @@ from tiebreak.rpc.answers import TransactionReceipt
 from tiebreak.rpc.chain_errors import ContractError
 from tiebreak.rpc.node import ChainNode
 from tiebreak.strategy import (
-    ClaimTimeout,
+    CLAIM_TIMEOUT,
     Decision,
     Known,
     Leaves,
@@ -273,7 +273,7 @@ class Cast:
                     continue
             # Nobody moves: the other one lets its time run out.
             node.advance_time(max(1, max(state.deadlines) + 1 - node.head().timestamp))
-            assert isinstance(decision := honest.decide(game), ClaimTimeout), decision
+            assert (decision := honest.decide(game)) == CLAIM_TIMEOUT, decision
             honest.move(game)
         raise AssertionError("the game does not end")
 

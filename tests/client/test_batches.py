@@ -139,7 +139,7 @@ def test_jobs_that_are_over_cost_a_restart_no_requests_each(
     def expired() -> None:
         job = cast.post()
         cast.customer.node.advance_time(TERMS.commit_window + 1)
-        cast.customer.send(cast.customer.reclaim(job))
+        cast.customer.send(ContractCall.of("reclaim", job))
 
     expired()
     one = asked_by(kind, cast, line, tmp_path / "one")

@@ -22,14 +22,13 @@ from tiebreak.contract.code import (
     is_adjudicator,
     is_game,
 )
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import Descent, PostedSpec
 from tiebreak.devnet.embedded import embedded_node
-from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import AccountError, ContractError, DeploymentError, NoCode
-from tiebreak.strategy import Bisect
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
 
@@ -157,11 +156,11 @@ def test_a_dispute_finds_the_wrong_slot_and_the_contract_decides_it(cast: Cast) 
     assert 0 < state.spent[Side.CHALLENGER] < TERMS.trainer_bond // 4
     rest = TERMS.trainer_bond - state.spent[Side.CHALLENGER]
     assert credit == TERMS.challenger_bond + state.spent[Side.CHALLENGER] + rest // 2
-    amount, receipt = made(cast.auditor, cast.auditor.withdraw())
+    amount, receipt = made(cast.auditor, ContractCall.of("withdraw"))
     assert amount == credit
     assert node.balance(devnet_account(2).address) == before + credit - settled.fee - receipt.fee
     with pytest.raises(ContractError) as caught:
-        cast.auditor.send(cast.auditor.withdraw())
+        cast.auditor.send(ContractCall.of("withdraw"))
     assert caught.value.name == "NothingToWithdraw"
     assert caught.value.values == {"account": devnet_account(2).address}
 
@@ -195,7 +194,7 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
         "RootIsTheTrainers": lambda: cast.challenge(job, Run.of().checkpoints.root),
         "WrongPayment": lambda: cast.challenge(job, root("other"), bond=ETHER - 1),
         "WrongJobStatus": lambda: cast.attest(job + 1, root("other")),
-        "WrongPhase": lambda: cast.auditor.send(call_of(cast.auditor, 1, Bisect(Descent(mine=(), theirs=(), next=())))),
+        "WrongPhase": lambda: cast.auditor.send(ContractCall.of("bisect", 1, Descent(mine=(), theirs=(), next=()))),
     }
     for name, action in cases.items():
         with pytest.raises(ContractError) as caught:
@@ -220,9 +219,7 @@ def test_errors_of_the_contract_have_their_names_and_values_before_anything_is_s
 
 def test_writing_without_an_account_is_one_clear_error(cast: Cast) -> None:
     with pytest.raises(AccountError, match="keystore"):
-        VerificationGame(cast.customer.node, cast.customer.address).send(
-            VerificationGame(cast.customer.node, cast.customer.address).withdraw()
-        )
+        VerificationGame(cast.customer.node, cast.customer.address).send(ContractCall.of("withdraw"))
 
 
 def test_the_spec_hash_is_the_one_that_solidity_computes_from_the_shared_vectors() -> None:

@@ -10,22 +10,21 @@ import tracemalloc
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from roundlog.spec import TrainingSpec
+from tiebreak import strategy
 from tiebreak.contract import code, enums, events, structs
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import ADJUDICATORS_PARTS, LIBRARIES, load_artifact
-from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import ANYONE
-from tiebreak.roles.player import call_of
 from tiebreak.rpc.chain_errors import OF_A_MOVE, REMEDIES, ContractError, InvalidAnswer, remedy
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport
-from tiebreak.strategy import ForcedMove, PartysMove
+from tiebreak.strategy import FORCED
 
 ENTRIES: list[dict[str, Any]] = load_artifact("VerificationGame")["abi"]
 FUNCTIONS = [entry for entry in ENTRIES if entry["type"] == "function"]
@@ -91,7 +90,7 @@ def test_an_enum_has_the_members_of_the_contracts() -> None:
     ours = {
         name: kind for name, kind in vars(enums).items() if isinstance(kind, type) and kind.__module__ == enums.__name__
     }
-    assert len(ours) == 9
+    assert len(ours) == 8
     for name, kind in ours.items():
         found = re.search(rf"^enum {name} {{\n(.*?)^}}", declared, re.MULTILINE | re.DOTALL)
         assert found and issubclass(kind, IntEnum), name
@@ -99,7 +98,7 @@ def test_an_enum_has_the_members_of_the_contracts() -> None:
         assert [(one.name, one.value) for one in kind] == [(one, place) for place, one in enumerate(members)]
     abi = ContractAbi.load("VerificationGame", "Adjudicator")
     (selector,) = (selector for selector, known in abi._errors.items() if known["name"] == "MalformedDescriptor")
-    assert "ALIAS" in str(abi.decode_error(selector + (17).to_bytes(32, "big")))
+    assert "=17" in str(abi.decode_error(selector + (17).to_bytes(32, "big"))), "its Fault is told by its number"
 
 
 def test_every_error_of_the_contract_says_what_to_do() -> None:
@@ -111,7 +110,7 @@ def test_every_error_of_the_contract_says_what_to_do() -> None:
     assert remedy("TooEarly") == "wait until the deadline is over" and remedy("WrongProof") == OF_A_MOVE
 
 
-# Calls: a typed method or move for each function.
+# Calls: typed methods for those that pay, and names for all others.
 
 
 GAME = VerificationGame(ChainNode(HttpTransport("http://127.0.0.1:1")), ANYONE)
@@ -134,19 +133,10 @@ class Named(bytes):
 SENT = [entry for entry in FUNCTIONS if entry["stateMutability"] in ("nonpayable", "payable")]
 ALIASES = {"id": "job", "gameId": "game", "move": "descent"}
 """The contract's names of arguments, where the methods have others."""
-MOVES = {kind.__name__[0].lower() + kind.__name__[1:]: kind for kind in (*get_args(PartysMove), *get_args(ForcedMove))}
+METHODS = [one for one in SENT if hasattr(VerificationGame, snake_case(one["name"]))]
 
 
-@pytest.mark.parametrize("entry", [one for one in SENT if one["name"] in MOVES], ids=lambda one: str(one["name"]))
-def test_a_move_gives_a_function_its_arguments_in_order(entry: dict[str, Any]) -> None:
-    names = [ALIASES.get(item["name"], snake_case(item["name"])) for item in entry["inputs"]]
-    kind = MOVES[entry["name"]]
-    assert ["game", *(field.name for field in fields(kind))] == names
-    call = call_of(GAME, 3, kind(**{name: Named(name) for name in names[1:]}))
-    assert call == ContractCall(entry["name"], (3, *map(Named, names[1:])))
-
-
-@pytest.mark.parametrize("entry", [one for one in SENT if one["name"] not in MOVES], ids=lambda one: str(one["name"]))
+@pytest.mark.parametrize("entry", METHODS, ids=lambda one: str(one["name"]))
 def test_a_method_gives_a_function_its_arguments_in_order_and_its_payment(entry: dict[str, Any]) -> None:
     names = [ALIASES.get(item["name"], snake_case(item["name"])) for item in entry["inputs"]]
     method = getattr(GAME, snake_case(entry["name"]))
@@ -160,6 +150,17 @@ def test_a_method_gives_a_function_its_arguments_in_order_and_its_payment(entry:
     else:
         assert [argument.name for argument in call.arguments] == names
     assert call.value == (42 if entry["stateMutability"] == "payable" else 0)
+
+
+def test_all_functions_are_tried() -> None:
+    assert len(SENT) > 25
+    assert {one["name"] for one in METHODS} > {one["name"] for one in SENT if one["stateMutability"] == "payable"}
+    sources = "".join(path.read_text() for path in Path(structs.__file__).parents[1].rglob("*.py"))
+    called = re.findall(r"ContractCall\.of\(\"(\w+)\"", sources)
+    names = {entry["name"] for entry in FUNCTIONS}
+    assert len(called) > 12 and names.issuperset(called), "what is called without a method"
+    moves = {*re.findall(r"Move\(\"(\w+)\"", Path(strategy.__file__).read_text())}
+    assert len(moves) > 10 and names > moves > FORCED, "tests of games play each of them on the contract"
 
 
 def test_a_call_that_pays_is_not_put_where_its_payment_would_be_lost() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -86,7 +87,7 @@ def test_the_contract_is_read_and_written_through_a_users_web3(kind: Any, url: s
     with pytest.raises(ContractError, match=r"WrongJobStatus\(job=999, actual=NONE, expected=OPEN\)"):
         game.job(999)
     with pytest.raises(ContractError, match="TooEarly"):
-        trainer.send(trainer.finalize(job))
+        trainer.send(ContractCall.of("finalize", job))
 
 
 @pytest.mark.parametrize("several", [False, True])

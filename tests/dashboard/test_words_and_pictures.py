@@ -6,6 +6,7 @@ import math
 import struct
 import threading
 import time
+import typing
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
@@ -23,6 +24,7 @@ from tiebreak.contract.structs import (
     ANYONE,
     Bisection,
     ClaimView,
+    ElementView,
     GameView,
     JobView,
     LevelView,
@@ -47,13 +49,13 @@ def zero(kind: Any) -> Any:
         parts = get_args(kind)
         return () if parts[-1] is Ellipsis else tuple(map(zero, parts))
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
+        hints = get_type_hints(kind, localns={"typing": typing})
         return kind(**{one.name: zero(hints[one.name]) for one in fields(kind)})  # type: ignore[operator]
     if kind is bytes:
         return NONE
     if kind is ChecksumAddress:
         return ANYONE
-    return kind(0) if issubclass(kind, int) else kind()
+    return 0 if kind is Any else kind(0) if issubclass(kind, int) else kind()
 
 
 JOB: JobView = replace(
@@ -82,6 +84,7 @@ def game(*levels: tuple[Level, int, int], height: int = 0, **changes: Any) -> Ga
             for level, leaves, index in levels
         ),
         operator=replace(zero(OperatorView), width=4, elements=3000, chunks=12),
+        disputed=zero(ElementView),
     )
     return replace(plain, **changes)
 

@@ -32,7 +32,7 @@ from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.context import RoleContext, RoleLimits, size_of
 from tiebreak.roles.customer_role import post_job
 from tiebreak.roles.engine import DisputeTrees, Engine
-from tiebreak.roles.fetched_content import Refused, fetch_job
+from tiebreak.roles.fetched_content import JobContent, Refused
 from tiebreak.roles.job_role import JobFollower, JobRole
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.policy import MeasuredPace, Policy
@@ -215,9 +215,9 @@ def test_jobs_beyond_the_limits_are_refused_before_anything_is_fetched_or_run(wo
 def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -> None:
     world.post()
     context, posted = world.context("trainer"), world.contract.job(world.job)
-    room = context.room(world.job, posted)
-    fetch_job(context, posted, room)
-    told: list[str] = []
+    room, told = context.room(world.job, posted), list[str]()
+    content_of = JobContent(context=context, posted=posted, room=room, warn=told.append)
+    content_of.job()
     for name, change in (
         ("program.json", lambda content: b"{}"),
         ("spec.json", lambda content: content.replace(b"15", b"12")),
@@ -229,10 +229,10 @@ def test_files_damaged_after_they_were_fetched_are_fetched_again(world: World) -
         content = path.read_bytes()
         path.write_bytes(change(content))
         assert path.read_bytes() != content
-        assert fetch_job(context, posted, room, warn=told.append).spec == posted.spec.training
+        assert content_of.job().spec == posted.spec.training
         assert path.read_bytes() == content and "are damaged on this disk" in told.pop() and not told
     shutil.rmtree(room / "job")
-    assert fetch_job(context, posted, room).spec == posted.spec.training
+    assert content_of.job().spec == posted.spec.training
 
 
 def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
@@ -245,7 +245,7 @@ def test_of_another_job_only_the_program_is_fetched_and_nothing_stays(
     read = FolderStore.block
     monkeypatch.setattr(FolderStore, "block", lambda *arguments: (asked.append(arguments), read(*arguments))[1])
     with pytest.raises(Refused, match="those of another job"):
-        fetch_job(context, other, context.room(world.job, other), warn=told.append)
+        JobContent(context=context, posted=other, room=context.room(world.job, other), warn=told.append).job()
     assert len(asked) == 3, "the directory, program.json and spec.json"
     assert not told and not list(context.room(world.job, other).iterdir())
 

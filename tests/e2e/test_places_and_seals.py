@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import AuditStatus, JobStatus, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.roles.auditor_role import AuditorRole
@@ -175,7 +176,7 @@ def test_a_place_that_is_not_filled_in_time_is_told_and_the_claim_audited_all_th
     assert len(world.said("so that the bond of the place that it had taken is lost")) == 1
     assert posted(world).game_count == 1, "the claim is wrong, and challenged with another bond"
     pass_openings(world)
-    by(world, "customer").send(world.contract.collect(world.job, world.senders["auditor"].address))
+    by(world, "customer").send(ContractCall.of("collect", world.job, world.senders["auditor"].address))
     assert statuses(world) == {"auditor": AuditStatus.CLOSED} and world.contract.burnt() == BOND // 2
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tiebreak.cli.account_summary import AccountRole, AccountSummary, read_summary
-from tiebreak.cli.summary_text import job_text, plain_summary, show_account
+from tiebreak.cli.summary_text import plain_summary, show_account
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
@@ -72,7 +72,6 @@ def test_an_account_sees_its_bonds_and_moves_until_the_end(world: World, capsys:
     over = summary(world, "trainer")
     show_account(over)
     assert (over.bonds, over.escrow) == (0, 0) and " over" in capsys.readouterr().out
-    assert "challenge by" not in job_text(world.job, world.contract.job(world.job), over.now).plain
 
 
 def limited(world: World, name: str, *, day: int | None = None, job: int | None = None) -> RoleContext:

@@ -12,6 +12,7 @@ from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
 from roundlog.segment_audits.segment import (
+    Directories,
     MakeWorker,
     SegmentOrder,
     StateSource,
@@ -22,13 +23,23 @@ from roundlog.segment_audits.workers import process_workers
 from roundlog.training.job import Job, JobLimits
 from roundlog.training.options import RunOptions
 from roundlog.training.repetition import draw_intervals, repeat
-from tiebreak.segment_audits import LocalStates, Stores
+from tiebreak.segment_audits import Stores, read_job
 
 from tests.engine.segment_audits.audit_workers import Behaviour, Stand, named
 from tests.engine.segment_audits.published_runs import require_a_game_can_be_won
 from tests.fuzz.killable import Crew
 from tests.fuzz.random_claims import Claim
 from tests.fuzz.random_work import Reading, Running, audit
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalStates(Directories):
+    """A job in a directory, whose data may lie in these stores, and states in files."""
+
+    stores: tuple[str, ...]
+
+    def job(self) -> Job:
+        return read_job(self.job_dir, self.limits, self.stores)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +67,7 @@ class Auditing:
             return Stores(
                 locations=self.reading.stores, job_cid="", job_dir=self.reading.directory, limits=limits, within=20
             )
-        return LocalStates(self.reading.directory, limits, self.reading.stores)
+        return _LocalStates(self.reading.directory, limits, self.reading.stores)
 
     @property
     def micro_batches(self) -> int:

@@ -23,14 +23,14 @@ import typer
 from tiebreak import quantities
 from tiebreak.cli import output
 from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, WrongUsage
-from tiebreak.cli.job_files import as_root, check_roots, fetched, read_claim, read_job
+from tiebreak.cli.job_files import as_root, check_roots, read_claim, read_job
 from tiebreak.cli.network import ContentOptions, ContractOptions
 from tiebreak.cli.option_groups import JSON, VERIFY_LOG, Computing, argument, command, option
 from tiebreak.cli.output import Listener, size
 from tiebreak.cli.ranks import rank_group, refuse_ranks
 
 if TYPE_CHECKING:
-    from roundlog.segment_audits import Listing, SegmentAudit, Sharing, StateSource
+    from roundlog.segment_audits import SegmentAudit, Sharing
     from roundlog.training import Job, Receipt, Verdict
 
     from tiebreak.segment_audits import PublishedRun, Whereabouts
@@ -186,7 +186,7 @@ class WorkerOptions:
 
     panel: ClassVar = "Workers"
     workers: int | None = option(
-        "Audit by N workers at a time, from the checkpoints that the trainer has published: processes of this machine, "
+        "Audit by N workers at a time, from the checkpoints that were published: processes of this machine, "
         "or actors of the cluster (default there: one for each processor).",
         metavar="N",
         min=1,
@@ -244,83 +244,22 @@ class WorkerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(WorkerOptions, Computing, ContentOptions):
-    """Options of the audit of a job in a directory, by this process or by workers."""
+    """Options of the audit of a job in a directory, or of a published run by workers."""
 
     panel: ClassVar = "Options"
-    run: Path | None = option("Directory of the audit of a directory's job. A killed audit carries on.")
+    run: Path | None = option(
+        "Directory of the audit, in which a killed one carries on. Of a published run all that is fetched lies there "
+        "(default: a temporary one)."
+    )
     log: Path | None = option("The trainer's log, to check it as well; the claim needs none.")
     verify_log: float = VERIFY_LOG
     claim: str | None = option(
-        "The trainer's claim: its checkpoint root, or its run directory; then the first wrong checkpoint is named. "
-        "With --workers: a run directory, or the content address of a log that was published with --publish-every.",
-        metavar="ROOT|RUN|CID",
+        "The trainer's claim: its checkpoint root, or its run directory; then the first wrong checkpoint is named.",
+        metavar="ROOT|RUN",
     )
 
 
-def audit_by_workers(job_directory: Path, run: Path, options: AuditOptions, json: bool) -> None:
-    """Audit the claim of a run directory, or of a log's content address, and print what was found. Exit as
-    `tiebreak audit` does."""
-    from roundlog.segment_audits import Reports, audit_by_segments
-
-    job, claim = read_job(job_directory, options.max_memory, options.micro_batches, options), options.claim
-    if claim is None:
-        raise WrongUsage("workers start from claimed checkpoints: name the run that they are of with --claim.")
-    listing, source = _claimed(job_directory, job, run, claim, options)
-    sharing = options.sharing(options.threads)
-    started = time.monotonic()
-    with output.progress("auditing intervals", job.spec.intervals) as bar:
-        reports = Reports(progress=lambda done, total: bar.done(done), event=output.warn)
-        found = audit_by_segments(job, listing, source, run, sharing, options.run_options(), reports=reports)
-    states = claimed_states(Path(claim), job, listing.roots) if Path(claim).is_dir() else None
-    if json:
-        output.show_json(plain_audit(job, found, states) | {"seconds": round(time.monotonic() - started, 3)})
-    else:
-        show_audit(job, found, sharing, states)
-    if found.wrong is not None or (states is not None and states.wrong):
-        raise typer.Exit(ANSWER_IS_NO)
-
-
-def _claimed(
-    job_directory: Path, job: Job, run: Path, claim: str, options: AuditOptions
-) -> tuple[Listing, StateSource]:
-    """Return the claim, and the source from which workers get it. Raises CommandError, StoreError."""
-    from roundlog.segment_audits import listing_of_run
-
-    from tiebreak.segment_audits import LocalStates
-
-    directory = Path(claim).resolve()
-    if not directory.is_dir():
-        return _from_store(job_directory, job, run, claim, options)
-    roots = read_claim(claim)
-    assert isinstance(roots, list), "a directory has no 64 hex digits"
-    check_roots(Path(claim), roots, job)
-    source = LocalStates(job_directory.resolve(), options.limits, options.places())
-    return listing_of_run(directory, job.spec), source
-
-
-def _from_store(
-    job_directory: Path, job: Job, run: Path, claim: str, options: AuditOptions
-) -> tuple[Listing, StateSource]:
-    from tiebreak.segment_audits import Stores, addresses_of, claimed_listing, is_address, lies_elsewhere
-
-    if not is_address(claim):
-        raise WrongUsage(
-            f"{claim[:80]} is neither a run directory nor the content address of a published log: workers start from "
-            "claimed checkpoints, which a root alone does not bring."
-        )
-    # Workers look at no log: beside it, the list of checkpoints is all that is fetched.
-    store, room = options.open_content(), run / "claimed-log"
-    room.mkdir(parents=True, exist_ok=True)
-    listing = claimed_listing(store, claim, job.spec, room)
-    job_cid = ""
-    if options.cluster is not None:
-        without_data = lies_elsewhere(job_directory)
-        job_cid = addresses_of(job_directory).job if without_data else store.add_directory(job_directory)
-    here = job_directory.resolve()
-    return listing, Stores(locations=options.places(), job_cid=job_cid, job_dir=here, limits=options.limits)
-
-
-def plain_audit(job: Job, found: SegmentAudit, states: States | None) -> dict[str, object]:
+def plain_audit(job: Job, found: SegmentAudit) -> dict[str, object]:
     """Return the result for programs."""
     wrong = found.wrong
     return {
@@ -333,21 +272,15 @@ def plain_audit(job: Job, found: SegmentAudit, states: States | None) -> dict[st
         "intervals": job.spec.intervals,
         "right_intervals": len(found.right),
         "one_wrong_unnoticed": found.unnoticed(1),
-        "has_final_state": states.has_final if states is not None else None,
-        "wrong_states": states.wrong if states is not None else [],
         "unusable_states": found.unusable,
         "distrusted_workers": found.distrusted,
         "lost_workers": found.lost,
         "busy_seconds": round(found.busy_seconds, 3),
-        "fetched_data_bytes": _fetched(job, found),
+        "fetched_data_bytes": found.fetched,
     }
 
 
-def _fetched(job: Job, found: SegmentAudit) -> int | None:
-    return None if fetched(job) is None else found.fetched
-
-
-def show_audit(job: Job, found: SegmentAudit, sharing: Sharing, states: States | None) -> None:
+def show_audit(job: Job, found: SegmentAudit, sharing: Sharing) -> None:
     """Print the result for people."""
     intervals, wrong = job.spec.intervals, found.wrong
     facts: dict[str, object] = {}
@@ -372,13 +305,12 @@ def show_audit(job: Job, found: SegmentAudit, sharing: Sharing, states: States |
             "caught, at least": caught,
             "cannot tell": "about any other interval: a wrong one that was not drawn passes, so rely on a whole audit",
         }
-    facts |= {"claimed states": about_states(states) if states is not None else None}
-    facts |= about_data(job, _fetched(job, found))
+    facts |= about_data(job, found.fetched)
     if wrong is None and sharing.repeat_share < 1:
         facts["believed"] = f"of one worker alone: {100 * (1 - sharing.repeat_share):g} % of the answers"
     facts["workers not believed"] = "; ".join(found.distrusted) or None
     output.show_facts("Audited", facts)
-    for text in [*(states.wrong if states is not None else []), *found.unusable][:_SHOWN_FINDINGS]:
+    for text in found.unusable[:_SHOWN_FINDINGS]:
         output.show_line(text)
 
 
@@ -403,10 +335,11 @@ class PrivateRoom:
 
 
 @contextmanager
-def private_room(prefix: str, most: int) -> Iterator[PrivateRoom]:
+def private_room(prefix: str, most: int, place: Path | None) -> Iterator[PrivateRoom]:
     """Make a directory below TMPDIR that nobody else can read, until the block ends: by return, error, Ctrl-C, SIGTERM
     or SIGHUP, which all become KeyboardInterrupt. Temporary files of this process and of those that it starts lie in
-    it, too, so that one that was killed leaves nothing behind."""
+    it, too, so that one that was killed leaves nothing behind. place: the directory that is given in its place, which
+    stays."""
 
     stop = threading.Event()
 
@@ -419,7 +352,9 @@ def private_room(prefix: str, most: int) -> Iterator[PrivateRoom]:
         variable, directory = os.environ.get("TMPDIR"), tempfile.tempdir
         os.environ["TMPDIR"] = tempfile.tempdir = str(path)
         try:
-            yield PrivateRoom(path, most, stop)
+            if place is not None:
+                place.mkdir(parents=True, exist_ok=True)
+            yield PrivateRoom(place or path, most, stop)
         finally:
             # A second Ctrl-C must not end the removal.
             with _handled(signal.SIG_IGN):
@@ -473,7 +408,7 @@ def is_published(text: str) -> bool:
 
 def audit_published(address: str, options: PublishedOptions, json: bool) -> None:
     """Fetch a run and its job, audit the wanted share of it, and write down what was found. All else that it needs
-    lies in a temporary directory. Exit as `tiebreak audit` does."""
+    lies in the directory of the audit. Exit as `tiebreak audit` does."""
     from roundlog.segment_audits import Reports, audit_by_segments
 
     from tiebreak.segment_audits import Stores, fetch_run, read_job
@@ -482,7 +417,7 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
     require_place_for(options.result)
     require_places(options, address)
     started = time.monotonic()
-    with private_room("tiebreak-audit-", options.max_size) as room:
+    with private_room("tiebreak-audit-", options.max_size, options.run) as room:
         limits, places = options.limits, options.places()
         store = options.open_content(stop=room.stop)
         where = _find(store, address, room.path, options)
@@ -506,9 +441,9 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
         if json:
             facts = {"job": where.job, "claim_address": where.claim, "result": file}
             seconds = round(time.monotonic() - started, 3)
-            output.show_json(plain_audit(job, found, None) | facts | {"seconds": seconds})
+            output.show_json(plain_audit(job, found) | facts | {"seconds": seconds})
         else:
-            show_audit(job, found, sharing, None)
+            show_audit(job, found, sharing)
             output.show_line(f"Result: {file}, which `tiebreak audit {file}` and `tiebreak verify` check.")
     if found.wrong is not None:
         raise typer.Exit(ANSWER_IS_NO)
@@ -610,8 +545,8 @@ def _is_number(text: str) -> bool:
     "audit",
     "tiebreak audit job --run audited --claim 0x...",
     "tiebreak audit job --run audited --claim trained --log trained/log",
-    "tiebreak audit job --run audited --claim trained --workers 2",
-    "tiebreak audit bafy... --share 1 --store gateway+https://gateway.example",
+    "tiebreak audit bafy... --share 0.1 --store gateway+https://gateway.example",
+    "tiebreak audit bafy... --run audited --workers 4 --store http://127.0.0.1:5001",
 )
 def audit(
     job: str = argument(
@@ -634,11 +569,10 @@ def audit(
     starts can audit together, whatever number of them has trained.
 
     Of a content address, job and claimed roots are fetched, and blocks of data and states as far as the audited --share
-    needs them. Nothing stays but the --result: what was audited, what was found, and the claimed roots. --claim can
-    name the root that is claimed.
-
-    With --workers the intervals are audited side by side, from the claimed checkpoints, which are checked first; a log
-    is not looked at. One wrong interval ends it: any one, not always the first.
+    needs them. Intervals are audited side by side by --workers, from the published checkpoints, which are checked
+    first; a log is not looked at. One wrong interval ends it: any one, not always the first. Without --run nothing
+    stays but the --result: what was audited, what was found, and the claimed roots. --claim can name the root that is
+    claimed.
 
     Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
@@ -649,21 +583,20 @@ def audit(
     run, log, claim = options.run, options.log, options.claim
     if is_published(job):
         refuse_ranks("tiebreak audit ADDRESS")
-        if run is not None or log is not None:
+        if log is not None:
             raise WrongUsage(
-                "a published run is audited in a temporary directory, without its log: leave --run and --log away, "
-                "or fetch the job first (`tiebreak job fetch`)."
+                "a published run is audited without its log: leave --log away, or fetch the job first (`tiebreak job "
+                "fetch`)."
             )
         audit_published(job, options, json)
         return
     if run is None:
         raise WrongUsage("the audit of a job in a directory needs another one, which can carry on: name it with --run.")
     if options.are_wanted:
-        refuse_ranks("tiebreak audit --workers")
-        if log is not None:
-            raise WrongUsage("workers look at no log: check it by an audit without --workers, or leave --log away.")
-        audit_by_workers(Path(job), run, options, json)
-        return
+        raise WrongUsage(
+            "workers start from published checkpoints: give the address of the log in place of JOB, as `train "
+            "--publish-every` prints it, or have torchrun start several processes."
+        )
     with rank_group() as ranks:
         # Only the rank that leads needs what the trainer has written.
         claimed = read_claim(claim) if claim is not None and ranks.leads else None

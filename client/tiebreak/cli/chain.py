@@ -13,7 +13,6 @@ import typer
 from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError
 from tiebreak.cli.option_groups import JSON, argument, command, option
-from tiebreak.quantities import in_ether
 
 if TYPE_CHECKING:
     from eth_typing import ChecksumAddress
@@ -155,13 +154,14 @@ def _show_contract(game: VerificationGame, account: ChecksumAddress | None, as_j
 @command("withdraw")
 def withdraw(*, chain: network.AccountOptions, json: bool = JSON) -> None:
     """Fetch what the contract owes to your account: rewards, returned bonds, shares of lost ones."""
+    from tiebreak.contract.contract_calls import ContractCall
     from tiebreak.contract.events import Withdrawn
 
     signer = chain.key()
     game = chain.open_game(signer)
     if game.credit_of(signer.address) == 0:
         raise CommandError(f"the contract owes nothing to {signer.address}: wait until a job or a game has ended.")
-    receipt = game.send(game.withdraw())
+    receipt = game.send(ContractCall.of("withdraw"))
     amount = game.event(receipt, Withdrawn).amount
     plain = {"account": signer.address, "amount_wei": str(amount), "transaction": receipt.transaction}
-    output.show_result(json, plain, "Withdrawn", {"amount": in_ether(amount), "to": signer.address})
+    output.show_result(json, plain, "Withdrawn")

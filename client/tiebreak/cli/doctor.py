@@ -42,7 +42,7 @@ def doctor(json: bool = JSON) -> None:
 
     host = host_facts()
     if not json:
-        output.show_facts("This machine", _host_lines(host))
+        output.show_facts("This machine", output.in_words(asdict(host)))
         output.flush()
     found = machine_findings(SECONDS_OF_PYTORCH)
     wrong = problems(host, found)
@@ -118,36 +118,14 @@ def _ended(text: str) -> str:
     return text if text.endswith(".") else text + "."
 
 
-def _host_lines(host: HostFacts) -> dict[str, object]:
-    total = f" of {host.memory_bytes / 1e9:.1f} GB" if host.memory_bytes else ""
-    return {
-        "processor": f"{host.processor} ({host.architecture})",
-        "instructions": "unknown" if host.instructions is None else ", ".join(host.instructions) or "none of AVX2's",
-        "cores": host.cores if host.cores == host.all_cores else f"{host.cores} of {host.all_cores}",
-        "memory": f"{host.usable_bytes / 1e9:.1f} GB usable{total}",
-        "system": f"{host.system}, Python {host.python}",
-        "NVIDIA's driver": host.driver or "none",
-    }
-
-
 def _show_machine(found: MachineFindings) -> None:
-    if (torch := found.torch) is not None:
-        built = "CUDA " + torch["cuda"] if torch["cuda"] else "ROCm " + torch["rocm"] if torch["rocm"] else "no CUDA"
-        facts = {
-            "version": f"{torch['version']}, built with {built}",
-            "Triton": torch["triton"] or "not installed",
-            "threads": torch["threads"],
-            "products by": torch["kernels"],
-        }
-        output.show_facts("PyTorch", facts)
+    if found.torch is not None:
+        output.show_facts("PyTorch", output.in_words(found.torch))
     for one in found.devices:
-        lines: dict[str, object] = {}
-        if one["capability"] is not None:
-            lines |= {"capability": one["capability"], "memory": f"{one['memory'] / 1e9:.1f} GB"}
-            lines["compiled loops"] = "Triton's" if one["triton_works"] else "none"
-        lines["self-test"] = "passed" if one["passes"] else "FAILED"
-        lines |= {arithmetic["name"]: _in_words(arithmetic) for arithmetic in one["arithmetics"]}
-        output.show_facts(f"{one['device']}  {one['name']}".rstrip(), lines)
+        facts = {name: value for name, value in one.items() if name not in ("device", "passes", "arithmetics")}
+        tested = {"self-test": "passed" if one["passes"] else "FAILED"}
+        ways = {arithmetic["name"]: _in_words(arithmetic) for arithmetic in one["arithmetics"]}
+        output.show_facts(one["device"], output.in_words(facts) | tested | ways)
 
 
 def _in_words(arithmetic: Mapping[str, Any]) -> str:

@@ -63,12 +63,6 @@ class WeightOptions:
     panel: ClassVar = "The model"
     dtype: WeightFormat | None = DTYPE
     arithmetic: ProductArithmetic = ARITHMETIC
-    positions: int | None = option(
-        "Positions of the cache; the same text for any N that has room for it. Default: no more than that.",
-        metavar="N",
-        min=1,
-        max=_MOST_TOKENS,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +162,7 @@ def generate(
         bar.tell(READS_MODEL)
         loaded = read_model(model, weights.dtype)
         tokens = tokens_of_prompt(loaded, said, raw=raw)
-        positions = weights.positions or len(tokens) + choice.max_new_tokens
+        positions = len(tokens) + choice.max_new_tokens
         generator = Generator(
             loaded.model, positions=positions, arithmetic=weights.arithmetic, is_as_read=True, tell=bar.tell
         )

@@ -90,8 +90,7 @@ class HubOptions:
                     writer.write(room / SIGNATURE_NAME, replace(named, signer=None, signature=None), model=room)
             files = sorted(path.name for path in room.iterdir())
         plain = {"model": self.hub_folder, "state": state, "model_weight_hash": made.model_weight_hash, "files": files}
-        shown = {"state": state, "model weight hash": made.model_weight_hash, "files": ", ".join(files)}
-        output.show_result(json, plain, f"Model in {self.hub_folder}", shown)
+        output.show_result(json, plain, f"Model in {self.hub_folder}")
 
 
 def trained_model(

@@ -84,8 +84,7 @@ def publish(directory: Path = JOB, max_memory: int = MEMORY, *, content: Content
         require_publishable(directory)
     job = read_job(directory, max_memory)
     cid = content.open_content(warn=output.warn).add_directory(directory)
-    shown = {"job": cid, "run id": job.spec.run_id}
-    output.show_result(json, {"cid": cid, "run_id": job.spec.run_id}, "Published", shown)
+    output.show_result(json, {"cid": cid, "run_id": job.spec.run_id}, "Published")
 
 
 @command(
@@ -131,9 +130,7 @@ def fetch(
     program, spec = read_program(out)
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
     facts = {"directory": out, "cid": cid, "run_id": spec.run_id, "data_bytes": data, "has_data": not without_data}
-    where = "left in the stores, fetched by the block" if without_data else "fetched"
-    shown = {"job": cid, "run id": spec.run_id, "data": f"{output.size(data)}, {where}"}
-    output.show_result(json, facts, f"Job in {out}", shown)
+    output.show_result(json, facts, f"Job in {out}")
 
 
 def _posted(job: str, chain: ContractOptions) -> JobView | None:

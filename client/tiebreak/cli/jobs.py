@@ -166,23 +166,11 @@ def show(job: Path = JOB, max_memory: int = MEMORY, json: bool = JSON) -> None:
 
 
 @command("job list")
-def list_jobs(
-    status: str | None = option("Only those: open, claimed, final, rejected or expired.", metavar="STATUS"),
-    *,
-    chain: ContractOptions,
-    json: bool = JSON,
-) -> None:
+def list_jobs(*, chain: ContractOptions, json: bool = JSON) -> None:
     """List the posted jobs."""
     from tiebreak.cli.summary_text import show_list
-    from tiebreak.contract.enums import JobStatus
 
-    wanted = None
-    if status is not None:
-        names = [one.name.lower() for one in JobStatus if one]
-        if status.lower() not in names:
-            raise typer.BadParameter(f"{status!r} is none of {', '.join(names)}.", param_hint="--status")
-        wanted = JobStatus[status.upper()]
-    show_list(chain.open_game(), wanted, json)
+    show_list(chain.open_game(), json)
 
 
 @command("job collect", "tiebreak job collect 1 --model model.safetensors")

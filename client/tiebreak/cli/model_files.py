@@ -68,13 +68,7 @@ def export(
         "bytes": found.nbytes,
         "left_out": beside,
     }
-    facts = {
-        "state": found.path,
-        "after": None if found.steps is None else f"{found.steps} steps",
-        "tensors": f"{len(found.names)} ({output.size(found.nbytes)})",
-        "left out": f"{beside} tensors that no state_dict holds (of the optimizer, most often)",
-    }
-    output.show_result(json, plain, f"Model in {to}", facts)
+    output.show_result(json, plain, f"Model in {to}")
 
 
 @command("model export", "tiebreak model export smollm2 --out SmolLM2-135M-Instruct --dtype bf16")
@@ -94,13 +88,8 @@ def export_model(
     with new_folder(out) as room:
         loaded = read_model(source, dtype)
         made = save_model(loaded, room)
-    facts: dict[str, object] = {
-        "model_weight_hash": made.model_weight_hash,
-        "config_hash": made.config_hash,
-        "tokenizer_hash": made.tokenizer_hash,
-    }
-    shown = {name.replace("_", " "): value for name, value in facts.items()}
-    output.show_result(json, {"model": out} | facts, f"Model in {out}", shown)
+    hashes = ("model_weight_hash", "config_hash", "tokenizer_hash")
+    output.show_result(json, {"model": out} | {name: getattr(made, name) for name in hashes}, f"Model in {out}")
 
 
 @command(

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from tiebreak.quantities import in_time
+from tiebreak.quantities import in_ether, in_time, in_utc
 from tiebreak.rpc.chain_errors import printable
 
 if TYPE_CHECKING:
@@ -70,11 +70,30 @@ def _plain(value: object) -> object:
 def show_result(
     as_json: bool, plain: Mapping[str, object], title: str, facts: Mapping[str, object] | None = None
 ) -> None:
-    """Print the result of a command. facts: for people; None: those for programs, with spaces in their names."""
+    """Print the result of a command. facts: for people; None: those for programs, in words."""
     if as_json:
         show_json(plain)
     else:
-        show_facts(title, {name.replace("_", " "): value for name, value in plain.items()} if facts is None else facts)
+        show_facts(title, in_words(plain) if facts is None else facts)
+
+
+def in_words(plain: Mapping[str, object], before: str = "") -> dict[str, object]:
+    """Return facts for programs as people read them: wei in ether, bytes as a size, deadlines as instants, lists by
+    commas, what an object has under both names; and nothing that is empty. before: the names of objects around it."""
+    found: dict[str, object] = {}
+    for name, value in plain.items():
+        words = f"{before}{name.replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            found |= in_words(value, f"{words} ")
+        elif name.endswith("_wei"):
+            found[words.removesuffix(" wei")] = in_ether(int(str(value)))
+        elif name.endswith("_bytes") and isinstance(value, int):
+            found[words.removesuffix(" bytes")] = size(value)
+        elif "deadline" in words and isinstance(value, int):
+            found |= {words: in_utc(value)} if value else {}
+        elif value not in (None, "", [], ()):
+            found[words] = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+    return found
 
 
 def show_facts(title: str, facts: Mapping[str, object]) -> None:

@@ -66,12 +66,13 @@ def receipt(
     made = Receipt.of(read.spec, roots, version("tiebreak"))
     written = writer.write(out, made, job=job)
     facts = {
+        "receipt": out,
         "run_id": made.spec.run_id,
         "checkpoint_root": made.checkpoint_root,
         "final_state_root": made.final_state_root,
+        "signer": written.signer,
     }
-    shown = {name.replace("_", " "): root for name, root in facts.items()} | {"signed by": _signed_by(written)}
-    output.show_result(json, {"receipt": out} | facts | {"signer": written.signer}, f"Receipt in {out}", shown)
+    output.show_result(json, facts, f"Receipt in {out}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,7 @@ class RunReceiptOptions:
     )
     root: str | None = option(
         "FILE is a state (safetensors), and has to have this root in hex, e.g. the final state root that `train`, "
-        "`audit` or `job show` print. Of the files of --job, program.json and spec.json are read.",
+        "`audit` or `status` print. Of the files of --job, program.json and spec.json are read.",
         metavar="ROOT",
     )
 
@@ -178,8 +179,12 @@ def verify(
         if offline:
             is_right = _agrees(file, read, fault, json)
         elif isinstance(read, Receipt):
-            if (of_text, of_evaluation) != (TextOptions(), EvaluationOptions()):
-                raise WrongUsage(f"{file} is the receipt of a run: name its job with --job, your --dir, and no model.")
+            others = (of_text, of_evaluation) != (TextOptions(), EvaluationOptions())
+            if others or of_run.job is None or of_run.directory is None:
+                raise WrongUsage(
+                    f"{file} is the receipt of a run: name its job with --job, your --dir, and no model; --offline "
+                    "checks it against itself."
+                )
             if of_run.share is not None and of_run.share < 1 and of_run.run is None:
                 raise WrongUsage(
                     "a share of the run starts from its checkpoints: name a copy of it with --run, or repeat all."
@@ -275,11 +280,7 @@ def _verify_run(
     from roundlog.training import draw_intervals, repeat, repeat_all
 
     job, directory, run = wanted.job, wanted.directory, wanted.run
-    if job is None or directory is None:
-        raise WrongUsage(
-            f"{file} is the receipt of a run: name its job with --job, and your --dir; --offline checks it against "
-            "itself."
-        )
+    assert job is not None and directory is not None
     made = read_job(job, computing.max_memory, computing.micro_batches, content)
     if made.spec != read.spec:
         raise CommandError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
     from roundlog.training import Helpers, RunOptions
 
     from tiebreak.contract.game import VerificationGame
-    from tiebreak.http_server import LocalServer
-    from tiebreak.operation.monitor import Messenger, RoleMonitor
+    from tiebreak.operation.monitor import RoleMonitor
     from tiebreak.roles.context import RoleContext
     from tiebreak.roles.job_role import Role
-    from tiebreak.roles.notices import Notify, OnLook, Progress
+    from tiebreak.roles.notices import Notify, OnLook
     from tiebreak.roles.policy import Policy
     from tiebreak.transactions.signer import Key
 
@@ -70,32 +69,26 @@ class Operation:
             if self.metrics is None:
                 monitor = RoleMonitor(role, tell, messenger=messenger)
             else:
-                monitor, server = _served(role, tell, messenger, self.metrics)
+                try:
+                    from tiebreak.http_server import ServingError
+                    from tiebreak.operation.metrics import Metrics, endpoint
+                except ImportError as error:
+                    raise CommandError(
+                        f"--metrics needs {error.name}, which is not installed: pip install 'tiebreak[operate]'."
+                    ) from error
+                metrics = Metrics(role)
+                monitor = RoleMonitor(role, tell, messenger=messenger, metrics=metrics)
+                answers = {"/health": monitor.health, "/ready": monitor.ready}
+                try:
+                    server = endpoint(self.metrics, metrics.text, answers)
+                except ServingError as error:
+                    raise CommandError(str(error)) from error
                 stack.callback(server.stop)
+                text = f"serves its metrics at {server.url}/metrics"
+                monitor.notice(Notice(role=role, what=What.COMPUTED, text=text))
             stack.callback(monitor.close)
             monitor.start()
             yield monitor
-
-
-def _served(role: str, tell: Notify, messenger: Messenger | None, port: int) -> tuple[RoleMonitor, LocalServer]:
-    """Return the monitor of a role, and the server of its metrics. Raises CommandError."""
-    from tiebreak.operation.monitor import RoleMonitor
-
-    try:
-        from tiebreak.http_server import ServingError
-        from tiebreak.operation.metrics import Metrics, endpoint
-    except ImportError as error:
-        raise CommandError(
-            f"--metrics needs {error.name}, which is not installed: pip install 'tiebreak[operate]'."
-        ) from error
-    metrics = Metrics(role)
-    monitor = RoleMonitor(role, tell, messenger=messenger, metrics=metrics)
-    try:
-        server = endpoint(port, metrics.text, {"/health": monitor.health, "/ready": monitor.ready})
-    except ServingError as error:
-        raise CommandError(str(error)) from error
-    monitor.notice(Notice(role=role, what=What.COMPUTED, text=f"serves its metrics at {server.url}/metrics"))
-    return monitor, server
 
 
 class RoleSetup:
@@ -210,6 +203,9 @@ def play(
     """Let a role work until it has finished. The first interrupt lets it stop in good order. retention: seconds to
     keep what it has published after the end of a job; None to keep it for ever. by_ranks: whether other ranks can help
     it; on them, this returns when the role has ended."""
+    from tiebreak.roles.notices import Progress
+    from tiebreak.roles.published_content import Keeper, PublishedContent
+
     if not by_ranks:
         # Each of them would send the same transactions.
         refuse_ranks("tiebreak job collect" if name == "customer" else f"tiebreak {name} run")
@@ -218,7 +214,22 @@ def play(
             return
         setup.options = ranks.on_device(setup.options)
         with ranks.helpers() as setup.helpers:
-            progress = _played(name, setup, make, poll, as_json, heartbeat, operation, retention)
+            progress = Progress(state="not started")
+            with (
+                _stopped_by_signals(setup),
+                NoticePrinter(as_json=as_json) as printer,
+                (operation or Operation()).monitor(name, printer.show) as monitor,
+            ):
+                context = setup.context_in_time(name, monitor)
+                if context is not None:
+                    with closing(context.sender):
+                        role = make(context)
+                        assert isinstance(context.store, PublishedContent), "RoleSetup makes it"
+                        keeper = Keeper(name, context.store, context.contract, monitor.notice, retention)
+                        keeper.start(setup.stop)
+                        progress = role.run(poll=poll, heartbeat=heartbeat)
+                        if progress.finished:
+                            keeper.round()  # the time of what was published runs from the end of the job
             if as_json:
                 about = {"role": name, "what": "ended", "text": progress.state, "finished": progress.finished}
                 output.show_json_line(about)
@@ -228,19 +239,10 @@ def play(
                 raise KeyboardInterrupt
 
 
-def _played(
-    name: str,
-    setup: RoleSetup,
-    make: Callable[[RoleContext], Role],
-    poll: float,
-    as_json: bool,
-    heartbeat: float,
-    operation: Operation | None,
-    retention: int | None,
-) -> Progress:
-    """Return the progress of a role when it has ended."""
-    from tiebreak.roles.notices import Progress
-    from tiebreak.roles.published_content import Keeper, PublishedContent
+@contextmanager
+def _stopped_by_signals(setup: RoleSetup) -> Iterator[None]:
+    """Make a block in which Ctrl-C and SIGTERM set `setup.stop`, and Ctrl-C again ends it where there are no other
+    ranks."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         if setup.stop.is_set():
@@ -251,27 +253,11 @@ def _played(
         setup.stop.set()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    progress, context = Progress(state="not started"), None
     try:
-        with (
-            NoticePrinter(as_json=as_json) as printer,
-            (operation or Operation()).monitor(name, printer.show) as monitor,
-        ):
-            context = setup.context_in_time(name, monitor)
-            if context is not None:
-                role = make(context)
-                assert isinstance(context.store, PublishedContent), "RoleSetup makes it"
-                keeper = Keeper(name, context.store, context.contract, monitor.notice, retention)
-                keeper.start(setup.stop)
-                progress = role.run(poll=poll, heartbeat=heartbeat)
-                if progress.finished:
-                    keeper.round()  # the time of what was published runs from the end of the job
+        yield
     finally:
-        if context is not None:
-            context.sender.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-    return progress
 
 
 _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.ALERT: "bold red", What.HEARTBEAT: "dim"}

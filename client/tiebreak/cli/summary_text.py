@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from rich.text import Text
-
 from tiebreak.cli import output
-from tiebreak.cli.account_summary import UNDECIDED, AccountSummary, JobSummary
+from tiebreak.cli.account_summary import AccountSummary, JobSummary
 from tiebreak.cli.failures import CommandError
 from tiebreak.contract.contract_calls import fee_share
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome
@@ -17,27 +15,26 @@ from tiebreak.quantities import in_ether, in_time
 def show_posted(game: VerificationGame, number: int, *, as_json: bool) -> None:
     """Print one job and its games. Raises CommandError if there is no such job."""
     job = find_job(game, number)
-    games = {one: game.game(one) for one in game.games_of(number)}
+    plain, games = plain_job(number, job), [plain_game(one, game.game(one)) for one in game.games_of(number)]
     if as_json:
-        output.show_json(plain_job(number, job) | {"games": [plain_game(one, found) for one, found in games.items()]})
+        output.show_json(plain | {"games": games})
     else:
-        now = game.node.now()
-        for text in (job_text(number, job, now), *(game_text(one, found, now) for one, found in games.items())):
-            output.show_lines(text)
+        output.show_facts(f"Job {number}", output.in_words(plain))
+        for one in games:
+            output.show_facts(f"Game {one['game']}", output.in_words(one))
 
 
-def show_list(game: VerificationGame, wanted: JobStatus | None, as_json: bool) -> None:
-    """Print all jobs, or those of one status."""
+def show_list(game: VerificationGame, as_json: bool) -> None:
+    """Print all jobs."""
     jobs = {number: game.job(number) for number in range(1, game.job_count() + 1)}
-    chosen = {number: job for number, job in jobs.items() if wanted is None or job.status is wanted}
     if as_json:
-        output.show_json([plain_job(number, job) for number, job in chosen.items()])
-    elif not chosen:
-        output.show_line("There are no such jobs." if jobs else "There are no jobs yet.")
+        output.show_json([plain_job(number, job) for number, job in jobs.items()])
+    elif not jobs:
+        output.show_line("There are no jobs yet.")
     else:
         names = ["job", "status", "steps", "reward", "trainer's bond", "challenger's bond", "games"]
         rows = []
-        for number, job in chosen.items():
+        for number, job in jobs.items():
             amounts = (job.terms.reward, job.terms.trainer_bond, job.terms.challenger_bond)
             about = number, job.status.name, job.spec.training.steps, *map(in_ether, amounts), job.game_count
             rows.append(about)
@@ -113,67 +110,9 @@ def plain_game(number: int, game: GameView) -> dict[str, object]:
         "index": game.current.index,
         "outcome": game.outcome.name,
         "reason": game.reason.name,
+        "games_ahead": game.ahead,
         "deadlines": {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline},
     }
-
-
-def job_text(number: int, job: JobView, now: int) -> Text:
-    """Return a job with its claim, for people."""
-    terms, claim, audits = job.terms, job.claim, job.audits
-    facts: dict[str, object] = {
-        "status": job.status.name,
-        "steps": f"{job.spec.training.steps}, a checkpoint every {job.spec.training.interval}",
-        "reward": in_ether(terms.reward),
-        "bonds": f"trainer {in_ether(terms.trainer_bond)}, challenger {in_ether(terms.challenger_bond)}",
-        "customer": job.customer,
-        "referee": job.spec.referee,
-        "adjudicator": job.spec.adjudicator,
-        "files": job.job_cid,
-    }
-    windows = {"commit by": job.commit_deadline}
-    if claim.committed_at:
-        windows = {"challenge by": claim.challenge_deadline}
-        facts |= {
-            "trainer": claim.trainer,
-            "checkpoint root": claim.checkpoint_root,
-            "final state root": claim.final_state_root,
-            "log": claim.log_cid,
-            "model": claim.model_cid,
-            "attestations": job.attestations,
-        }
-    elif audits.audit_deadline:
-        facts["trainer"] = claim.trainer
-        windows = {"seal audits by": audits.audit_deadline, "open the claim by": audits.opening_deadline}
-    if terms.attestations_needed:
-        kind = "blind" if terms.opening_window else "open"
-        facts["audits"] = (
-            f"{kind}, {terms.attestations_needed} needed, fee {in_ether(terms.audit_fee)}, "
-            f"bond {in_ether(terms.attestation_bond)}, {audits.count} there"
-        )
-    if audits.appeal_deadline:
-        windows = {"appeal by": audits.appeal_deadline}
-    if job.status in UNDECIDED:
-        facts |= {name: f"{deadline(instant, now)}, by the chain's clock" for name, instant in windows.items()}
-    return output.facts_text(f"Job {number}", facts)
-
-
-def game_text(number: int, game: GameView, now: int) -> Text:
-    """Return a game, for people."""
-    facts: dict[str, object] = {"challenger": game.challenger, "phase": game.phase.name}
-    if game.levels:
-        facts["found at"] = f"{game.current.level.name} {game.current.index}"
-    if game.outcome:
-        facts["outcome"] = f"{game.outcome.name} ({game.reason.name})"
-    else:
-        facts["next move by"] = next_move(game, now)
-    return output.facts_text(f"Game {number}", facts)
-
-
-def next_move(game: GameView, now: int) -> str:
-    """Return the parties that have to move in a game that is not over, with their deadlines, in words."""
-    due = {"trainer": game.deadlines[0], "challenger": game.deadlines[1], "referee": game.referee_deadline}
-    running = [f"{who}, {deadline(instant, now)}" for who, instant in due.items() if instant]
-    return "; ".join(running) or f"nobody: {game.ahead} games start before it"
 
 
 def deadline(instant: int, now: int) -> str:
@@ -183,16 +122,8 @@ def deadline(instant: int, now: int) -> str:
 
 def show_account(summary: AccountSummary) -> None:
     """Print the account's money, and its jobs, a line each."""
-    output.show_facts(
-        f"Account {summary.account}",
-        {
-            "balance": in_ether(summary.balance),
-            "credit": in_ether(summary.credit) + (", which `withdraw` fetches" if summary.credit else ""),
-            "bonds out": in_ether(summary.bonds),
-            "rewards escrowed": in_ether(summary.escrow),
-            "audit fees due": in_ether(summary.due),
-        },
-    )
+    amounts = {name: value for name, value in plain_summary(summary).items() if name.endswith("_wei")}
+    output.show_facts(f"Account {summary.account}", output.in_words(amounts))
     if not summary.jobs:
         output.show_line("This account takes part in no job yet.")
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -224,20 +224,10 @@ def about_text(receipt: GenerationReceipt) -> dict[str, object]:
 def how_chosen(receipt: GenerationReceipt) -> str:
     """Return the choice of tokens that a receipt names, in a clause; empty if each is the likeliest one."""
     how = receipt.sampling
-    drawn, penalty = how.temperature > 0, how.repetition_penalty
-    parts = {
-        f"drawn at temperature {how.temperature}": drawn,
-        f"of the {how.top_k} likeliest (top-k)": how.top_k > 0,
-        f"of the fewest with a share of {how.top_p} together (top-p)": how.top_p < 1,
-        f"by seed {receipt.seed}": drawn,
-        f"repeated ones made {'less likely' if penalty > 1 else 'likelier'} by a penalty of {penalty}": penalty != 1,
-        f"with at least {how.min_p} of the likeliest one's probability (min-p)": how.min_p > 0,
-        f"generated ones with {how.presence_penalty} subtracted (presence penalty)": how.presence_penalty != 0,
-        f"and {how.frequency_penalty} for each time (frequency penalty)": how.frequency_penalty != 0,
-        f"{len(how.logit_bias)} with a bias, of {dict(how.logit_bias[:3])}"
-        + " and others" * (len(how.logit_bias) > 3): bool(how.logit_bias),
-    }
-    return ", ".join(words for words, is_so in parts.items() if is_so)
+    given = {field.name: getattr(how, field.name) for field in fields(how)}
+    parts = [f"{field.name} {given[field.name]}"[:100] for field in fields(how) if given[field.name] != field.default]
+    drawn = [f"seed {receipt.seed}"] if how.temperature > 0 else []
+    return f"chosen by {', '.join(parts + drawn)}" if parts else ""
 
 
 def how_ended(receipt: GenerationReceipt) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tiebreak.cli import network, output
-from tiebreak.cli.audits import about_data
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.job_files import published_job, read_job
 from tiebreak.cli.network import ContentOptions, published_every
@@ -65,7 +64,7 @@ def train(
     Several processes that torchrun starts share every batch, and come to the same root; rank 0 writes and prints.
     """
     from roundlog.segment_audits import Publisher
-    from roundlog.training import Trainer
+    from roundlog.training import HISTORY_FILE, Trainer
 
     every = published_every(publish_every, computing.keep_every)
     computing.use_threads()
@@ -89,7 +88,6 @@ def train(
     if store is not None and publisher is not None:
         publisher.publish(result.mended)
         published = store.add_directory(result.log_dir)
-    history = run / _history_name()
     facts = {
         "checkpoint_root": result.checkpoint_root,
         "final_state_root": result.state_roots[-1],
@@ -106,25 +104,10 @@ def train(
         "log_bytes": result.log_bytes,
         "published_log": published,
         "mended_intervals": result.mended,
-        "history": history,
+        "history": run / HISTORY_FILE,
         "history_problem": result.history_problem,
     }
-    problem = result.history_problem
-    shown = {
-        "checkpoint root": result.checkpoint_root,
-        "steps": f"{job.spec.steps}, a checkpoint every {job.spec.interval}",
-        "ranks": ranks.size if ranks.size > 1 else None,
-        **about_data(job, fetched_bytes),
-        "loss": f"{last.loss:.4f}" if last.loss is not None else None,
-        "validation loss": f"{last.validation:.4f}" if last.validation is not None else None,
-        "final state root": result.state_roots[-1],
-        "final state": result.final_state,
-        "mended": f"{len(result.mended)} damaged intervals, computed again" if result.mended else None,
-        "log": f"{result.log_dir} ({output.size(result.log_bytes)})",
-        "published as": published,
-        "history": history if problem is None else f"INCOMPLETE: {problem}; the run itself is whole",
-    }
-    output.show_result(json, facts, "Trained", shown)
+    output.show_result(json, facts, "Trained")
 
 
 def _publishes(publisher: Publisher | None, job: Job) -> Callable[[int], None]:
@@ -161,12 +144,6 @@ def _validation(path: Path | None, every: int | None, job: Job, max_memory: int,
     if made.rows < given:
         output.warn(f"{made.rows} of the {given} rows of {path} are whole batches: the others are left out")
     return made
-
-
-def _history_name() -> str:
-    from roundlog.training import HISTORY_FILE
-
-    return HISTORY_FILE
 
 
 def _recorder(path: Path, job: Job) -> RecordingRounding:

@@ -174,7 +174,7 @@ def _typed(parameter: Parameter, value: Any) -> Any:
         return tuple(_typed(item, element) for element in value)
     family, name = kind_of(parameter)
     if family == "enum":
-        return getattr(enums, name)(value)
+        return getattr(enums, name, int)(value)
     if kind == "tuple":
         values = [_typed(item, element) for item, element in zip(parameter["components"], value, strict=True)]
         return PostedSpec.of(values) if name == "TrainingSpec" else _record(getattr(structs, name), values)

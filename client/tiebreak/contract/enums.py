@@ -1,6 +1,6 @@
 """Enums of the contract, with its names and values. What each member means stands beside it in contracts/src: statuses,
-phases, outcomes and reasons in Types.sol, levels in game/Level.sol, faults in adjudication/Descriptor.sol, findings in
-adjudication/IAdjudicator.sol. A test compares the members with those sources."""
+phases, outcomes and reasons in Types.sol, levels in game/Level.sol, findings in adjudication/IAdjudicator.sol. A test
+compares the members with those sources. Faults of descriptors, which no job of ours has, are told by their numbers."""
 
 from __future__ import annotations
 
@@ -15,29 +15,6 @@ class AuditStatus(IntEnum):
     ATTESTED = 2
     CHALLENGED = 3
     CLOSED = 4
-
-
-class Fault(IntEnum):
-    """Fault of a malformed descriptor."""
-
-    AXES = 0
-    TOO_MANY_INPUTS = 1
-    PARAMETERS = 2
-    NEGATIVE = 3
-    INPUTS = 4
-    DTYPE = 5
-    SEGMENT = 6
-    SIZE = 7
-    AFFINE = 8
-    DIVISOR = 9
-    REDUCTION = 10
-    GATHER_AXIS = 11
-    CODE = 12
-    FAMILY = 13
-    EMPTY = 14
-    LABEL = 15
-    RANGE = 16
-    ALIAS = 17
 
 
 class Finding(IntEnum):

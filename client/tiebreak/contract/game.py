@@ -1,8 +1,9 @@
 """The verification game as Python methods: its views, its events, and its calls.
 
-A method for a call makes a request and sends nothing; `IVerificationGame.sol` says when each is due. `send` sends one
-and waits, `Sender.submit` and a role's queue send without waiting, and a batch carries several. Moves of a game are
-classes of their own (`tiebreak.strategy`).
+A method for a call that pays makes a request, with the name under which it is paid once, and sends nothing; all other
+calls are a `ContractCall` of a function's name and its arguments. `IVerificationGame.sol` says when each is due. `send`
+sends one and waits, `Sender.submit` and a role's queue send without waiting, and a batch carries several. Moves of a
+game are classes of their own (`tiebreak.strategy`).
 
 All methods that ask raise the errors of `ChainNode`; `send` raises ContractError as well, with the name and the values
 of the contract's own error, before anything is spent.
@@ -185,10 +186,6 @@ class VerificationGame:
         again."""
         return ContractCall("postJob", (spec, terms, job_cid), value=terms.reward + terms.audit_fee, purpose=purpose)
 
-    def reclaim(self, job: int) -> ContractCall:
-        """Return the reward of a job to which nobody committed in time, or whose sealed claim was not opened."""
-        return ContractCall("reclaim", (job,))
-
     def commit(
         self,
         job: int,
@@ -206,22 +203,8 @@ class VerificationGame:
         return ContractCall("commit", arguments, bond, self._purpose("commit to", job, spec_hash))
 
     def seal_claim(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int) -> ContractCall:
-        """Claim a result that nobody knows yet. `seal`: `sealing.claim_seal`; `bond`: the job's trainer_bond."""
+        """Claim a result that nobody knows yet. `seal`: as of `Sealing`; `bond`: the job's trainer_bond."""
         return ContractCall("sealClaim", (job, spec_hash, seal), bond, self._purpose("seal a claim on", job, spec_hash))
-
-    def open_claim(
-        self, job: int, *, claimed: NextRoot, final_state_root: bytes, log_cid: str, model_cid: str, salt: bytes
-    ) -> ContractCall:
-        """Open the sender's sealed claim, after the audit deadline. `salt`: of the seal; the rest as of `commit`."""
-        return ContractCall("openClaim", (job, claimed, final_state_root, log_cid, model_cid, salt))
-
-    def finalize(self, job: int) -> ContractCall:
-        """End a claim that stands, or pay a verdict that nobody can appeal against any more."""
-        return ContractCall("finalize", (job,))
-
-    def withdraw(self) -> ContractCall:
-        """Pay out everything that is credited to the sender."""
-        return ContractCall("withdraw", ())
 
     # calls: audits
 
@@ -254,21 +237,6 @@ class VerificationGame:
         purpose = self._purpose("seal an audit of", job, spec_hash)
         return ContractCall("sealAudit", (job, spec_hash, seal, last_place), bond, purpose)
 
-    def replace_seal(self, job: int, *, seal: bytes) -> ContractCall:
-        """Put another seal in the place of the sender's, by the audit deadline."""
-        return ContractCall("replaceSeal", (job, seal))
-
-    def open_audit(
-        self, job: int, *, checkpoint_root: bytes, log_cid: str, model_cid: str, salt: bytes
-    ) -> ContractCall:
-        """Open the sender's sealed audit, after the claim was opened. It is a challenge if the root is not the
-        trainer's."""
-        return ContractCall("openAudit", (job, checkpoint_root, log_cid, model_cid, salt))
-
-    def collect(self, job: int, auditor: ChecksumAddress) -> ContractCall:
-        """Credit an auditor's bond, with its share of the fee, or take the bond of an audit that was not opened."""
-        return ContractCall("collect", (job, auditor))
-
     # calls: games
 
     def challenge(
@@ -294,10 +262,6 @@ class VerificationGame:
             purpose = self._purpose("appeal in", job, spec_hash)
         return ContractCall("appeal", (job, spec_hash), bond, purpose)
 
-    def start_game(self, job: int) -> ContractCall:
-        """Start the next game of a job with blind audits, once all of them are open."""
-        return ContractCall("startGame", (job,))
-
     def in_turn(self, calls: Sequence[ContractCall]) -> ContractCall:
         """Make several moves, all or none of them. Raises ValueError for a call that pays, which would fail."""
         return ContractCall("inTurn", (self._encoded(calls),))
@@ -307,18 +271,6 @@ class VerificationGame:
         look at the events of the receipt, or at the contract, for what came of each. Raises ValueError for a call that
         pays, which would fail."""
         return ContractCall("batch", (self._encoded(calls),))
-
-    def claim_timeout(self, game: int) -> ContractCall:
-        """End a game in which a clock has run out."""
-        return ContractCall("claimTimeout", (game,))
-
-    def release_bond(self, game: int) -> ContractCall:
-        """Credit the bond of a void game to the account that began it."""
-        return ContractCall("releaseBond", (game,))
-
-    def adjudicate(self, game: int, bits: int) -> ContractCall:
-        """Give the referee's verdict: the bits of the disputed element."""
-        return ContractCall("adjudicate", (game, bits))
 
     # sending
 

@@ -2,10 +2,10 @@
 Bisection.sol, Clock.sol and Moves.sol in game, Openings.sol and IAdjudicator.sol in adjudication, all in contracts/src,
 say what each field means.
 
-Structs that are not written out here, the arguments of moves and the answer to a batched call, are frozen dataclasses,
-too, made of the ABI when this module is loaded:
+Structs that are not written out here, the parts of views, the arguments of moves and the answer to a batched call, are
+frozen dataclasses, too, made of the ABI when this module is loaded:
 
-    from tiebreak.contract.structs import Descent, NextRoot
+    from tiebreak.contract.structs import ClaimView, Descent, NextRoot
 
 Amounts are in wei, instants in seconds since 1970 (0: never, or not known yet), durations in seconds, roots, nodes,
 hashes, seals and salts 32 bytes. A deadline is the last instant at which a call is taken. Pairs are indexed by `Side`.
@@ -24,7 +24,7 @@ from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 from roundlog.spec import TrainingSpec
 
-from tiebreak.contract.enums import AuditStatus, JobStatus, Level, Outcome, Phase, Reason, Side
+from tiebreak.contract.enums import JobStatus, Outcome, Phase, Reason, Side
 from tiebreak.contract.records import make_record, snake_case, structs
 
 ANYONE = cast(ChecksumAddress, "0x" + "00" * 20)
@@ -85,46 +85,9 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimView:
-    """The claim of a job; all zero while the job waits for one, and all but the trainer while it is sealed."""
-
-    trainer: ChecksumAddress
-    checkpoint_root: bytes
-    final_state_root: bytes
-    log_cid: str
-    model_cid: str
-    committed_at: int
-    challenge_deadline: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditView:
-    """An account's audit of a claim that needs attestations."""
-
-    auditor: ChecksumAddress
-    status: AuditStatus
-    appeal: int
-    seal: bytes
-    log_cid: str
-    model_cid: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditsView:
-    """Blind audits and appeals of a job."""
-
-    count: int
-    audit_deadline: int
-    opening_deadline: int
-    audit_opening_deadline: int
-    verdict: int
-    appeal_deadline: int
-    lost: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as `getJob` shows it. Numbers of live and queued games are zero again once the claim is rejected."""
+    """A job as `getJob` shows it. `claim`: ClaimView, zero while the job waits for one, but for the trainer while it is
+    sealed. `audits`: AuditsView. Numbers of live and queued games are zero again once the claim is rejected."""
 
     status: JobStatus
     customer: ChecksumAddress
@@ -134,67 +97,19 @@ class JobView:
     job_cid: str
     posted_at: int
     commit_deadline: int
-    claim: ClaimView
+    claim: Any
     live_games: int
     queued_games: int
     game_count: int
     attestations: int
-    audits: AuditsView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """One side's chess clock in one game."""
-
-    remaining: int
-    started_at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bisection:
-    """The search for the leftmost leaf in which two trees differ."""
-
-    nodes: tuple[bytes, bytes]
-    due: bytes
-    index: int
-    height: int
-    turn: Side
-    shown_in: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelView:
-    """One level of a game, as far as it has come."""
-
-    level: Level
-    leaf_count: int
-    roots: tuple[bytes, bytes]
-    index: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorView:
-    """The disputed operator, from its descriptor; all zero until a side has opened it."""
-
-    descriptor_hash: bytes
-    width: int
-    elements: int
-    chunks: int
-    segments: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementView:
-    """The one element that the challenger has named: what level PARTIAL is about, or the referee's question."""
-
-    known: bool
-    element: int
-    claimed: int
+    audits: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameView:
-    """A game as `getGame` shows it."""
+    """A game as `getGame` shows it, with a Clock of each side, the Bisection, a LevelView of each level that was
+    reached, the OperatorView (zero until a side has opened the operator), and the ElementView of the number that the
+    challenger has named."""
 
     job: int
     trainer: ChecksumAddress
@@ -207,26 +122,26 @@ class GameView:
     trainer_bond: int
     challenger_bond: int
     bond_held: bool
-    clocks: tuple[Clock, Clock]
+    clocks: tuple[Any, Any]
     deadlines: tuple[int, int]
     spent: tuple[int, int]
     referee_deadline: int
     started_at: int
     agreed: bytes
-    search: Bisection
-    levels: tuple[LevelView, ...]
-    operator: OperatorView
-    disputed: ElementView
+    search: Any
+    levels: tuple[Any, ...]
+    operator: Any
+    disputed: Any
 
     @property
-    def current(self) -> LevelView:
-        """The deepest level reached."""
+    def current(self) -> Any:
+        """The LevelView of the deepest level reached."""
         return self.levels[-1]
 
     def left(self, side: Side, now: int) -> int:
         """Return seconds on a side's clock at the instant `now`."""
         clock = self.clocks[side]
-        return max(0, clock.remaining - (now - clock.started_at if clock.started_at else 0))
+        return max(0, int(clock.remaining) - (now - clock.started_at if clock.started_at else 0))
 
     def party(self, side: Side) -> ChecksumAddress:
         return (self.trainer, self.challenger)[side]

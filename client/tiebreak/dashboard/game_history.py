@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PastMove:
     """One transaction of a game. `fee`: in wei; `shared`: whether the transaction made moves of other games as well,
     which its gas includes."""
 
@@ -52,7 +52,7 @@ class Move:
 class GameHistory:
     """All moves of a game, and its events. `cut`: whether moves beyond `MOST_MOVES` were left out."""
 
-    moves: list[Move]
+    moves: list[PastMove]
     events: list[Event]
     cut: bool = False
 
@@ -127,7 +127,7 @@ def history_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> Game
         block, receipt = group[0].block, receipts.receipt(group[0])
         said = [event_words(event, first_step, leaves.get(getattr(event, "level", None), MANY)) for event in group]
         moves.append(
-            Move(
+            PastMove(
                 transaction=showing.hexed(transaction),
                 block=block,
                 time=receipts.time(block),

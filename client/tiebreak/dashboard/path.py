@@ -71,7 +71,7 @@ def left_to_search(game: GameView) -> int:
     current = game.current
     if game.phase is Phase.QUEUED or (current.level is Level.PARTIAL and bytes(32) in current.roots):
         return depth(current.leaf_count)
-    return game.search.height
+    return int(game.search.height)
 
 
 def depth(leaves: int) -> int:
@@ -94,14 +94,14 @@ def operator_words(level: LevelView, job: JobView, names: Names) -> tuple[str, s
 
 def first_step(game: GameView, job: JobView) -> int:
     """Return the first step of the disputed interval, counted from 0."""
-    return game.levels[0].index * job.spec.training.interval
+    return int(game.levels[0].index) * job.spec.training.interval
 
 
 def step_of(game: GameView, job: JobView) -> int | None:
     """Return the disputed step, counted from 0; None while it is searched for."""
     if len(game.levels) < 2 or (len(game.levels) == 2 and left_to_search(game)):
         return None
-    return first_step(game, job) + game.levels[1].index
+    return first_step(game, job) + int(game.levels[1].index)
 
 
 def _draw_level(

@@ -29,7 +29,7 @@ from tiebreak.http_client import Halted, TooLate, pause, post, session, within
 from tiebreak.process_resources import environment_of_others
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.notices import Look, Notice, Notify, Progress, What, ignore, sentence
+from tiebreak.roles.notices import Notice, Notify, Progress, What, ignore, sentence
 from tiebreak.rpc.chain_errors import ChainError, printable
 from tiebreak.rpc.transport import ALONE, NodeAgreement
 from tiebreak.store import StoreError
@@ -351,22 +351,22 @@ class RoleMonitor:
         if self._metrics is not None:
             self._metrics.notice(notice)
 
-    def look(self, look: Look) -> None:
-        """Take in a look of the role; called in the role's thread, and waits for nobody."""
-        error = "" if look.outage is None else printable(sentence(look.outage))
+    def look(self, progress: Progress, outage: Exception | None) -> None:
+        """Take in a look of the role (`OnLook`); called in the role's thread, and waits for nobody."""
+        error = "" if outage is None else printable(sentence(outage))
         found: dict[str, Any] = {"looked_at": self._clock(), "look_time": time.time()}
-        found |= {name: getattr(look.progress, name) for name in ("state", "stake", "deadline")}
-        found["chain_error"] = error if isinstance(look.outage, ChainError) else ""
-        if isinstance(look.outage, StoreError):
+        found |= {name: getattr(progress, name) for name in ("state", "stake", "deadline")}
+        found["chain_error"] = error if isinstance(outage, ChainError) else ""
+        if isinstance(outage, StoreError):
             found["store_error"] = error
         if (context := self._context) is not None:
             found["agreement"] = context.contract.node.agreement
             if (head := context.queue.watch.head) is not None:
                 found["block"], found["block_time"] = head.number, head.timestamp
-            if look.outage is None:
+            if outage is None:
                 now = context.now()
                 found["games"] = games_of(*context.queue.watch.at_hand(), context.address, now)
-                found["due"] = due_of(look.progress.deadline, found["games"], now)
+                found["due"] = due_of(progress.deadline, found["games"], now)
         self._learn(**found)
         if self._metrics is not None:
             self._metrics.looked(reached=not found["chain_error"])
@@ -375,7 +375,7 @@ class RoleMonitor:
         """Take in that the role could not begin, because something could not be reached. A disk that cannot be used is
         no outage: the role counts as stuck."""
         if isinstance(error, ChainError | StoreError):
-            self.look(Look(progress=Progress(state="not started"), outage=error))
+            self.look(Progress(state="not started"), error)
 
     def _learn(self, **found: Any) -> None:
         """Take in fields of the situation."""

@@ -8,19 +8,18 @@ then."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from roundlog.training import checkpoint_path, wrong_state
 
-from tiebreak.contract.contract_calls import fee_at, place_of, sure_fee
+from tiebreak.contract.contract_calls import ContractCall, fee_at, place_of, sure_fee
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.structs import AuditView, JobView
 from tiebreak.quantities import in_ether, in_utc
 from tiebreak.roles.auditing import BLIND, Auditing
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.fetched_content import Refused, fetch_readable_log, fetch_state
+from tiebreak.roles.fetched_content import Refused, fetch_state
 from tiebreak.roles.long_work import LongWork, PublishedAddresses, Publishing
 from tiebreak.roles.notices import Progress, What
 from tiebreak.roles.player import end_claim, end_overdue, end_unopened, start_waiting
@@ -125,7 +124,7 @@ class Attesting:
         place = place_of(audits, role.address)
         fee = 0 if place is None else fee_at(posted, audits, place)
         what = "the bond of its audit" + (f", and {in_ether(fee)} of the audit fee" if fee else "")
-        role.order(f"collect {what}", role.calls.collect(role.job, role.address))
+        role.order(f"collect {what}", ContractCall.of("collect", role.job, role.address))
         return Progress(state=f"collects {what}")
 
     def _served(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> PublishedAddresses | None:
@@ -139,9 +138,7 @@ class Attesting:
         def serve(background_job: BackgroundJob[PublishedAddresses]) -> PublishedAddresses:
             context, job, room = work.context, trees.job, work.room(posted)
             within = work.patience("serving")
-            told = partial(work.tell, What.WARNING)
-            log = fetch_readable_log(context, posted, job, room, within=within, bonded=priority.bonded, warn=told)
-            log_cid = context.store.add_directory(log)
+            log_cid = context.store.add_directory(work.content(posted, priority, within).readable_log(job))
             own = checkpoint_path(trees.run_dir, job.spec.steps)
             is_right = own.exists() and wrong_state(own, job.program, claim.final_state_root) is None
             model_cid = context.store.add_file(own) if is_right else ""
@@ -270,7 +267,7 @@ class BlindAudits:
             self._role.tell(What.WARNING, why)
             return Progress(state=why, deadline=posted.audits.audit_deadline)
         text = "seal its audit in the place that it has"
-        call = self._role.calls.replace_seal(self._role.job, seal=self._sealing.seal(secret))
+        call = ContractCall.of("replaceSeal", self._role.job, self._sealing.seal(secret))
         is_new = self._role.order(text, call)
         self._replaced += bool(is_new) and not is_known
         return Progress(state="seals its audit", deadline=posted.audits.audit_deadline)
@@ -317,9 +314,7 @@ class BlindAudits:
 
     def _order_opening(self, text: str, root: bytes, served: PublishedAddresses, secret: Secret) -> None:
         role = self._role
-        addresses = {"log_cid": served.log_cid, "model_cid": served.model_cid}
-        call = role.calls.open_audit(role.job, checkpoint_root=root, **addresses, salt=secret.salt)
-        role.order(text, call)
+        role.order(text, ContractCall.of("openAudit", role.job, root, served.log_cid, served.model_cid, secret.salt))
 
     def is_published(self, posted: JobView) -> bool:
         """Return whether log and model of an attestation are published by this process; has it done if not. The audit

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from roundlog import training as engine
@@ -20,7 +19,7 @@ from tiebreak.contract.structs import JobView
 from tiebreak.http_client import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.roles.fetched_content import fetch_log, require_decidable
+from tiebreak.roles.fetched_content import require_decidable
 from tiebreak.roles.long_work import MEASURED_STEPS, LongWork
 from tiebreak.roles.notices import What
 from tiebreak.roles.shared_audits import SHARED, SharedAudit, Workers
@@ -203,11 +202,9 @@ class Auditing:
         share = min(_MOST_LOG_SECONDS, max(0.0, deadline - now) / _LOG_SHARE)
         until = self._log_time.setdefault((posted.claim.log_cid, priority.bonded), now + share)
         within = until - now if now < until else share
-        room = work.room(posted)
-        told = partial(work.tell, What.WARNING)
 
         def fetch(background_job: BackgroundJob[list[Path]]) -> list[Path]:
-            found = fetch_log(work.context, posted, room, within=within, bonded=priority.bonded, warn=told)
+            found = work.content(posted, priority, within).log()
             return [] if found is None else [found]
 
         return work.begin(Lane.FILES, "log", fetch, priority, "fetching the log", about=posted.claim.log_cid)
@@ -267,15 +264,12 @@ class Auditing:
         def arrived() -> list[Path]:
             return log.result() if log is not None and log.done and log.error is None else []
 
-        def look_for_log(event: StepEvent) -> None:
-            if event.step < job.spec.interval and arrived():
-                raise _LogArrived
-
-        def told_by(also: Callable[[StepEvent], None]) -> Callable[[StepEvent], None]:
+        def listener(*, until_log: bool) -> Callable[[StepEvent], None]:
             on_step = work.on_step(background_job, posted, job, "auditing", bonded=bonded)
 
             def told(event: StepEvent) -> None:
-                also(event)
+                if until_log and event.step < job.spec.interval and arrived():
+                    raise _LogArrived
                 on_step(event)
 
             return told
@@ -286,8 +280,8 @@ class Auditing:
                 text = f"the log {posted.claim.log_cid} cannot be had: the audit goes without it"
                 work.tell(What.WARNING, text)
             with suppress(_LogArrived):
-                return self._judged(posted, job, claim, None, told_by(look_for_log))
-        return self._judged(posted, job, claim, arrived()[0], told_by(lambda event: None))
+                return self._judged(posted, job, claim, None, listener(until_log=True))
+        return self._judged(posted, job, claim, arrived()[0], listener(until_log=False))
 
     def _judged(
         self,

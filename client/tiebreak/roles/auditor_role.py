@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.attesting import Attesting, BlindAudits, bond_in
@@ -17,7 +18,7 @@ from tiebreak.roles.engine import DisputeTrees
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.player import Games, await_appeals, earliest_deadline, end_overdue, start_waiting
+from tiebreak.roles.player import Games, await_appeals, end_overdue, start_waiting
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.shared_audits import Workers
 
@@ -40,7 +41,10 @@ class Appealing:
         mine = self.games()
         self._games.tell_ended(mine)
         if live := {number: game for number, game in mine.items() if game.phase is not Phase.OVER}:
-            return self._play(posted, live)
+            stake, root = posted.terms.attestation_bond + posted.terms.challenger_bond, posted.claim.checkpoint_root
+            return self._games.play_running(
+                posted, live, stake, lambda priority: self._auditing.trees(posted, priority, root)
+            )
         if not audit.appeal and self._role.now() <= posted.audits.appeal_deadline:
             return self._appeal(posted)
         return await_appeals(self._role, posted)
@@ -73,23 +77,6 @@ class Appealing:
         text = f"does not appeal against the verdict on job {self._role.job}, which takes its bond: {why}"
         self._role.tell(What.WARNING, text)
         return Progress(state=text, until=deadline + 1)
-
-    def _play(self, posted: JobView, live: dict[int, GameView]) -> Progress:
-        running = {number: game for number, game in live.items() if game.phase is not Phase.QUEUED}
-        # While the own appeal is queued, appeals of others whose clocks ran out hold it up.
-        end_overdue(self._role, running or self._role.live_games())
-        due = earliest_deadline(running.values(), Side.TRAINER)
-        priority = Priority(
-            deadline=due or self._role.now() + posted.terms.clock_allowance,
-            stake=posted.terms.attestation_bond + posted.terms.challenger_bond,
-            bonded=True,
-        )
-        trees = self._auditing.trees(posted, priority, posted.claim.checkpoint_root)
-        if trees is None:
-            return Progress(working=True, state="gets its audit ready for its appeal", deadline=due)
-        if not running:
-            return Progress(state="waits until its appeal begins")
-        return self._games.play(running, trees)
 
 
 class AuditorRole(JobRole):
@@ -152,7 +139,7 @@ class AuditorRole(JobRole):
             if game.outcome is Outcome.VOID and game.bond_held and self._began(game)
         ]
         for number in void:
-            call = self.context.contract.release_bond(number)
+            call = ContractCall.of("releaseBond", number)
             self.order("fetch the bond of a void game back", call, game=number)
         if void:
             return Progress(state="fetches its bond back", stake=held)
@@ -293,23 +280,12 @@ class AuditorRole(JobRole):
         return Progress(state="challenges")
 
     def _play(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
-        running = {number: game for number, game in mine.items() if game.phase is not Phase.QUEUED}
         start_waiting(self, posted)
-        # While all own games are queued, games of others whose clocks ran out hold them up.
-        end_overdue(self, running or self.live_games())
-        due = earliest_deadline(running.values(), Side.CHALLENGER)
-        priority = Priority(
-            deadline=due or self.now() + posted.terms.clock_allowance,
-            stake=posted.terms.challenger_bond + posted.terms.trainer_bond,
-            bonded=True,
-        )
         challenged = next(iter(mine.values())).levels[0].roots[Side.CHALLENGER]
-        trees = self._auditing.trees(posted, priority, challenged)
-        if trees is None:
-            return Progress(working=True, state="gets its audit ready for a game", deadline=due)
-        if not running:
-            return Progress(state="waits until its game begins")
-        return self._games.play(running, trees)
+        stake = posted.terms.challenger_bond + posted.terms.trainer_bond
+        return self._games.play_running(
+            posted, mine, stake, lambda priority: self._auditing.trees(posted, priority, challenged)
+        )
 
     def _help_others(self, claim_is_right: bool, trees: DisputeTrees) -> Progress:
         """Make moves after the challenge deadline, in the games of others that hold the right root."""

@@ -11,6 +11,7 @@ from roundlog.storage import commit_file, partial_path, read_record, write_recor
 from roundlog.training import wrong_state
 
 from tiebreak.contract.code import is_adjudicator
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.events import JobPosted
 from tiebreak.contract.structs import JobView, PostedSpec, Terms
@@ -20,7 +21,7 @@ from tiebreak.roles.engine import step_seconds
 from tiebreak.roles.fetched_content import Refused, fetch_state, unanswerable_program, unanswerable_spec
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
-from tiebreak.roles.player import end_appeals, end_overdue, start_waiting
+from tiebreak.roles.player import await_appeals, end_overdue, start_waiting
 from tiebreak.roles.policy import MeasuredPace, least_clock
 from tiebreak.roles.published_content import OVER
 from tiebreak.store import StoreError
@@ -47,7 +48,7 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
         )
     spec = PostedSpec(job.spec, referee, adjudicator)
     cid = context.store.add_directory(job_dir)
-    _tell(context, What.PUBLISHED, f"published the job as {cid}")
+    context.notify(Notice(role="customer", what=What.PUBLISHED, text=f"published the job as {cid}"))
     record_path = context.directory / "posting.json"
     context.sender.settle()
     name = {"job_cid": cid, "spec_hash": spec.hash.hex()}
@@ -101,10 +102,6 @@ def _posted_since(context: RoleContext, record: dict[str, object]) -> int | None
     return None
 
 
-def _tell(context: RoleContext, what: What, text: str) -> None:
-    context.notify(Notice(role="customer", what=what, text=text))
-
-
 class CustomerRole(JobRole):
     """A role that waits for the end of one job, makes the calls that anyone may make, and collects the model or the
     refund."""
@@ -137,7 +134,7 @@ class CustomerRole(JobRole):
             case JobStatus.CLAIMED:
                 return self._watch(posted)
             case JobStatus.APPEALABLE:
-                return self._await_appeals(posted)
+                return await_appeals(self, posted)  # then the reward returns
             case JobStatus.FINAL:
                 return self._collect(posted)
         return self.leave(f"job {self.job} is {posted.status.name}: refunded")
@@ -150,7 +147,7 @@ class CustomerRole(JobRole):
         deadline = posted.claim.challenge_deadline
         if self.now() <= deadline:
             return Progress(state="waits for the challenge window to close", until=deadline + 1)
-        self.order("finalize", self.context.contract.finalize(self.job))
+        self.order("finalize", ContractCall.of("finalize", self.job))
         return Progress(state="finalizes")
 
     def _collect_forfeits(self, posted: JobView) -> None:
@@ -166,18 +163,11 @@ class CustomerRole(JobRole):
         gas = COLLECT_GAS * self.context.queue.funds(0, self.context.clock()).price
         for auditor in unopened if posted.terms.attestation_bond // 2 > gas else ():
             text = f"take the bond of {auditor}, whose sealed audit was not opened"
-            self.order(text, self.context.contract.collect(self.job, auditor))
+            self.order(text, ContractCall.of("collect", self.job, auditor))
 
     def _reclaim(self) -> Progress:
-        self.order("take the reward back", self.calls.reclaim(self.job))
+        self.order("take the reward back", ContractCall.of("reclaim", self.job))
         return Progress(state="reclaims")
-
-    def _await_appeals(self, posted: JobView) -> Progress:
-        """Wait until the auditors that attested to the rejected claim had time to appeal: then the reward returns."""
-        if games := posted.live_games + posted.queued_games:
-            end_overdue(self, self.live_games())
-            return Progress(state=f"waits for {games} appeals")
-        return end_appeals(self, posted)
 
     def _collect(self, posted: JobView) -> Progress:
         priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.reward)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from tiebreak.store.store_errors import (
 if TYPE_CHECKING:
     from tiebreak.contract.structs import JobView
     from tiebreak.roles.context import RoleContext
+    from tiebreak.store.dag_reader import Plan
 
 MOST_PROOF_BYTES = 120_000
 """Most bytes of a proof, a little less than the 128 KiB above which nodes do not relay a transaction."""
@@ -98,56 +100,108 @@ def require_decidable(context: RoleContext, posted: JobView) -> None:
         )
 
 
-def fetch_job(
-    context: RoleContext,
-    posted: JobView,
-    room: Path,
-    *,
-    within: float | None = None,
-    bonded: bool = False,
-    warn: Callable[[str], None] = lambda text: None,
-) -> engine.Job:
-    """Return the posted job, read from `room` or else fetched. Asks the store, not the chain. Of files that are damaged
-    on the disk, the wrong parts are fetched again, once. warn: is told that, and what a directory has that is no job's.
-    The other files are fetched only if the program and the spec are those of the posted job, and acceptable, and if the
-    disk has room for them and for a run. bonded: whether a bond is at stake. Files that are refused are removed.
+@dataclass(frozen=True, kw_only=True)
+class JobContent:
+    """The content of a posted job, fetched into its room from the store. within: most seconds of a fetch; None: any.
+    bonded: whether a bond is at stake in the job. warn: is told what is damaged on the disk, whose wrong parts are
+    fetched again, once, and what a directory has that it is not fetched for."""
 
-    Raises Refused if the files are of another job, exceed the context's limits, or allow disputes that cannot be
-    decided; StoreError if the files cannot be had at present, or not in `within` seconds."""
-    directory = room / "job"
-    if directory.exists():
+    context: RoleContext
+    posted: JobView
+    room: Path
+    within: float | None = None
+    bonded: bool = False
+    warn: Callable[[str], None] = lambda text: None
+
+    def job(self) -> engine.Job:
+        """Return the job, read from the room or else fetched. The other files are fetched only if the program and the
+        spec are those of the posted job, and acceptable, and if the disk has room for them and for a run. Files that
+        are refused are removed.
+
+        Raises Refused if the files are of another job, exceed the context's limits, or allow disputes that cannot be
+        decided; StoreError if the files cannot be had at present, or not in time."""
+        context, posted, directory = self.context, self.posted, self.room / "job"
+        if directory.exists():
+            try:
+                return read_files(context, posted, directory)
+            except Damaged as error:
+                self.warn(f"files of the job are damaged on this disk, and what is wrong is fetched again: {error}")
+                set_back(directory, posted.job_cid)
+
+        def accept(program: Program, spec: TrainingSpec) -> None:
+            _require_posted(posted, spec)
+            _require_acceptable(context, program, spec)
+            need = sum(most_job_bytes(program, spec).values())
+            need += kept_bytes(program, spec, context.engine.options.keep_every)
+            context.rooms.claim(self.room, need, bonded=self.bonded, told=self.warn)
+            if not self.bonded:  # else most of it is there already
+                require_space(context.directory, need - size_of(self.room))
+
+        try:
+            self._fetch(posted.job_cid, directory, job_plan(accept), context.limits.job_bytes)
+        except _NEVER_BETTER as error:
+            raise Refused(f"the job's files are not acceptable: {error}") from error
         try:
             return read_files(context, posted, directory)
-        except Damaged as error:
-            warn(f"files of the job are damaged on this disk, and what is wrong is fetched again: {error}")
-            set_back(directory, posted.job_cid)
+        except Refused:
+            if not self.bonded:
+                shutil.rmtree(directory)
+            raise
 
-    def accept(program: Program, spec: TrainingSpec) -> None:
-        _require_posted(posted, spec)
-        _require_acceptable(context, program, spec)
-        need = sum(most_job_bytes(program, spec).values())
-        need += kept_bytes(program, spec, context.engine.options.keep_every)
-        context.rooms.claim(room, need, bonded=bonded, told=warn)
-        if not bonded:  # else most of it is there already
-            require_space(context.directory, need - size_of(room))
+    def log(self) -> Path | None:
+        """Return the directory of the trainer's logs; None if they cannot be had in time. The job's files are in the
+        room. Raises StoreUnavailable if the store is away."""
+        if not (self.room / "log").exists():
+            try:
+                self._fetch_log(*engine.read_program(self.room / "job"))
+            except StoreUnavailable:
+                raise
+            except (StoreError, engine.JobError, OSError):
+                return None
+        return self.room / "log"
 
-    try:
-        most = context.limits.job_bytes
-        fetch_named(
-            context.store, posted.job_cid, directory, job_plan(accept), warn=warn, max_bytes=most, within=within
-        )
-    except _NEVER_BETTER as error:
-        raise Refused(f"the job's files are not acceptable: {error}") from error
-    try:
-        return read_files(context, posted, directory)
-    except Refused:
-        if not bonded:
+    def readable_log(self, job: engine.Job) -> Path:
+        """Return the directory of the trainer's logs, with a readable log of every interval of this job in it; whether
+        their decisions are right is another question.
+
+        Raises Refused if they are not readable, StoreError if they cannot be had at present, or not in time."""
+        directory, cid = self.room / "log", self.posted.claim.log_cid
+        if directory.exists():
+            try:
+                _require_readable(directory, job, cid)
+                return directory
+            except Refused as error:
+                self.warn(f"{error}: what is wrong with it on this disk is fetched again")
+                set_back(directory, cid)
+        try:
+            self._fetch_log(job.program, job.spec)
+        except _NEVER_BETTER as error:
+            raise Refused(f"the log at {cid} is not acceptable: {error}") from error
+        except StoreError as error:
+            raise StoreError(f"the log at {cid} cannot be had at present: {error}") from error
+        try:
+            _require_readable(directory, job, cid)
+        except Refused:
             shutil.rmtree(directory)
-        raise
+            raise
+        return directory
+
+    def _fetch_log(self, program: Program, spec: TrainingSpec) -> None:
+        def claim(need: int) -> None:
+            need += size_of(self.room / "job")
+            self.context.rooms.claim(self.room, need, bonded=self.bonded, told=self.warn)
+
+        most, plan = self.context.limits.log_bytes, log_plan(program, spec)
+        self._fetch(self.posted.claim.log_cid, self.room / "log", plan, most, claim)
+
+    def _fetch(
+        self, cid: str, to: Path, plan: Plan, most: int, claim: Callable[[int], None] = lambda need: None
+    ) -> None:
+        fetch_named(self.context.store, cid, to, plan, warn=self.warn, max_bytes=most, within=self.within, claim=claim)
 
 
 def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
-    """Return the posted job, read from its files in a directory. Raises Damaged, and Refused as `fetch_job`."""
+    """Return the posted job, read from its files in a directory. Raises Damaged, and Refused as `JobContent.job`."""
     try:
         job = engine.Job.read(directory, _job_limits(context))
     except engine.TooLargeJobError as error:
@@ -177,88 +231,6 @@ def _require_acceptable(context: RoleContext, program: Program, spec: TrainingSp
         raise Refused(str(error)) from error
     if (why := unanswerable_program(program, spec)) is not None:
         raise Refused(why)
-
-
-def fetch_log(
-    context: RoleContext, posted: JobView, room: Path, *, within: float, bonded: bool, warn: Callable[[str], None]
-) -> Path | None:
-    """Return the directory of the trainer's logs; None if they cannot be had in `within` seconds. The job's files are
-    in `room`. bonded, warn: as of `fetch_job`. Raises StoreUnavailable if the store is away."""
-    directory = room / "log"
-    if directory.exists():
-        return directory
-    try:
-        program, spec = engine.read_program(room / "job")
-        _fetch_log(context, posted, program, spec, directory, within, bonded, warn)
-    except StoreUnavailable:
-        raise
-    except (StoreError, engine.JobError, OSError):
-        return None
-    return directory
-
-
-def _fetch_log(
-    context: RoleContext,
-    posted: JobView,
-    program: Program,
-    spec: TrainingSpec,
-    directory: Path,
-    within: float,
-    bonded: bool,
-    warn: Callable[[str], None],
-) -> None:
-    most, room = context.limits.log_bytes, directory.parent
-
-    def claim(need: int) -> None:
-        context.rooms.claim(room, need + size_of(room / "job"), bonded=bonded, told=warn)
-
-    fetch_named(
-        context.store,
-        posted.claim.log_cid,
-        directory,
-        log_plan(program, spec),
-        warn=warn,
-        max_bytes=most,
-        within=within,
-        claim=claim,
-    )
-
-
-def fetch_readable_log(
-    context: RoleContext,
-    posted: JobView,
-    job: engine.Job,
-    room: Path,
-    *,
-    within: float,
-    bonded: bool,
-    warn: Callable[[str], None] = lambda text: None,
-) -> Path:
-    """Return the directory of the trainer's logs, with a readable log of every interval of this job in it; whether
-    their decisions are right is another question. Of logs that are damaged on the disk, the wrong parts are fetched
-    again, once. bonded, warn: as of `fetch_job`.
-
-    Raises Refused if they are not readable, StoreError if they cannot be had at present, or not in `within` seconds."""
-    directory, cid = room / "log", posted.claim.log_cid
-    if directory.exists():
-        try:
-            _require_readable(directory, job, cid)
-            return directory
-        except Refused as error:
-            warn(f"{error}: what is wrong with it on this disk is fetched again")
-            set_back(directory, cid)
-    try:
-        _fetch_log(context, posted, job.program, job.spec, directory, within, bonded, warn)
-    except _NEVER_BETTER as error:
-        raise Refused(f"the log at {cid} is not acceptable: {error}") from error
-    except StoreError as error:
-        raise StoreError(f"the log at {cid} cannot be had at present: {error}") from error
-    try:
-        _require_readable(directory, job, cid)
-    except Refused:
-        shutil.rmtree(directory)
-        raise
-    return directory
 
 
 def _require_readable(directory: Path, job: engine.Job, cid: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from roundlog.arithmetic import MachineError
 
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Phase
 from tiebreak.contract.structs import JobView
 from tiebreak.http_client import Pauses
@@ -20,17 +21,15 @@ from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.background_jobs import Interrupted
 from tiebreak.roles.fetched_content import Refused
 from tiebreak.roles.long_work import LongWork
-from tiebreak.roles.notices import OUTAGES, Look, Notice, Progress, Warnings, What, sentence, together
+from tiebreak.roles.notices import OUTAGES, Notice, Progress, Warnings, What, sentence, together
 from tiebreak.roles.transaction_queue import Order
 from tiebreak.rpc.chain_errors import AccountError, ChainError, ContractError, NotConfirmed
 from tiebreak.transactions.spending import SpendingLimit
 
 if TYPE_CHECKING:
-    from tiebreak.contract.contract_calls import ContractCall
     from tiebreak.contract.structs import AuditView, GameView
     from tiebreak.roles.context import RoleContext
     from tiebreak.rpc.answers import TransactionReceipt
-    from tiebreak.strategy import Row
     from tiebreak.transactions.signer import Funds
 
 
@@ -85,7 +84,7 @@ class Role(ABC):
             while not self.stop.is_set() and not progress.finished:
                 try:
                     progress = self.step()
-                    self.context.on_look(Look(progress=progress))
+                    self.context.on_look(progress, None)
                     pauses.reset()
                     pause = poll
                 except AccountError:
@@ -93,7 +92,7 @@ class Role(ABC):
                 except OUTAGES as error:
                     progress = Progress(state=sentence(error), stake=progress.stake, deadline=progress.deadline)
                     self.tell(What.WARNING, progress.state)
-                    self.context.on_look(Look(progress=progress, outage=error))
+                    self.context.on_look(progress, error)
                     pause = pauses.next()
                 except Interrupted:
                     progress, pause = Progress(state="interrupted"), poll
@@ -154,7 +153,7 @@ class Role(ABC):
         """Withdraw this account's credit from the contract. False if there is none."""
         credit = self.context.queue.credit()
         if credit:
-            self.order(f"withdraw {in_ether(credit)}", self.context.contract.withdraw(), job=0)  # of all jobs
+            self.order(f"withdraw {in_ether(credit)}", ContractCall.of("withdraw"), job=0)  # of all jobs
         return credit > 0
 
 
@@ -360,14 +359,6 @@ class JobRole(Role):
     def audit(self) -> AuditView | None:
         """Return this account's audit with a bond; None if it has none."""
         return next((audit for audit in self.audits() if audit.auditor == self.address), None)
-
-    def shown_rows(self, game: int, *, everywhere: bool = False) -> tuple[Row, ...]:
-        """Return rows that the other side may have shown in a game (`ContractWatch.shown_rows`)."""
-        return self.context.queue.watch.shown_rows(game, everywhere=everywhere)
-
-    def posted_chunk(self, game: int) -> bytes | None:
-        """Return the chunk that the trainer has posted in a game; None if the node does not show it."""
-        return self.context.queue.watch.posted_chunk(game)
 
     def intention(self, posted: JobView) -> str:
         """Return the job's part in the name of a payment that is made once. A job's number alone is not unique: other

@@ -17,7 +17,7 @@ from roundlog.training import StepEvent, checkpoint_path
 
 from tiebreak.http_client import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority
-from tiebreak.roles.fetched_content import Damaged, Refused, fetch_job, read_files
+from tiebreak.roles.fetched_content import Damaged, JobContent, Refused, read_files
 from tiebreak.roles.notices import OUTAGES, Notice, What, sentence
 from tiebreak.roles.policy import MeasuredPace, least_clock
 from tiebreak.rpc.chain_errors import AccountError
@@ -179,15 +179,18 @@ class LongWork:
         reads them again. Raises Refused."""
         self._block_seconds = self.context.queue.block_seconds()
 
-        room = self.room(posted)
-
         def fetch(background_job: BackgroundJob[bool]) -> bool:
-            told = partial(self.tell, What.WARNING)
-            within = self.patience("files")
-            fetch_job(self.context, posted, room, within=within, bonded=priority.bonded, warn=told)
+            self.content(posted, priority, self.patience("files")).job()
             return True
 
         return self.result(Lane.FILES, "files", fetch, priority, "fetching the files") is not None
+
+    def content(self, posted: JobView, priority: Priority, within: float) -> JobContent:
+        """Return the job's content, each fetch of which may take `within` seconds."""
+        room, told = self.room(posted), partial(self.tell, What.WARNING)
+        return JobContent(
+            context=self.context, posted=posted, room=room, within=within, bonded=priority.bonded, warn=told
+        )
 
     def patience(self, what: str) -> float:
         """Return seconds for an attempt to fetch content of others; more with each attempt. What has come by then is

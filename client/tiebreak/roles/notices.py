@@ -116,19 +116,12 @@ class Progress:
     """The last instant (chain time) for this role's move; None: it need not move."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """One look of a role, as its operator sees it: the result, and the error of what could not be reached, if any."""
-
-    progress: Progress
-    outage: Exception | None = None
+OnLook = Callable[[Progress, Exception | None], None]
+"""Is told the result of every look, and the error of what could not be reached, if any. It runs between two looks, so
+it must wait for nothing."""
 
 
-OnLook = Callable[[Look], None]
-"""Is told every look. It runs between two looks, so it must wait for nothing."""
-
-
-def unseen(look: Look) -> None:
+def unseen(progress: Progress, outage: Exception | None) -> None:
     """Drop all looks: an `OnLook`."""
 
 
@@ -162,10 +155,6 @@ class Warnings:
             self._told.clear()
         self._told.add(key)
         return True
-
-    def forget(self, job: int | None) -> None:
-        """Forget the warnings about a job that is well again, so that the next warning is told."""
-        self._told = {key for key in self._told if key[0] != job}
 
 
 _MOST_REMEMBERED = 10_000

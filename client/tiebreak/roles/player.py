@@ -6,27 +6,23 @@ A role that profits from the end of a game whose clocks have run out claims the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import Level, Phase, Side
 from tiebreak.roles.background_jobs import Lane, Priority
 from tiebreak.roles.notices import Progress, What
 from tiebreak.strategy import (
+    CLAIM_TIMEOUT,
+    FORCED,
     RUNNING,
-    ClaimTimeout,
     Decision,
-    ForcedMove,
     Helpless,
-    InTurn,
     Known,
     Move,
     Need,
-    NeedChunk,
     NeedRow,
-    Over,
     Row,
     Wait,
     describe_move,
@@ -53,6 +49,26 @@ class Games:
         self._side = side
         self._told: dict[int, str] = {}
 
+    def play_running(
+        self,
+        posted: JobView,
+        games: Mapping[int, GameView],
+        stake: int,
+        get_trees: Callable[[Priority], DisputeTrees | None],
+    ) -> Progress:
+        """Play the games that have begun, of a party's games. stake: wei at stake. get_trees: returns the trees that
+        they are played with; None until they are ready."""
+        running = {number: game for number, game in games.items() if game.phase not in (Phase.OVER, Phase.QUEUED)}
+        # While all own games are queued, games of others whose clocks ran out hold them up. A silent party loses by the
+        # clock, for which nothing has to be computed.
+        end_overdue(self._role, running or self._role.live_games())
+        due = earliest_deadline(running.values(), self._side)
+        later = self._role.now() + posted.terms.clock_allowance
+        trees = get_trees(Priority(deadline=due or later, stake=stake, bonded=True))
+        if trees is None:
+            return Progress(working=True, state="gets its run ready for a game", deadline=due)
+        return self.play(running, trees) if running else Progress(state="waits until its game begins")
+
     def play(self, games: Mapping[int, GameView], trees: DisputeTrees) -> Progress:
         """Make every move that can be made now, and start the work that other moves need."""
         waits: list[Wait] = []
@@ -72,7 +88,7 @@ class Games:
                 )
             elif isinstance(decision, Wait):
                 waits.append(decision)
-            elif not isinstance(decision, Need | NeedChunk | NeedRow | Over):
+            elif isinstance(decision, Move):
                 self._order(game_id, game, decision)
         deadline = min(deadlines, default=None)
         if not waits:
@@ -105,9 +121,10 @@ class Games:
         if not clock.started_at + clock.remaining // 2 < now <= game.deadlines[self._side]:
             return
         decision = self._decide(game_id, game, trees)
-        moves = decision.moves if isinstance(decision, InTurn) else (decision,)
-        if all(isinstance(move, get_args(ForcedMove)) for move in moves):
-            self._order(game_id, game, decision)  # type: ignore[arg-type]
+        if isinstance(decision, Move):
+            moves = decision.arguments if decision.function == "inTurn" else (decision,)
+            if all(move.function in FORCED for move in moves):
+                self._order(game_id, game, decision)
 
     def _order(self, game_id: int, game: GameView, move: Move) -> None:
         """Order the call that makes a move."""
@@ -123,11 +140,11 @@ class Games:
         # A move that takes long is computed once, with all that it may need.
         opened = game.phase is Phase.OPENING and not game.deadlines[self._side.other]
         if not _is_quick(game) and (opened or game.phase is Phase.BISECTION):
-            rows = self._role.shown_rows(game_id)
+            rows = self._role.context.queue.watch.shown_rows(game_id)
         decision = self._decided(game_id, game, trees, rows)
         for everywhere in (False, True):
             if isinstance(decision, NeedRow):
-                rows = self._role.shown_rows(game_id, everywhere=everywhere)
+                rows = self._role.context.queue.watch.shown_rows(game_id, everywhere=everywhere)
                 decision = self._decided(game_id, game, trees, rows)
         if isinstance(decision, NeedRow):
             self._tell(What.WARNING, f"the node does not show the opponent's last move in game {game_id}", game_id)
@@ -159,7 +176,7 @@ class Games:
     def _chunk(self, game_id: int) -> bytes | None:
         """Return the posted chunk. Its hash is known, so it needs no confirmations. None if the node does not show
         it."""
-        found = self._role.posted_chunk(game_id)
+        found = self._role.context.queue.watch.posted_chunk(game_id)
         if found is None:
             self._tell(What.WARNING, f"the node does not show the chunk that was posted in game {game_id}", game_id)
         return found
@@ -192,13 +209,10 @@ def computed_move(
 
 
 def call_of(contract: VerificationGame, game: int, move: Move) -> ContractCall:
-    """Return the contract's call that makes a move: a move has the name of its function and, after the game's number,
-    its arguments."""
-    if isinstance(move, InTurn):
-        return contract.in_turn([call_of(contract, game, one) for one in move.moves])
-    name = type(move).__name__
-    arguments = (getattr(move, field.name) for field in fields(move))
-    return ContractCall(name[0].lower() + name[1:], (game, *arguments))
+    """Return the contract's call that makes a move."""
+    if move.function == "inTurn":
+        return contract.in_turn([call_of(contract, game, one) for one in move.arguments])
+    return ContractCall(move.function, (game, *move.arguments))
 
 
 HEAD_START = 2
@@ -210,26 +224,20 @@ def start_waiting(role: JobRole, posted: JobView) -> None:
     opened = posted.audits.audit_opening_deadline
     free = posted.live_games < posted.terms.concurrent_games
     if opened and posted.queued_games and free and role.now() > opened:
-        role.order("start the next game", role.calls.start_game(role.job))
-
-
-def end_appeals(role: JobRole, posted: JobView) -> Progress:
-    """Have a verdict paid once nobody can appeal any more; for jobs in status APPEALABLE, in which no appeal is
-    live."""
-    deadline = posted.audits.appeal_deadline
-    if role.now() <= deadline:
-        return Progress(state="waits for appeals", until=deadline + 1)
-    role.order("finalize", role.calls.finalize(role.job))
-    return Progress(state="finalizes")
+        role.order("start the next game", ContractCall.of("startGame", role.job))
 
 
 def await_appeals(role: JobRole, posted: JobView) -> Progress:
-    """Wait for the appeals of others in a job in status APPEALABLE, and end what holds them up; then as
-    `end_appeals`."""
+    """Wait for the appeals of others in a job in status APPEALABLE, and end what holds them up; have the verdict paid
+    once nobody can appeal any more."""
     if appeals := posted.live_games + posted.queued_games:
         end_overdue(role, role.live_games())
         return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-    return end_appeals(role, posted)
+    deadline = posted.audits.appeal_deadline
+    if role.now() <= deadline:
+        return Progress(state="waits for appeals", until=deadline + 1)
+    role.order("finalize", ContractCall.of("finalize", role.job))
+    return Progress(state="finalizes")
 
 
 def end_claim(role: JobRole, posted: JobView) -> Progress:
@@ -238,7 +246,7 @@ def end_claim(role: JobRole, posted: JobView) -> Progress:
     ready = posted.claim.challenge_deadline + _head_start(role)
     if role.now() <= ready:
         return Progress(state="waits for the end of the claim", until=ready + 1)
-    role.order("finalize", role.calls.finalize(role.job))
+    role.order("finalize", ContractCall.of("finalize", role.job))
     return Progress(state="finalizes")
 
 
@@ -248,7 +256,7 @@ def end_unopened(role: JobRole, posted: JobView) -> Progress:
     ready = posted.audits.opening_deadline + _head_start(role)
     if role.now() <= ready:
         return Progress(state="waits until the claim is opened", until=ready + 1)
-    role.order("end the job, whose claim was not opened", role.calls.reclaim(role.job))
+    role.order("end the job, whose claim was not opened", ContractCall.of("reclaim", role.job))
     return Progress(state="ends a job whose claim was not opened")
 
 
@@ -271,6 +279,6 @@ def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
         elif game.deadlines[side]:
             continue  # a party does not profit from the end of a game that it has lost
         else:
-            late, text = 0, describe_move(game, ClaimTimeout())
+            late, text = 0, describe_move(game, CLAIM_TIMEOUT)
         if timeout_is_due(game, now - late):
-            role.order(text, role.calls.claim_timeout(number), game=number)
+            role.order(text, ContractCall.of("claimTimeout", number), game=number)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +171,7 @@ class PublishedContent(Store):
 
     def _write(self) -> None:
         """Write the record. Called with the lock held."""
-        rooms = {
-            name: {"cids": room.cids, "over_at": room.over_at, "over_in": room.over_in}
-            for name, room in self._rooms.items()
-        }
-        write_record(self._path, {"rooms": rooms})
+        write_record(self._path, {"rooms": {name: asdict(room) for name, room in self._rooms.items()}})
 
     def _read(self) -> dict[str, Published]:
         if not self._path.exists():
@@ -252,12 +248,12 @@ class Keeper:
 
 def _parsed(name: str, room: Any) -> Published:
     """Return one entry of the record. Raises ValueError, KeyError, TypeError, InvalidCid."""
-    over_at, over_in = room["over_at"], room["over_in"]
-    if not _ROOM.fullmatch(name) or any(type(at) is not int and at is not None for at in (over_at, over_in)):
+    read = Published(**room)
+    if not _ROOM.fullmatch(name) or any(type(at) is not int and at is not None for at in (read.over_at, read.over_in)):
         raise ValueError(name)
-    for cid in room["cids"]:
+    for cid in read.cids:
         Cid.parse(cid)
-    return Published([*room["cids"]], over_at, over_in)
+    return read
 
 
 def _number(name: str) -> int:

@@ -10,6 +10,7 @@ from roundlog.descriptors import Descriptor, Family, describe, encode_descriptor
 from roundlog.number_format import Format
 from roundlog.program import Program
 
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.contract_watch import last_block_before
 from tiebreak.contract.enums import Finding, JobStatus, Level, Phase
 from tiebreak.contract.events import ElementProven
@@ -88,7 +89,7 @@ class RefereesJob(JobRole):
             self._told[game_id] = bits
             text = f"{what} is 0x{bits:x}, and claimed was 0x{game.disputed.claimed:x}"
             self.tell(What.COMPUTED, text, game=game_id)
-        call = self.context.contract.adjudicate(game_id, bits)
+        call = ContractCall.of("adjudicate", game_id, bits)
         self.order(f"decide about {what}", call, game=game_id)
 
     def _argument(self, game_id: int, game: GameView) -> int | None:

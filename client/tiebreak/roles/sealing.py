@@ -28,31 +28,8 @@ if TYPE_CHECKING:
     from tiebreak.strategy import Leaves
 
 _MOST_BYTES = 1 << 16
-SALT_BYTES = 32
-
-
-def new_salt() -> bytes:
-    """Return a salt of 32 random bytes. Without it anybody who guesses the root could find it in the seal. An owner who
-    loses it cannot open the seal any more."""
-    return secrets.token_bytes(SALT_BYTES)
-
-
-def claim_seal(
-    chain_id: int,
-    contract: ChecksumAddress,
-    job: int,
-    trainer: ChecksumAddress,
-    *,
-    checkpoint_root: bytes,
-    final_state_root: bytes,
-    log_cid: str,
-    model_cid: str,
-    salt: bytes,
-) -> bytes:
-    """Return the seal of a trainer's claim, 32 bytes. It counts for this chain, contract, job and account only."""
-    types = ["uint256", "address", "uint64", "address", "bytes32", "bytes32", "string", "string", "bytes32"]
-    values = [chain_id, contract, job, trainer, checkpoint_root, final_state_root, log_cid, model_cid, salt]
-    return keccak(encode(types, values))
+_WHOSE = ("uint256", "address", "uint64", "address")
+"""Types of chain, contract, job and account, for which alone a seal counts."""
 
 
 def audit_seal(
@@ -64,9 +41,8 @@ def audit_seal(
     checkpoint_root: bytes,
     salt: bytes,
 ) -> bytes:
-    """Return the seal of an auditor's root, 32 bytes. It counts for this chain, contract, job and account only."""
-    types = ["uint256", "address", "uint64", "address", "bytes32", "bytes32"]
-    return keccak(encode(types, [chain_id, contract, job, auditor, checkpoint_root, salt]))
+    """Return the seal of an auditor's root, 32 bytes."""
+    return keccak(encode([*_WHOSE, "bytes32", "bytes32"], [chain_id, contract, job, auditor, checkpoint_root, salt]))
 
 
 Hash = Annotated[bytes, Field(min_length=32, max_length=32)]
@@ -129,14 +105,8 @@ class Sealing:
         about = role.chain_id, role.calls.address, role.job, role.address
         if self._kind != "claim":
             return audit_seal(*about, checkpoint_root=secret.checkpoint_root, salt=secret.salt)
-        return claim_seal(
-            *about,
-            checkpoint_root=secret.checkpoint_root,
-            final_state_root=secret.final_state_root,
-            log_cid=secret.log_cid,
-            model_cid=secret.model_cid,
-            salt=secret.salt,
-        )
+        said = secret.checkpoint_root, secret.final_state_root, secret.log_cid, secret.model_cid, secret.salt
+        return keccak(encode([*_WHOSE, "bytes32", "bytes32", "string", "string", "bytes32"], [*about, *said]))
 
     def keep(self, posted: JobView, secret: Secret) -> Secret:
         """Write the content of a seal to disk, before the seal is sent. What is there already stays and is returned:
@@ -163,7 +133,8 @@ class Sealing:
 
     def _salt(self, posted: JobView) -> bytes:
         name = f"{self._kind}, {self._role.chain_id}, {self._role.intention(posted)}"
-        return self._long_work.context.sender.secret(name.encode()) or new_salt()
+        # Random without the key: who guesses the root would find it in a seal whose salt is known.
+        return self._long_work.context.sender.secret(name.encode()) or secrets.token_bytes(32)
 
     def _path(self, posted: JobView) -> Path:
         return self._long_work.room(posted) / f"sealed-{self._kind}.json"

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from roundlog.execution import StoppedError
 
-from tiebreak.contract.enums import JobStatus, Phase, Side
+from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.enums import JobStatus, Side
 from tiebreak.contract.structs import ANYONE, JobView
 from tiebreak.roles.background_jobs import BackgroundJob, Lane, Priority
 from tiebreak.roles.context import RoleContext
@@ -19,7 +20,7 @@ from tiebreak.roles.fetched_content import Refused, require_decidable
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork, PublishedAddresses, Publishing
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.player import Games, earliest_deadline, end_overdue, start_waiting
+from tiebreak.roles.player import Games, start_waiting
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.sealing import Sealing, Secret
 
@@ -133,14 +134,8 @@ class SealedClaim:
             if published is not None and published != PublishedAddresses(secret.log_cid, secret.model_cid):
                 why = f"log and model were sealed as {secret.log_cid} and {secret.model_cid}, which are other addresses"
                 self._role.tell(What.WARNING, f"{why}: publish them with the release that sealed them")
-        call = self._role.calls.open_claim(
-            self._role.job,
-            claimed=secret.claimed,
-            final_state_root=secret.final_state_root,
-            log_cid=secret.log_cid,
-            model_cid=secret.model_cid,
-            salt=secret.salt,
-        )
+        said = secret.claimed, secret.final_state_root, secret.log_cid, secret.model_cid
+        call = ContractCall.of("openClaim", self._role.job, *said, secret.salt)
         text = f"open the claim of checkpoint root 0x{secret.checkpoint_root.hex()}"
         self._role.order(text, call)
         return Progress(state="opens its claim", stake=stake, deadline=deadline)
@@ -247,8 +242,11 @@ class TrainerRole(JobRole):
         if posted.game_count:
             self._games.tell_ended(self.games(lambda game: True))
         start_waiting(self, posted)
-        if posted.live_games or posted.queued_games:
-            return self._play(posted, stake)
+        if posted.live_games or posted.queued_games:  # every game delays the claim
+            played = self._games.play_running(
+                posted, self.live_games(), stake, lambda priority: self._run.trees(posted, priority)
+            )
+            return replace(played, stake=stake)
         if posted.terms.opening_window and not self._publishing.is_done:
             self._sealed.finish_publishing(posted)
         else:
@@ -257,17 +255,5 @@ class TrainerRole(JobRole):
             return Progress(
                 state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
             )
-        self.order("finalize", self.context.contract.finalize(self.job))
+        self.order("finalize", ContractCall.of("finalize", self.job))
         return Progress(state="finalizes", stake=stake)
-
-    def _play(self, posted: JobView, stake: int) -> Progress:
-        games = self.games(lambda game: game.phase not in (Phase.OVER, Phase.QUEUED))
-        # Every game delays the claim. A silent challenger loses by the clock, for which nothing has to be computed.
-        end_overdue(self, games)
-        due = earliest_deadline(games.values(), Side.TRAINER)
-        later = self.now() + posted.terms.clock_allowance
-        priority = Priority(deadline=due or later, stake=stake, bonded=True)
-        trees = self._run.trees(posted, priority)
-        if trees is None:
-            return Progress(working=True, state="gets its run ready for a game", stake=stake, deadline=due)
-        return replace(self._games.play(games, trees), stake=stake)

@@ -132,7 +132,7 @@ class TransactionPending(ChainError):
 
 
 class NonceTaken(ChainError):
-    """Another process has sent from the same account, where a payment was to stand, and may have paid the same."""
+    """Another process has sent from the same account, where a transaction was to stand, and may have done the same."""
 
 
 class JournalError(ChainError):

@@ -3,8 +3,8 @@
 Every transaction is written into a journal before it is sent. All transactions for one intention have the same nonce,
 so a block takes one of them at most. So an answer that is lost, a receipt that is late, a restart and a repeated call
 all lead back to the same nonce. When a block proves that a foreign transaction (another process with the same key) has
-used this one, a call without value takes another nonce, and a payment ends: the other process may have paid the same,
-so that its caller has to look at the chain first.
+used this one, the intention ends: the other process may have done the same, so that its caller has to look at the chain
+first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from eth_typing import ChecksumAddress
@@ -21,7 +20,6 @@ from eth_typing import ChecksumAddress
 from tiebreak.http_client import Halted, Pauses, pause
 from tiebreak.rpc.answers import Block, TransactionReceipt
 from tiebreak.rpc.chain_errors import (
-    REVERTED,
     ChainError,
     ChainUnavailable,
     InsufficientFunds,
@@ -298,11 +296,6 @@ class Sender(Signer):
             raise
         self._pending = {}
         for entry in entries:
-            twin = next((one for one in self._pending.values() if one.purpose == entry.purpose), None)
-            if twin is not None and (twin.named or not (entry.heard or twin.entry.heard)):
-                # A foreign transaction had taken the first nonce; the process died before it could forget it.
-                del self._pending[twin.nonce]
-                journal.remove(twin.entry)
             self._pending[entry.nonce] = Sent(entry, former=True)
         self._journal = journal
         self._next = max([waiting, *(nonce + 1 for nonce in self._pending)])
@@ -400,7 +393,10 @@ class Sender(Signer):
         if used and sent.receipt is None:
             self._find_receipt(sent)
             if sent.receipt is None and self._is_foreign(sent):
-                self._evade(sent)
+                sent.error = NonceTaken(
+                    f"another process has sent from account {self.address} in place of this transaction, and may have "
+                    "done the same: look at the chain again, and stop one of the two."
+                )
         elif not used:
             if sent.receipt is not None and self._head.number >= sent.receipt.block:
                 sent.receipt = sent.taken = (
@@ -475,38 +471,6 @@ class Sender(Signer):
         self._sign(filler, self._offers.first(self._head))
         self._pending[count] = filler
         self._offer_again(filler)
-
-    def _evade(self, sent: Sent) -> None:
-        """Send a call again with a new nonce, after a foreign transaction has used its own."""
-        old = sent.entry
-        if old.value:
-            sent.error = NonceTaken(
-                f"another process has sent from account {self.address} in place of this payment, and may have paid the "
-                "same: look at the chain again, and stop one of the two."
-            )
-            return
-        assert self._head is not None and self._journal is not None
-        try:
-            gas = self._gas(old.to, old.data, old.value)
-        except RpcRefused as error:
-            if error.data is None and error.code != REVERTED:
-                raise
-            sent.error = error
-            return
-        except InsufficientFunds as error:
-            sent.error = error
-            return
-        nonce = max(self._next, self._node.nonce(self.address, pending=True))
-        fees = self._offers.first(self._head)
-        new = replace(old, nonce=nonce, gas=gas, since=self._head.number, signed=[])
-        sent.entry = new
-        self._sign(sent, fees)
-        sent.suspected = sent.between = sent.taken = sent.offered_at = None
-        del self._pending[old.nonce]
-        self._pending[nonce] = sent
-        self._next = nonce + 1
-        self._journal.remove(old)
-        self._offer_again(sent)
 
     def _clear(self) -> None:
         """Forget what has ended and what no reorganisation can bring back."""

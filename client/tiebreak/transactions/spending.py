@@ -81,8 +81,6 @@ class Spending:
         self._place = place
         self._per_day, self._per_job, self._today = per_day, per_job, today
         self._record: _Record | None = None
-        self._seen: tuple[int, int, int] | None = None
-        """Identity of the record's file when it was read or written last; None: it was not there."""
 
     def require(self, name: str | None, job: int, wei: int, now: int) -> None:
         """Raise SpendingLimit if a payment of `wei` for a job is more than a limit allows now; never for one that was
@@ -172,30 +170,20 @@ class Spending:
         return f"{self._place} {job}"
 
     def _read(self) -> _Record:
-        """Return the record. It is read again if another process has written: it is refused the journal, but may have
-        come this far."""
-        try:
-            seen = self._look()
-            if self._record is None or seen != self._seen:
-                found = None if seen is None else _RECORD.validate_python(read_record(self._path, _MOST_BYTES))
-                self._record, self._seen = found or _Record(), seen
-        except (StorageError, OSError) as error:
-            raise self._unusable(str(error)) from error
-        except ValueError as error:
-            raise self._unusable("it is not what was written there") from error
+        """Return the record, which is read at its first use: by then this process has the directory alone."""
+        if self._record is None:
+            try:
+                found = _RECORD.validate_python(read_record(self._path, _MOST_BYTES)) if self._path.exists() else None
+            except (StorageError, OSError) as error:
+                raise self._unusable(str(error)) from error
+            except ValueError as error:
+                raise self._unusable("it is not what was written there") from error
+            self._record = found or _Record()
         return self._record
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _write(self, record: _Record) -> None:
         try:
             self._reserve.write(lambda: write_record(self._path, asdict(record)))
-            self._seen = self._look()
         except (StorageError, OSError) as error:
             self._record = None  # read again: what is not on disk would be forgotten by the next process
             raise self._unusable(str(error)) from error

@@ -37,10 +37,9 @@ def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Train
     assert posted.terms.trainer == devnet_account(1).address
     assert posted.spec.referee == REFEREE and posted.customer == devnet_account(0).address
 
-    listed = json.loads(run("job", "list", "--status", "open", "--json", env=chain.environment()).stdout)
+    listed = json.loads(run("job", "list", "--json", env=chain.environment()).stdout)
     mine = next(one for one in listed if one["job"] == number)
     assert mine["job_cid"] == posted.job_cid and mine["reward_wei"] == str(5 * 10**17) and mine["claim"] is None
-    assert json.loads(run("job", "list", "--status", "final", "--json", env=chain.environment()).stdout) == []
     shown = run("status", number, env=chain.environment()).stdout
     assert posted.job_cid in shown and "OPEN" in shown and "0.5 ether" in shown
 
@@ -59,7 +58,8 @@ def test_a_job_that_needs_audits_is_posted_and_shown(
     shown = json.loads(run("status", number, "--json", env=chain.environment()).stdout)
     assert shown["audits"]["fee_wei"] == str(10**17) and shown["audits"]["attestations_needed"] == 2
     text = run("status", number, env=chain.environment()).stdout
-    assert "blind, 2 needed, fee 0.1 ether, bond 0.5 ether" in text
+    for part in ("audits attestations needed 2", "audits fee 0.1 ether", "audits bond 0.5 ether"):
+        assert part in " ".join(text.split())
 
 
 def test_terms_of_audits_that_do_not_go_together_are_refused_before_anything_is_sent(

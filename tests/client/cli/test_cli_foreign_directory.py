@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -54,10 +55,11 @@ def test_the_planted_modules_would_run(foreign: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_and_its_workers_import_nothing_from_there(foreign: Path, tmp_path: Path, trained: Trained) -> None:
-    run, claimed = tmp_path / "run", tmp_path / "claimed"
-    done = ran(foreign, [SCRIPT, "train", trained.job, "--run", claimed])
+    run, store = tmp_path / "run", ("--store", tmp_path / "store")
+    done = ran(foreign, [SCRIPT, "train", trained.job, "--run", run, "--publish-every", 1, "--json", *store])
     assert done.returncode == 0, done.stderr
-    done = ran(foreign, [SCRIPT, "audit", trained.job, "--run", run, "--claim", claimed, "--workers", 2])
+    words = [json.loads(done.stdout)["published_log"], "--workers", 2, "--result", tmp_path / "found.json", *store]
+    done = ran(foreign, [SCRIPT, "audit", *words])
     assert done.returncode == 0, done.stderr
     assert not marks(tmp_path)
 

@@ -154,7 +154,6 @@ def test_what_cannot_be_generated_is_refused_in_one_sentence(run: Run, text: Tex
     refused(run(*words, "--receipt", tmp_path / "no" / "text.json"), "there is no directory")
     refused(run(*words, "--receipt", tmp_path / "new.json", "--sign"), "no account is given")
     refused(run(*words, "--max-new-tokens", "100"), "max_position_embeddings of 64")
-    refused(run(*words, "--positions", "8", "--max-new-tokens", "9"), "the 8 positions of the cache", "give more")
     refused(run(*words[:3], "--raw", "--prompt", "", "--max-new-tokens", "4"), "a prompt has no tokens")
     refused(run("generate", "--model", tmp_path / "no", "--prompt", "a"), "there is no folder")
     (tmp_path / "empty").mkdir()
@@ -238,7 +237,7 @@ def test_a_choice_that_is_not_the_likeliest_is_told(run: Run, text: Text, tmp_pa
     path = tmp_path / "made.json"
     words = ("generate", "--model", text.model, "--prompt", "say yes", "--max-new-tokens", 4, "--receipt", path)
     assert run(*words, "--repetition-penalty", 2.0**-100).exit_code == 0
-    said = f"repeated ones made likelier by a penalty of {2.0**-100}"
+    said = f"chosen by repetition_penalty {2.0**-100}"
     shown = run("verify", path, "--model", text.model).stdout
     assert shown.startswith("Right: ") and f"are not the likeliest ones, but {said}.\n" in shown
     shown = run("verify", path, "--offline").stdout

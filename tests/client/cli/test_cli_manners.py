@@ -21,7 +21,7 @@ from tiebreak import quantities
 from tiebreak.cli import output, training
 from tiebreak.cli.app import app
 from tiebreak.cli.failures import ERROR_CODES
-from tiebreak.cli.summary_text import job_text
+from tiebreak.cli.summary_text import plain_job
 from tiebreak.contract.abi import _typed
 from tiebreak.contract.structs import JobView
 from tiebreak.devnet.embedded import EmbeddedChain
@@ -200,9 +200,9 @@ def test_no_name_on_the_screen_controls_the_terminal(claimed: JobView, name: str
     cid = NAMES[name][:128]  # as much as the contract, and the reader of what a node shows, let through
     job, file = replace(claimed, job_cid=cid, claim=replace(claimed.claim, log_cid=cid, model_cid=cid)), io.StringIO()
     console = Console(file=file, width=80, height=40, force_terminal=False, color_system=None)
-    console.print(job_text(1, job, 1_700_000_000), soft_wrap=True)
+    console.print(output.facts_text("Job 1", output.in_words(plain_job(1, job))), soft_wrap=True)
     shown = file.getvalue()
-    assert is_plain(shown) and "challenge by" in shown and "CLAIMED" in shown
+    assert is_plain(shown) and "challenge deadline" in shown and "CLAIMED" in shown
     assert len(shown.splitlines()) < 40
     assert all(len(line) <= 80 or "x" * 128 in line or "漢" in line for line in shown.splitlines())
     if name == "markup":

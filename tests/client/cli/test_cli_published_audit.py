@@ -1,4 +1,4 @@
-"""Audits by workers: of a published run by a stranger, from one address to one file, and of claims in directories."""
+"""Audits by workers: of a published run by a stranger, from one address to one file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from typing import Any
 import pytest
 import torch
 from roundlog import segment_audits
-from roundlog.commitments import MerkleTree, state_root
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE
-from roundlog.storage import load_tensors, save_tensors
 from roundlog.training.job import Job
 from roundlog.training.receipt import Receipt, parse_audit_record, read_receipt
 from roundlog.training.run import Run as TrainingRun
@@ -46,7 +44,7 @@ class Published:
     log: str
     root: str
     room: Path
-    """Where the `job`, its honest `run`, and that of a `liar` lie, with a wrong state from which the rest follows."""
+    """Where the `job` and its honest `run` lie."""
 
     @property
     def lists(self) -> Path:
@@ -69,23 +67,11 @@ def rewrite(directory: Path, job: Job, roots: list[bytes]) -> None:
         record(roots)
 
 
-def lie(job: Job, directory: Path) -> None:
-    """Changes the state after step 6 of a run, and its root."""
-    path = checkpoint_path(directory, 6)
-    states = load_tensors(path, job.program.states)
-    first = next(iter(states))
-    save_tensors(path, states | {first: states[first] + 1e-3})
-    roots = TrainingRun(job, directory).recorded_roots()
-    roots[2] = state_root(load_tensors(path, job.program.states).values())
-    rewrite(directory, job, roots)
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     torch.set_num_threads(1)
     room = tmp_path_factory.mktemp("elsewhere")
-    small = small_job(steps=2 * INTERVALS, interval=2)
-    small.write(room / "job")
+    small_job(steps=2 * INTERVALS, interval=2).write(room / "job")
     store = room / "store"
 
     def words(*more: object) -> dict[str, Any]:
@@ -94,8 +80,6 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
     trained = words("train", room / "job", "--run", room / "run", "--publish-every", 1, "--store", store)
     words("receipt", room / "run", "--job", room / "job", "--out", room / "receipt.json")
     job = json.loads((room / "run" / "log" / CHECKPOINTS_FILE).read_text())["job"]
-    shutil.copytree(room / "run", room / "liar")
-    lie(small, room / "liar")
     return Published(store, job, trained["published_log"], trained["checkpoint_root"], room)
 
 
@@ -275,24 +259,16 @@ def test_a_result_that_contradicts_itself_is_refused(run: Run, published: Publis
         refused(run("verify", "bad.json", "--job", "x", "--dir", "y"), "is no receipt that could be checked")
 
 
-# Claims in directories, and in stores.
-
-
-def audit(run: Run, published: Published, *words: object) -> Any:
-    return run("audit", published.room / "job", "--run", "audit", *words)
-
-
-def test_a_wrong_interval_ends_the_audit_with_exit_code_3(run: Run, published: Published) -> None:
-    words = ("--claim", published.room / "liar", "--workers", 2)
-    found = told(audit(run, published, *words, "--json"), 3)
-    assert found["agrees"] is False and found["checkpoint_root"] is None
-    assert found["wrong_interval"] in (2, 3) and found["stopped"] is None
-    claimed = TrainingRun(Job.read(published.room / "job"), published.room / "liar").recorded_roots()
-    claimed[found["wrong_interval"]] = bytes.fromhex(found["wrong_root"][2:])
-    assert found["challenge_root"] == "0x" + MerkleTree(claimed).root.hex()
-    plain = audit(run, published, *words)
-    assert plain.exit_code == 3 and "WRONG" in plain.stdout
-    assert found["challenge_root"] in "".join(plain.stdout.split())
+def test_an_audit_in_a_directory_carries_on(run: Run, published: Published, machine: Path) -> None:
+    words = ("audit", published.log, "--workers", 2, "--store", published.store, "--run", "audited", "--json")
+    found, again = told(run(*words)), told(run(*words))
+    assert found["agrees"] is again["agrees"] is True and again["busy_seconds"] == 0
+    assert (machine / "audited" / "job" / "elsewhere.json").is_file()
+    (machine / "other").mkdir()
+    shutil.copytree(machine / "audited" / "job", machine / "other" / "job")
+    record = json.loads((machine / "other" / "job" / "elsewhere.json").read_text()) | {"job": published.log}
+    (machine / "other" / "job" / "elsewhere.json").write_text(json.dumps(record))
+    refused(run(*words[:-2], "other"), "is the directory of another job's audit")
 
 
 def test_a_checkpoint_that_was_mended_is_published_again(run: Run, published: Published, tmp_path: Path) -> None:
@@ -305,19 +281,18 @@ def test_a_checkpoint_that_was_mended_is_published_again(run: Run, published: Pu
     words = ("train", published.room / "job", "--run", tmp_path / "run", "--publish-every", 1)
     address = told(run(*words, *store))["published_log"]
     assert path.read_bytes() == checkpoint_path(published.room / "run", 2).read_bytes(), "mended"
-    found = told(audit(run, published, "--claim", address, "--workers", 2, *store))
+    found = told(run("audit", address, "--workers", 2, *store))
     assert found["agrees"] is True and found["unusable_states"] == []
 
 
-def test_claims_without_what_workers_need_are_refused(run: Run, published: Published, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    log = shutil.copytree(published.lists, tmp_path / "log", ignore=shutil.ignore_patterns(CHECKPOINTS_FILE))
-    bare = FolderStore(store).add_directory(Path(log))
-    words = ("--store", store, "--workers", 2)
-    refused(audit(run, published, "--claim", bare, *words), bare, "lists no checkpoints", "--publish-every")
-    hostile = tmp_path / "hostile"
-    hostile.mkdir()
-    (hostile / CHECKPOINTS_FILE).write_bytes(b'{"format": "\x1b[31m"}')
-    address = FolderStore(store).add_directory(hostile)
-    text = refused(audit(run, published, "--claim", address, *words), "claims nothing about this job")
-    assert text.isprintable()
+def test_workers_and_shares_of_a_job_in_a_directory_are_refused(run: Run, published: Published) -> None:
+    words = ("audit", published.room / "job", "--run", "audit", "--claim", published.room / "run")
+    refused(run(*words, "--share", 0.1), "--share", "--workers", code=2)
+    refused(run(*words, "--repeat-share", 0.1), "--repeat-share", "--workers", code=2)
+    refused(run(*words, "--workers", 2), "the address of the log in place of JOB", "torchrun", code=2)
+    assert not Path("audit").exists()
+
+
+def test_what_is_not_kept_cannot_be_published(run: Run, published: Published, tmp_path: Path) -> None:
+    words = ("train", published.room / "job", "--run", tmp_path / "run", "--publish-every", 3, "--keep-every", 2)
+    refused(run(*words), "--publish-every 3", "--keep-every 2", "multiple", code=2)

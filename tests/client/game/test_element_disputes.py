@@ -30,7 +30,7 @@ from roundlog.training.options import RunOptions
 from tiebreak.contract.enums import Level, Outcome, Reason, Side
 from tiebreak.contract.structs import GameView
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.strategy import InTurn, Move, Place, ProveSegment, ProveStore, Trace, Tree
+from tiebreak.strategy import Move, Place, Trace, Tree
 from tiebreak_demo.adversary.engines import BentExecutor, Lie, execution_of, lying_trees, tampered
 
 from tests.adversaries import hiding
@@ -105,7 +105,7 @@ def play(
     party.made = other.made = []
     state = cast.play(game, party, other)
     assert state.outcome is won(liar.other), (liar, state.outcome, state.reason, state.current.level)
-    return state, [one for move in party.made for one in (move.moves if isinstance(move, InTurn) else (move,))]
+    return state, [one for move in party.made for one in (move.arguments if move.function == "inTurn" else (move,))]
 
 
 def dispute(cast: Cast, job: Job, room: Path, executor: StepExecutor, liar: Side) -> tuple[GameView, list[Move]] | None:
@@ -142,10 +142,10 @@ def test_whoever_lies_about_one_number_loses(cast: Cast, liar: Side, tmp_path: P
         found = dispute(cast, job, tmp_path / str(seed), executor, liar)
         if found is not None:
             state, moves = found
-            seen.update({type(move).__name__ for move in moves} | {state.reason.name, state.current.level.name})
-    expected = {"OpenOperator", "PostChunk", "ProveStore", "ProveSegment", "DisputeSum", "OpenPartials", "PROOF"}
+            seen.update({move.function for move in moves} | {state.reason.name, state.current.level.name})
+    expected = {"openOperator", "postChunk", "proveStore", "proveSegment", "disputeSum", "openPartials", "PROOF"}
     if liar is Side.TRAINER:
-        expected |= {"ProveElement", "CHUNK"}
+        expected |= {"proveElement", "CHUNK"}
         assert "TIMEOUT" not in seen, seen
     assert expected | {"OPERATOR", "PARTIAL"} <= set(seen), seen
 
@@ -188,7 +188,7 @@ def test_a_copy_of_the_operators_half_does_not_help(cast: Cast, stops: bool, tmp
         trainer.known.trees[STEP] = Trace(half)
         state, moves = play(cast, lying, honest, other=trainer)
         assert (state.reason, state.current.level) == (Reason.PROOF, Level.OPERATOR)
-        assert isinstance(moves[-1], ProveStore)
+        assert moves[-1].function == "proveStore"
         copied += 1
     assert copied >= 4
 
@@ -231,7 +231,7 @@ def test_a_copy_of_running_results_does_not_help(cast: Cast, tmp_path: Path, sho
             continue
         state, moves = play(cast, typed(DisputeTrees, CopyingTrees(lying, honest)), honest)
         assert state.reason is Reason.PROOF, seed
-        copied += isinstance(moves[-1], ProveSegment) and state.search.index == state.operator.segments - 1
+        copied += moves[-1].function == "proveSegment" and state.search.index == state.operator.segments - 1
 
 
 INFINITY, NAN, ONE = 0x7F800000, 0x7FC00000, 0x3F800000
@@ -283,4 +283,4 @@ def test_a_lie_about_a_sum_with_infinities_loses(
     found = dispute(cast, job, tmp_path, BentExecutor(job.program, FLOAT32, compute=compute), liar)
     assert found is not None
     state, moves = found
-    assert state.reason is Reason.PROOF and isinstance(moves[-1], ProveSegment)
+    assert state.reason is Reason.PROOF and moves[-1].function == "proveSegment"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from types import SimpleNamespace
+from typing import Any
 from typing import cast as typed
 
 import pytest
@@ -22,15 +23,12 @@ from tiebreak.roles.long_work import LongWork
 from tiebreak.roles.notices import What
 from tiebreak.roles.player import Games
 from tiebreak.strategy import (
-    Bisect,
-    ClaimTimeout,
+    CLAIM_TIMEOUT,
     Helpless,
-    InTurn,
     Known,
     Leaves,
     Move,
     NeedRow,
-    OpenLevel,
     Over,
     Place,
     Trace,
@@ -44,6 +42,13 @@ from tiebreak.strategy import (
 )
 
 from tests.client.disputes import Cast
+
+
+def made(decision: object, function: str) -> tuple[Any, ...]:
+    """The arguments of a move with this function."""
+    assert isinstance(decision, Move) and decision.function == function
+    return decision.arguments
+
 
 INITIAL = sha256(b"initial").digest()
 OPERATORS, SLOTS = 3, 2
@@ -151,7 +156,7 @@ def test_a_side_that_falls_silent_loses_by_the_clock_to_the_second(cast: Cast, s
         assert isinstance(quiet.decide(game, deadline), Move) and not timeout_is_due(state, deadline)
         assert isinstance(quiet.decide(game, deadline + 1), Helpless)
         late = next_move(state, silent.other, waiting.known, deadline + 10**6)
-        assert waiting.decide(game, deadline + 1) == late == ClaimTimeout()
+        assert waiting.decide(game, deadline + 1) == late == CLAIM_TIMEOUT
         cast.customer.node.advance_time(deadline + 1 - cast.customer.node.head().timestamp)
         assert waiting.move(game) is not None
         won = Outcome.TRAINER_WON if silent is Side.CHALLENGER else Outcome.CHALLENGER_WON
@@ -168,9 +173,9 @@ def test_a_side_in_time_moves_even_though_the_other_one_is_out(cast: Cast) -> No
     state = cast.customer.game(game)
     assert state.phase is Phase.OPENING and state.deadlines[Side.CHALLENGER] < state.deadlines[Side.TRAINER]
     node.advance_time(state.deadlines[Side.CHALLENGER] + 1 - node.head().timestamp)
-    assert isinstance(parties[Side.TRAINER].decide(game), OpenLevel)
+    assert made(parties[Side.TRAINER].decide(game), "openLevel")
     parties[Side.TRAINER].move(game)
-    assert parties[Side.TRAINER].decide(game) == ClaimTimeout()
+    assert parties[Side.TRAINER].decide(game) == CLAIM_TIMEOUT
     parties[Side.TRAINER].move(game)
     assert cast.customer.game(game).outcome is Outcome.TRAINER_WON
 
@@ -247,15 +252,16 @@ def test_rows_that_nobody_has_shown_are_never_taken_and_anybody_moves_by_the_rig
     for rows in ((), ((bytes(32),) * len(shown),), (shown[::-1], shown[:-1], (*shown, shown[0]))):
         assert next_move(state, Side.CHALLENGER, replace(known, rows=rows), now) == NeedRow()
     move = next_move(state, Side.CHALLENGER, replace(known, rows=(shown[::-1], shown)), now)
-    assert isinstance(move, Bisect) and move.descent.theirs == shown
+    assert made(move, "bisect")[0].theirs == shown
     # A helper with the same trees makes the move of a silent side.
     assert forced_move(state, Side.CHALLENGER, replace(known, rows=(shown,))) == move
     assert parties[Side.CHALLENGER].move(game) is not None
     opened = parties[Side.TRAINER].decide(game)
-    assert isinstance(opened, OpenLevel) and opened.next.row
+    assert made(opened, "openLevel")[2].row
     assert parties[Side.TRAINER].move(game) is not None
     # Who opens last moves as well, but not upon a row that is not the one; the opening alone needs none.
     both = parties[Side.CHALLENGER].decide(game)
-    assert isinstance(both, InTurn) and isinstance(both.moves[0], OpenLevel) and not both.moves[0].next.row
+    opens, _ = made(both, "inTurn")
+    assert not made(opens, "openLevel")[2].row
     wrong = replace(parties[Side.CHALLENGER].known, rows=(shown,))
-    assert next_move(cast.customer.game(game), Side.CHALLENGER, wrong, now) == both.moves[0]
+    assert next_move(cast.customer.game(game), Side.CHALLENGER, wrong, now) == opens

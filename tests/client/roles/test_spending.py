@@ -121,17 +121,6 @@ def test_a_payment_that_fails_in_its_block_leaves_the_next_attempt_to_count(tmp_
     assert book.last_day(START) == 67
 
 
-def test_two_processes_in_one_directory_forget_nothing_of_each_other(tmp_path: Path) -> None:
-    one, other = spending(tmp_path), spending(tmp_path)
-    assert one.last_day(START) == other.last_day(START) == 0
-    pay(one, "one", 1, 60, START)
-    with pytest.raises(SpendingLimit):
-        other.require("two", 2, 50, START)
-    other.enter("two", 2, 30, START)
-    other.cancel("two")
-    assert one.last_day(START) == other.last_day(START) == spending(tmp_path).last_day(START) == 60
-
-
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"payments": {"x": [1]}, "earlier": {}}', b'{"payments": 3}'])
 def test_a_damaged_record_holds_new_bonds_back_in_one_sentence(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / "spending.json").write_bytes(damage)
