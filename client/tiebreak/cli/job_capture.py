@@ -60,8 +60,7 @@ class CaptureOptions:
         "A parameter of the function; a wrong NAME gets a list.", metavar="NAME=VALUE", name="--set"
     )
     data: Path | None = option(
-        "A text for gpt and gpt2, a folder of CIFAR-10's binary files for resnet50 and vgg11 (default: generated data, "
-        "but for gpt).",
+        "A text for gpt and gpt2, whose bytes are tokens (default for gpt2: random tokens).",
         metavar="PATH",
     )
     policy: RoundingPolicy | None = option(
