@@ -13,8 +13,6 @@ from tiebreak.cli.hub_folder import HubOptions, new_folder
 from tiebreak.cli.option_groups import JSON, MEMORY, argument, command, option
 from tiebreak.cli.text_checks import read_model
 
-_OUT = option("Folder for the files; made, or empty.", ..., "DIR")
-
 
 @command(
     "export",
@@ -80,7 +78,7 @@ def export(
 @command("model export", "tiebreak model export smollm2 --out SmolLM2-135M-Instruct --dtype bf16")
 def export_model(
     source: Path = argument("MODEL", "A GGUF file, or a folder of Hugging Face."),
-    out: Path = _OUT,
+    out: Path = option("Folder for the files; made, or empty.", ..., "DIR"),
     dtype: WeightFormat | None = DTYPE,
     json: bool = JSON,
 ) -> None:
@@ -101,57 +99,3 @@ def export_model(
     }
     shown = {name.replace("_", " "): value for name, value in facts.items()}
     output.show_result(json, {"model": out} | facts, f"Model in {out}", shown)
-
-
-@command(
-    "model merge",
-    "tiebreak model merge --base SmolLM2-135M-Instruct --adapter my-adapter --out merged --receipt merged.json",
-)
-def merge(
-    base: Path = option("The model that the adapter was trained on.", ..., "MODEL"),
-    adapter: Path = option("Folder of a LoRA adapter of PEFT, anybody's.", ..., "DIR"),
-    out: Path = _OUT,
-    receipt: Path | None = option("File that says what was merged into what.", metavar="FILE"),
-    json: bool = JSON,
-) -> None:
-    """Merge a LoRA adapter of PEFT into a model, to the same bits on every machine.
-
-    A merged weight is W + s (B A), each operation rounded once. The receipt names base, adapter and merged weights by
-    their hashes, with the largest rounding of each weight: who merges again writes the same file.
-    """
-    from roundlog.generation import merged_adapter, save_model, weight_root
-    from roundlog.json_text import canonical_json
-    from roundlog.storage import replace_file
-
-    with new_folder(out) as room:
-        loaded = read_model(base, None)
-        try:
-            found = merged_adapter(loaded.model, adapter)
-        except OSError as error:
-            raise CommandError(
-                f"the adapter in {adapter} cannot be read ({error.strerror}): check its files."
-            ) from error
-        before = loaded.identity
-        own = loaded.model.state_dict(keep_vars=True)
-        for name, tensor in found.weights.items():
-            own[name].data = tensor
-        identity = replace(before, model_weight_hash=weight_root(loaded.model))
-        made = save_model(replace(loaded, identity=identity), room)
-    plain: dict[str, object] = {
-        "format": "tiebreak merge",
-        "version": 1,
-        "base": {name: f"0x{getattr(before, name).hex()}" for name in ("model_weight_hash", "config_hash")},
-        "adapter": {name: f"0x{digest.hex()}" for name, digest in found.files.items()},
-        "model_weight_hash": f"0x{made.model_weight_hash.hex()}",
-        "largest_rounding": found.largest_rounding,
-        "replaced": sorted(found.weights.keys() - found.largest_rounding.keys()),
-    }
-    if receipt is not None:
-        with replace_file(receipt) as file:
-            file.write(canonical_json(plain).encode())
-    shown = {
-        "model weight hash": made.model_weight_hash,
-        "weights merged": len(found.largest_rounding),
-        "largest rounding": max(found.largest_rounding.values(), default=0.0),
-    }
-    output.show_result(json, {"model": out, "receipt": receipt} | plain, f"Model in {out}", shown)
