@@ -169,7 +169,7 @@ here; where that is not obvious:
 DECOMPOSED = """## What PyTorch takes apart first
 
 These ATen operators are decomposed before any rule sees them: by PyTorch's core table, or by functions of ours
-(`roundlog.capture.decompositions`), which write rotary embeddings, CTC and bags of embeddings in real
+(`roundlog.capture.decompositions`), which write rotary embeddings and bags of embeddings in real
 operators. They can be captured as far as what they consist of can.
 """
 
