@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from roundlog.capture import CaptureError, Task
     from roundlog.capture.portable import portable
-    from roundlog.data import arrow_fields, safetensors_fields, windows
+    from roundlog.data import windows
     from roundlog.program import Program
     from roundlog.spec import TrainingSpec
     from roundlog.training.auditor import Auditor, Verdict, audit
@@ -43,12 +43,10 @@ __all__ = [
     "Trainer",
     "TrainingSpec",
     "Verdict",
-    "arrow_fields",
     "audit",
     "load_checkpoint",
     "load_into",
     "portable",
-    "safetensors_fields",
     "windows",
 ]
 

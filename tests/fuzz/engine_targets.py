@@ -24,7 +24,7 @@ from roundlog.log import payload as payloads
 from roundlog.log.layout import HEADER_SIZE, SEGMENT_HEADER_SIZE, SegmentHeader, pack_footer
 from roundlog.operators import check
 from roundlog.program import DType, ProgramError, TensorType, from_json, to_json
-from roundlog.rounding import summarise
+from roundlog.rounding import checked_header
 from roundlog.spec import SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors, save_tensors
 from roundlog.training.auditor import Auditor
@@ -131,7 +131,7 @@ _STEP = {1: _entries([0, 7, 99], [1, 0, 2], [0x3F800000]), 3: _entries([5, 300, 
 def _read_log(data: bytes) -> None:
     path = _file("fuzzed.rlog", data)
     with suppress(LogError):
-        summarise(path)
+        checked_header(path)
     with LogReader(path, HEADER, SIZES) as reader:
         for step in (10, 11):
             _check_entries(reader.step(step))

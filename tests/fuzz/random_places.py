@@ -13,9 +13,8 @@ import roundlog
 import torch
 from numpy.typing import NDArray
 from roundlog.data import DataError
-from safetensors.numpy import save_file
 
-PLACES = ("memory", "tensor", "strided", "memmap", "written", "copied", "safetensors", "arrow")
+PLACES = ("memory", "tensor", "strided", "memmap", "written", "copied")
 """Places in which the data of a field may lie. "written" and "copied" are memory maps whose file had other numbers at
 first: of mode r+, which writes into it, and of mode c, which does not."""
 
@@ -43,28 +42,16 @@ class Column:
 def places_of(columns: Mapping[str, Column], draw: Random) -> dict[str, str]:
     """A place for each field: the same for all, or each field's own."""
     same = draw.choice(PLACES) if draw.random() < 0.2 else None
-    found = {name: same or draw.choice(PLACES) for name in columns}
-    # Arrow packs eight bools into a byte, of which no field can be.
-    bools = [name for name, place in found.items() if place == "arrow" and columns[name].elements.dtype == np.bool_]
-    return found | dict.fromkeys(bools, "memory")
+    return {name: same or draw.choice(PLACES) for name in columns}
 
 
 def placed(columns: Mapping[str, Column], places: Mapping[str, str], directory: Path) -> dict[str, object]:
-    """The data of a task, each field in its place. Fields in safetensors share a file, equally long columns a table."""
+    """The data of a task, each field in its place."""
     directory.mkdir(parents=True, exist_ok=True)
-    found: dict[str, object] = {}
-    if within := [name for name in columns if places[name] == "safetensors"]:
-        path = directory / "data.safetensors"
-        save_file({name: columns[name].elements for name in within} | {"other": np.zeros(3, np.uint8)}, path)
-        found |= roundlog.safetensors_fields(path, within)
-    within = [name for name in columns if places[name] == "arrow"]
-    for rows in {len(columns[name].elements) for name in within}:
-        alike = {name: columns[name] for name in within if len(columns[name].elements) == rows}
-        found |= roundlog.arrow_fields(_table(alike, directory / f"{rows}.arrow"), list(alike))
-    for name, column in columns.items():
-        if name not in found:
-            found[name] = _alone(column.elements, places[name], directory / f"{name}.bin")
-    return {name: column.cut(found[name]) for name, column in columns.items()}
+    return {
+        name: column.cut(_alone(column.elements, places[name], directory / f"{name}.bin"))
+        for name, column in columns.items()
+    }
 
 
 def _alone(elements: NDArray[Any], place: str, path: Path) -> object:
@@ -106,19 +93,3 @@ def require_other_orders_are_refused(columns: Mapping[str, Column], directory: P
         else:
             raise AssertionError(f"{swapped.dtype} is taken as {column.elements.dtype}")
     return tried
-
-
-def _table(columns: Mapping[str, Column], path: Path) -> Any:
-    """A table in a file, whose columns are stored in batches of several sizes."""
-    import pyarrow
-
-    arrays = {}
-    for name, column in columns.items():
-        array = pyarrow.array(column.elements.reshape(-1))
-        for size in reversed(column.elements.shape[1:]):
-            array = pyarrow.FixedSizeListArray.from_arrays(array, size)
-        arrays[name] = array
-    whole = pyarrow.table(arrays)
-    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, whole.schema) as writer:
-        writer.write_table(whole, max_chunksize=max(1, whole.num_rows // 3))
-    return pyarrow.ipc.open_file(pyarrow.memory_map(str(path))).read_all()

@@ -102,16 +102,38 @@ def teacher_forcing() -> Task:
     return task(Net(nn.GRUCell(8, 8)), lambda m, batch: F.cross_entropy(m(batch["ids"]), batch["ids"][:, 1:5]), words())
 
 
-@script("CTC", source="PyTorch's CTCLoss, as in speech recognition")
+class Frames(Recurrent):
+    """Log-probabilities of labels, [steps, rows, 16]; label 0 is the blank."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.layer(self.embed(ids))[0]).log_softmax(-1).transpose(0, 1)
+
+
+@script(
+    "CTC",
+    source="PyTorch's CTCLoss, as in speech recognition",
+    outcome=refused("write CTC's recursion over the steps, in logarithms", rewrite="ctc_by_steps"),
+)
 def ctc() -> Task:
-    class Net(Recurrent):
-        def forward(self, ids: Tensor) -> Tensor:
-            return self.head(self.layer(self.embed(ids))[0]).log_softmax(-1)
-
-    model, criterion = Net(nn.GRU(8, 8, batch_first=True, bidirectional=False)), nn.CTCLoss(zero_infinity=True)
-
     def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        frames = torch.full((len(batch["ids"]),), 9)
-        return criterion(m(batch["ids"]).transpose(0, 1), batch["target"], frames, batch["length"] // 3)
+        frames, lengths = torch.full((len(batch["ids"]),), 9), torch.full((len(batch["ids"]),), 3)
+        return F.ctc_loss(m(batch["ids"]), batch["target"], frames, lengths)
 
-    return task(model, loss, {**words(), "target": torch.randint(1, 16, (32, 3))})
+    return task(Frames(nn.GRU(8, 8, batch_first=True)), loss, {**words(), "target": torch.randint(1, 16, (32, 3))})
+
+
+@script("CTC step by step", source="Graves et al. 2006, of labels that are equally many in all rows")
+def ctc_by_steps() -> Task:
+    def loss(m: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        labels, frames = batch["target"], m(batch["ids"])
+        path = F.pad(torch.stack([torch.zeros_like(labels), labels], -1).flatten(1), (0, 1))  # blank, label, ..., blank
+        of_path = torch.stack([frame.gather(1, path) for frame in frames.unbind()])
+        # From one label to the next without a blank, if they are not the same.
+        skips = F.pad((path[:, 2:] != 0) & (path[:, 2:] != path[:, :-2]), (2, 0))
+        paths = torch.where(torch.arange(path.shape[1]) < 2, of_path[0], -1e30)
+        for frame in of_path[1:].unbind():
+            one, two = (F.pad(paths[:, :-by], (by, 0), value=-1e30) for by in (1, 2))
+            paths = torch.stack([paths, one, torch.where(skips, two, -1e30)]).logsumexp(0) + frame
+        return -(paths[:, -2:].logsumexp(1) / labels.shape[1]).mean()
+
+    return task(Frames(nn.GRU(8, 8, batch_first=True)), loss, {**words(), "target": torch.randint(1, 16, (32, 3))})

@@ -43,7 +43,7 @@ _CONTRACTS_BITS = 32
     "tiebreak job create my_task.py:task --out job",
     "tiebreak job create my_task.py:task --check",
     "tiebreak job create digits --set steps=20 --out job",
-    "tiebreak job create gpt2 --data book.txt --set tokenizer=tokenizer.json --out job",
+    "tiebreak job create gpt2 --data book.txt --out job",
     'tiebreak job create --model SmolLM2-135M-Instruct --prompt "Who was Euler?" --out job',
     "tiebreak job create --model tiny --prompt One --prompt Two --temperature 0.8 --out job",
     "tiebreak job create job --reward 0.5ether --referee 0x...",

@@ -15,7 +15,7 @@ from roundlog.commitments import CommitmentError, state_root
 from roundlog.log import LogError
 from roundlog.number_format import FLOAT32
 from roundlog.program import Program
-from roundlog.rounding import summarise
+from roundlog.rounding import checked_header
 from roundlog.spec import SpecError, TrainingSpec
 from roundlog.storage import StorageError, load_tensors
 from roundlog.training import kept_bytes, log_header, log_path, most_job_bytes, most_state_bytes
@@ -236,7 +236,7 @@ def _require_acceptable(context: RoleContext, program: Program, spec: TrainingSp
 def _require_readable(directory: Path, job: engine.Job, cid: str) -> None:
     for interval in range(job.spec.intervals):
         try:
-            found = summarise(log_path(directory, interval)).header
+            found = checked_header(log_path(directory, interval))
         except (LogError, OSError) as error:
             raise Refused(f"the log at {cid} cannot be read: {error}") from error
         if found != log_header(job, interval):

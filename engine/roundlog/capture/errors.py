@@ -287,6 +287,11 @@ _SAID = (
         "expected to contain only concrete integers|Pending unbacked symbols|NYI SymInt",
         "a shape depends on values: choose elements with torch.where or a mask instead",
     ),
+    (
+        "_ctc_loss",
+        "ctc_loss is not captured: write CTC's recursion over the steps, in logarithms, by torch.logsumexp "
+        "(`ctc_by_steps` in docs/how-to/scripts.md)",
+    ),
 )
 """Pattern of words of PyTorch's errors -> what to say instead."""
 

@@ -185,9 +185,8 @@ class Task:
         optimizer alone is stepped by it. `loss`, and `schedule` and `max_grad_norm` where they are not the same for
         all, are lists or names then, too. The loss that is recorded is the sum of all.
     dataset: field name -> tensor [rows, ...], float32, bfloat16, bool or integers of any size, which the job holds as
-        int64; all fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows`,
-        `roundlog.safetensors_fields` and `roundlog.arrow_fields` give: of these, nothing is copied but the rows of a
-        batch, in which integers are int64.
+        int64; all fields have the same number of rows. Or a NumPy array or memory map, or what `roundlog.windows`
+        gives: of these, nothing is copied but the rows of a batch, in which integers are int64.
     schedule: factor on every learning rate at a step (0, 1, ...), like `LambdaLR`'s; or a scheduler of
         `torch.optim.lr_scheduler` over the optimizer, freshly made, which takes a step after each of the optimizer's.
     micro_batches: gradient accumulation. A batch is cut into so many equal parts, in order; the loss of each is
@@ -411,7 +410,7 @@ class Task:
         if not isinstance(self.dataset, Mapping):
             raise CaptureError(
                 f"the dataset is {a_kind(self.dataset)}: give field names with tensors of all rows, as in "
-                '{"x": images, "y": labels}'
+                '{"x": images, "y": labels}, or dataset.with_format("numpy")[:] of a datasets.Dataset'
             )
         if not self.dataset:
             raise CaptureError("the dataset has no fields: give at least one tensor of rows")
@@ -421,7 +420,7 @@ class Task:
             if not isinstance(source, torch.Tensor | np.ndarray | Field):
                 raise CaptureError(
                     f"dataset field {name} is {a_kind(source)}: make it a torch.Tensor, a NumPy array or "
-                    "memory map, or what roundlog.windows, safetensors_fields or arrow_fields gives"
+                    "memory map, or what roundlog.windows gives"
                 )
             if len(source.shape) == 0 or source.shape[0] == 0:
                 raise CaptureError(f"dataset field {name} is empty: give at least one row")

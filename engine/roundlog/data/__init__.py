@@ -1,6 +1,5 @@
 """Data sets: fields that are held in memory or read from files, a few rows at a time."""
 
-from roundlog.data.arrow import ArrowField, arrow_fields
 from roundlog.data.field import DataError, Field, FieldSummary, HeldField, as_field, data_tree, is_unchanged, summarised
 from roundlog.data.files import (
     HELD_BYTES,
@@ -35,7 +34,6 @@ from roundlog.data.sources import (
     materialized,
     micro_batches,
     reach,
-    safetensors_fields,
     widened,
     windows,
 )

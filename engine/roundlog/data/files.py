@@ -18,7 +18,7 @@ import numpy as np
 
 from roundlog.commitments import BLOCK_SIZE, BlockTree
 from roundlog.data.field import Field, HeldField, storage_dtype
-from roundlog.program import DType, FieldType, Stored
+from roundlog.program import FieldType, Stored
 from roundlog.storage import (
     DTYPE_NAMES,
     StorageError,
@@ -131,18 +131,6 @@ HELD_BYTES = 256 << 20
 """Bytes of a data set up to which it is held in memory; of a larger one only the rows that are used."""
 
 _PIECE = 16 << 20
-
-
-def layout_named(name: str) -> tuple[DType, Stored] | None:
-    """(dtype that operators read, storage format) of a field, by the format's name of the stored dtype; None for one
-    that no field has."""
-    read = next((dtype for dtype, known in DTYPE_NAMES.items() if known == name), None)
-    if read is not None:
-        return read, Stored.AS_READ
-    # Integers that are widened are stored under the format's own names.
-    return next(
-        ((DType.I64, stored) for stored in Stored if stored is not Stored.AS_READ and stored.name == name), None
-    )
 
 
 def entry_of(kind: FieldType, rows: int) -> TensorEntry:

@@ -1,11 +1,12 @@
-"""Sources of the fields of a task: tensors, NumPy arrays and memory maps, safetensors files, and streams that are cut
-into windows (Arrow tables: `roundlog.data.arrow`). Nothing that lies in a file is copied."""
+"""Sources of the fields of a task: tensors, NumPy arrays and memory maps, and streams that are cut into windows.
+Nothing that lies in a file is copied."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
-from math import prod
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from roundlog.data.arrow import was_replaced
 from roundlog.data.field import DataError, Field, HeldField, as_field, type_of
-from roundlog.data.files import FileField, layout_named
-from roundlog.json_text import parse_json
+from roundlog.data.files import FileField
 from roundlog.program import FieldType, ProgramError, TensorType
 from roundlog.program.program_text import MAX_ELEMENTS
-from roundlog.storage import StorageError, open_regular
 
 # Whether the numbers of a tensor are in memory. PyTorch does not look before it reads them: a process that touches
 # memory which was given back ends by a signal, or reads what is not the tensor's. And memory may hold something else
@@ -70,7 +68,8 @@ STORED = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 """Dtypes of tensors that a field holds as int64."""
 
-_MOST_HEADER = 100_000_000  # bytes, as the library has it
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} [0-9a-f]+ \S+ \d+\s+(/.*)")
+"""A line of /proc/self/maps, see proc(5): begin, end, path, to which " (deleted)" is added once nothing else has it."""
 
 
 def widened(field: torch.Tensor) -> torch.Tensor:
@@ -95,7 +94,7 @@ def field_of(name: str, source: object) -> Field:
         return _of_array(name, source)
     raise DataError(
         f"dataset field {name} is a {type(source).__name__}: make it a torch.Tensor, a NumPy array or memory map, or "
-        "what roundlog.windows, safetensors_fields or arrow_fields gives"
+        "what roundlog.windows gives"
     )
 
 
@@ -127,13 +126,29 @@ def _place_in_file(array: NDArray[np.generic]) -> tuple[Path, int] | None:
         whole = whole.base
     if not isinstance(whole, np.memmap) or whole.filename is None or whole.mode == "c":
         return None
-    if was_replaced(array.ctypes.data, Path(whole.filename)):
+    if _was_replaced(array.ctypes.data, Path(whole.filename)):
         return None
     if whole.mode != "r":
         whole.flush()
     mapped = np.frombuffer(whole._mmap, np.uint8)  # type: ignore[attr-defined]
     begin = whole.offset - whole.offset % mmap.ALLOCATIONGRANULARITY
     return Path(whole.filename), begin + array.ctypes.data - mapped.ctypes.data
+
+
+def _was_replaced(address: int, path: Path) -> bool:
+    """Whether an address of this process shows a file that has been removed, moved or replaced by another one since it
+    was mapped from `path`. On other systems than Linux nobody can tell, and this says no."""
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return False
+    for match in filter(None, map(_MAPPING.fullmatch, lines)):
+        begin, end, mapped = match.groups()
+        if int(begin, 16) <= address < int(end, 16):
+            with suppress(OSError):
+                return not Path(mapped).samefile(path)
+            return True
+    return False
 
 
 def windows(source: object, *, window: int, stride: int) -> Field:
@@ -152,58 +167,6 @@ def windows(source: object, *, window: int, stride: int) -> Field:
     rows = (stream.rows - window) // stride + 1
     row = TensorType((window,), stream.kind.row.dtype)
     return stream.recut(FieldType(row, stream.kind.stored, stride), rows)
-
-
-def safetensors_fields(path: str | Path, names: Sequence[str] | None = None) -> dict[str, Field]:
-    """The tensors [rows, ...] of a safetensors file of one's own, by name, left in the file. names: of some; None: all,
-    in the order of the file. Raises DataError."""
-    path = Path(path)
-    try:
-        with open_regular(path) as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > _MOST_HEADER:
-                raise DataError(f"{path} is no safetensors file: its header would have {length} bytes")
-            header = _header(path, file.read(length))
-        if not isinstance(header, dict):
-            raise DataError(f"{path} is no safetensors file: its header is no JSON object")
-        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        fields: dict[str, Field] = {}
-        for name in entries if names is None else names:
-            if name not in entries:
-                raise DataError(f"{path} has no tensor {name!r}: look at its names")
-            kind, rows, start = _tensor_of(f"tensor {name} of {path}", entries[name])
-            fields[name] = FileField(kind, rows, path, 8 + length + start)
-        return fields
-    except (OSError, StorageError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-
-
-def _header(path: Path, text: bytes) -> object:
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise DataError(f"{path} is no safetensors file: its header {error}") from error
-
-
-def _tensor_of(what: str, entry: object) -> tuple[FieldType, int, int]:
-    """(type, rows, first byte after the header) that an entry of a safetensors file's header says."""
-    match entry:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [begin, end]} if all(
-            type(number) is int and number >= 0 for number in (*shape, begin, end)
-        ):
-            pass
-        case _:
-            raise DataError(f"{what} has no dtype, shape and place as the format says: write the file again")
-    layout = layout_named(dtype)
-    if layout is None:
-        raise DataError(f"{what} is {dtype}: {_DTYPES}")
-    if not shape:
-        raise DataError(f"{what} is a single number: give one of tensors with rows")
-    read, stored = layout
-    kind = FieldType(TensorType(tuple(shape[1:]), read), stored, prod(shape[1:]))
-    if end - begin != kind.nbytes(shape[0]):
-        raise DataError(f"{what} has {end - begin} bytes where its shape needs {kind.nbytes(shape[0])}: write it again")
-    return kind, shape[0], begin
 
 
 def micro_batches(batch: Mapping[str, torch.Tensor], count: int) -> list[dict[str, torch.Tensor]]:

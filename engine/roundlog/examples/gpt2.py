@@ -19,7 +19,6 @@ from torch.nn import functional as F
 from roundlog.capture import CaptureError, Task, portable
 from roundlog.examples import gpt
 from roundlog.examples.baseline import FP32, computed_in
-from roundlog.training.checkpoint import load_checkpoint
 
 VOCABULARY = 50257
 POSITIONS = 1024
@@ -99,9 +98,7 @@ def loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
 def gpt2(
     *,
     data: Path | None = None,
-    tokenizer: Path | None = None,
     rows: int = GENERATED_ROWS,
-    checkpoint: Path | None = None,
     steps: int = 100,
     interval: int = 10,
     batch_size: int = 8,
@@ -120,19 +117,16 @@ def gpt2(
     """The task: `steps` optimizer steps on sequences of `sequence` tokens; the learning rate warms up, then follows a
     cosine; weight decay for matrices only.
 
-    data: a text file; None: `rows` sequences of random tokens. tokenizer: GPT-2's tokenizer.json, or a folder with
-    vocab.json and merges.txt; None takes bytes as tokens. checkpoint: safetensors file to fine-tune from. precision:
-    fp32, or bf16 for autocast. Raises CaptureError."""
+    data: a text file, whose bytes are tokens; None: `rows` sequences of random tokens. precision: fp32, or bf16 for
+    autocast. Raises CaptureError."""
     if width % heads:
         raise CaptureError(f"a width of {width} cannot be shared by {heads} heads: choose a multiple of {heads}")
     if sequence > positions:
         raise CaptureError(f"a sequence of {sequence} tokens does not fit {positions} positions: choose a shorter one")
     torch.manual_seed(seed)
     model = GPT2(vocabulary, positions, width, heads, layers, dropout)
-    if checkpoint is not None:
-        load_checkpoint(model, checkpoint)
     if data is not None:
-        dataset = gpt.load(data, tokenizer, context=sequence, vocabulary=vocabulary)
+        dataset = gpt.load(data, context=sequence, vocabulary=vocabulary)
     else:
         dataset = {"tokens": torch.randint(0, vocabulary, (rows, sequence + 1))}
     matrices = [p for p in model.parameters() if p.ndim > 1]

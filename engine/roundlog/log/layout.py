@@ -41,7 +41,6 @@ class PayloadFormat(Generic[T]):
     bound: most bytes of a step's payload, from the number of elements in the output of every inexact operator, 0 for
     all others. most: most bytes of any. encode, decode: a step's log by operator, and its payload; decode takes hostile
     bytes and the same numbers of elements, int64[operators], or None for any program. Both raise PayloadError.
-    tally: how many times T says down, up and a value, int64[3].
     """
 
     kind: PayloadKind
@@ -49,7 +48,6 @@ class PayloadFormat(Generic[T]):
     bound: Callable[[Sequence[int]], int]
     encode: Callable[[Mapping[int, T]], bytes]
     decode: Callable[[bytes, NDArray[np.int64] | None], dict[int, T]]
-    tally: Callable[[T], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -37,7 +37,7 @@ _MIN_WINDOW = 1024
 
 
 class LogFile:
-    """An open log file with a checked frame: what `LogReader` and summaries share.
+    """An open log file with a checked frame: what `LogReader` and `checked_header` share.
 
     header, root (32 bytes), size (bytes of the file), segments and offsets (one of each for every step).
     """

@@ -192,7 +192,7 @@ def encode(step_log: StepLog) -> bytes:
 def decode(payload: bytes, operator_sizes: NDArray[np.int64] | None) -> dict[int, Entries]:
     """The entries of one payload, from hostile bytes.
 
-    operator_sizes: int64[operators], elements of each operator's output; None accepts any (for summaries).
+    operator_sizes: int64[operators], elements of each operator's output; None accepts any.
     Raises PayloadError for whatever `encode` would not have written, or has no place in these outputs.
     """
     data = _Cursor(payload)
@@ -332,6 +332,5 @@ ENTRIES: PayloadFormat[Entries] = PayloadFormat(
     bound=payload_bound,
     encode=encode,
     decode=decode,
-    tally=lambda entries: np.bincount(entries.decisions, minlength=len(Decision)),
 )
 """The format of the decisions that matter."""

@@ -6,13 +6,10 @@ instead, the rounding is another room's."""
 
 from roundlog.rounding.follow import Follower
 from roundlog.rounding.policies import (
-    Counts,
-    LogSummary,
-    StepSummary,
+    checked_header,
     follower,
     payload_format,
     recorder,
-    summarise,
     without_log,
 )
 from roundlog.rounding.protocols import (

@@ -154,18 +154,12 @@ def decode(payload: bytes, operator_sizes: NDArray[np.int64] | None) -> dict[int
     return log
 
 
-def _tally(trits: Trits) -> NDArray[np.int64]:
-    down, _, up = np.bincount(trits.codes(), minlength=3)
-    return np.array([down, up, 0])
-
-
 TRITS: PayloadFormat[Trits] = PayloadFormat(
     kind=PayloadKind.OUTPUTS,
     most=MAX_PAYLOAD,
     bound=lambda operator_sizes: min(payload_size(operator_sizes), MAX_PAYLOAD),
     encode=encode,
     decode=decode,
-    tally=_tally,
 )
 """The format of a trit for every output."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from roundlog.commitments import MerkleTree
 from roundlog.log import LogError, LogHeader, LogWriter
-from roundlog.rounding import RecordingRounding, payload_format, recorder, summarise
+from roundlog.rounding import RecordingRounding, checked_header, payload_format, recorder
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.run import IntervalHooks, Run
@@ -104,7 +104,7 @@ class Trainer:
     def _is_damaged(self, interval: int) -> bool:
         """Whether the log of an interval is damaged, or has another header than the prescribed one."""
         try:
-            return summarise(log_path(self.log_dir, interval)).header != log_header(self.job, interval)
+            return checked_header(log_path(self.log_dir, interval)) != log_header(self.job, interval)
         except LogError:
             return True
 

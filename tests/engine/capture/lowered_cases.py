@@ -107,36 +107,6 @@ def turned_back(x: Tensor) -> Tensor:
 group("rotary embeddings", turned=turned, turned_back=turned_back)
 
 
-def aligned(x: Tensor, **options) -> Tensor:
-    """CTC over 6 steps of 5 labels, for samples of different lengths."""
-    labels = torch.tensor([[1, 2, 2], [3, 1, 4], [4, 4, 0], [2, 0, 0]])
-    steps, lengths = torch.tensor([6, 6, 5, 4]), torch.tensor([3, 3, 2, 1])
-    return F.ctc_loss(x.log_softmax(-1).transpose(0, 1), labels, steps, lengths, **options)
-
-
-def aligned_in_line(x: Tensor) -> Tensor:
-    """With the labels of all samples one after another."""
-    labels = torch.tensor([1, 2, 2, 3, 1, 4, 4, 4, 2])
-    return F.ctc_loss(x.log_softmax(-1).transpose(0, 1), labels, (6, 6, 5, 4), (3, 3, 2, 1), reduction="sum")
-
-
-def too_short(x: Tensor) -> Tensor:
-    """Two samples cannot be aligned."""
-    labels = torch.tensor([[1, 1, 1], [3, 1, 4], [4, 4, 4], [2, 0, 0]])
-    steps, lengths = torch.tensor([3, 6, 4, 6]), torch.tensor([3, 3, 3, 1])
-    log_probs = x.log_softmax(-1).transpose(0, 1)
-    return F.ctc_loss(log_probs, labels, steps, lengths, reduction="none", zero_infinity=True)
-
-
-group(
-    "alignments",
-    (6, 5),
-    mean=aligned,
-    each=lambda x: aligned(x, reduction="none", blank=0),
-    in_line=aligned_in_line,
-    too_short=too_short,
-)
-
 WORDS = torch.tensor([[0, 2, 1], [3, 3, 0], [4, 1, 2], [0, 0, 3]])
 OFFSETS = torch.tensor([0, 2, 2, 9])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -11,8 +10,7 @@ import pytest
 import torch
 from roundlog.adjudication.openings import Chunk, Material, Tree, prove
 from roundlog.commitments import BLOCK_SIZE, CHUNK_SIZE, BlockTree, CommitmentError
-from roundlog.data import ArrowField, FileField, StoredField, field_of, files, summarised, windows
-from roundlog.data.arrow import ArrowPart
+from roundlog.data import FileField, StoredField, field_of, files, summarised, windows
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError
 from roundlog.training.trainer import Trainer
@@ -26,15 +24,9 @@ def in_a_file(path: Path, array: np.ndarray) -> StoredField:
     return field
 
 
-def in_parts(path: Path, array: np.ndarray) -> StoredField:
-    """The same as an Arrow table in batches of 40,000 bytes."""
-    kind, size = in_a_file(path, array).kind, array.nbytes
-    return ArrowField(kind, len(array), [ArrowPart(min(40_000, size - at), path, at) for at in range(0, size, 40_000)])
-
-
-@pytest.mark.parametrize(("make", "seed"), [(in_a_file, 0), (in_parts, 1), (in_a_file, 2)])
+@pytest.mark.parametrize("seed", range(3))
 def test_rows_whose_blocks_have_changed_are_refused_and_others_are_read(
-    seed: int, make: Callable[[Path, np.ndarray], StoredField], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = Random(seed)
     dtype = rng.choice([np.uint16, np.float32, np.int64])
@@ -43,7 +35,7 @@ def test_rows_whose_blocks_have_changed_are_refused_and_others_are_read(
     stride = rng.choice([1, 7, window, 2 * window])
     path = tmp_path / "x"
     stream.tofile(path)
-    field = windows(make(path, stream), window=window, stride=stride)
+    field = windows(in_a_file(path, stream), window=window, stride=stride)
     assert isinstance(field, StoredField)
     expected = windows(stream, window=window, stride=stride)
     summarised(field)
@@ -100,14 +92,11 @@ def test_a_run_stops_where_its_data_have_changed_and_carries_on_where_they_are_m
     assert Trainer(job, tmp_path / "run").run().state_roots == whole.state_roots
 
 
-@pytest.mark.parametrize("make", [in_a_file, in_parts])
-def test_nothing_is_opened_of_data_that_have_changed(
-    make: Callable[[Path, np.ndarray], StoredField], tmp_path: Path
-) -> None:
+def test_nothing_is_opened_of_data_that_have_changed(tmp_path: Path) -> None:
     """A party would send a proof that no contract takes, and be told of a tensor without a name."""
     numbers = np.arange(9000, dtype=np.int64)
     numbers.tofile(tmp_path / "x")
-    field = make(tmp_path / "x", numbers)
+    field = in_a_file(tmp_path / "x", numbers)
     material = Material(values={}, states=[], dataset=[field], schedule=torch.zeros(1, 1))
     changed, other = Chunk(Tree.FIELD, 0, 20), Chunk(Tree.FIELD, 0, 40)
     right = prove([changed, other], material)

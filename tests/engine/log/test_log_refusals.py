@@ -10,7 +10,7 @@ import zstandard
 from roundlog.log import Entries, LogError, LogHeader, LogReader
 from roundlog.log import payload as payloads
 from roundlog.log.layout import compressed_bound
-from roundlog.rounding import summarise
+from roundlog.rounding import checked_header
 
 from tests.engine.log.log_files import DATA_START, HEADER, SIZES, STEPS, entries, forge, frame, read, write
 
@@ -48,13 +48,13 @@ def test_inserted_and_trailing_bytes_are_found(path: Path, where: int) -> None:
     refused(path)
 
 
-def test_a_summary_finds_damage_too(path: Path) -> None:
+def test_a_check_without_the_program_finds_damage_too(path: Path) -> None:
     write(path)
     raw = bytearray(path.read_bytes())
     for at in (3, 40, 130, DATA_START + 2, len(raw) - 1):
         path.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
         with pytest.raises(LogError):
-            summarise(path)
+            checked_header(path)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,18 @@ def test_segments_out_of_order_or_of_other_steps_are_refused(path: Path, steps: 
     assert f"holds step {steps[wrong]} where step {10 + wrong} belongs" in str(refused(path))
 
 
+def second_step(path: Path) -> int:
+    """Where the second step of a log begins."""
+    with LogReader(path, HEADER, SIZES) as log:
+        return log._file.offsets[1]
+
+
 def test_a_segment_of_another_log_in_its_place_is_refused_by_the_root(path: Path) -> None:
     write(path, HEADER, [STEPS[0], STEPS[2], STEPS[2]])
-    first = summarise(path).steps[0]
-    foreign = path.read_bytes()[first.offset : first.offset + first.bytes]
+    foreign = path.read_bytes()[120 : second_step(path)]
     write(path, HEADER, [{1: entries((0, 1), (7, 0), (98, 1)), 3: STEPS[0][3]}, STEPS[2], STEPS[2]])
     raw = path.read_bytes()
-    path.write_bytes(raw[:120] + foreign + raw[120 + summarise(path).steps[0].bytes :])
+    path.write_bytes(raw[:120] + foreign + raw[second_step(path) :])
     assert "footer does not match" in str(refused(path))
 
 
@@ -213,7 +218,7 @@ def test_a_header_that_is_signed_but_out_of_range_is_refused(path: Path, at: int
 def test_four_billion_steps_in_a_small_file_are_refused_at_once(path: Path) -> None:
     forge(path, replace(HEADER, steps=2**32 - 1), [frame(EMPTY)])
     with pytest.raises(LogError, match="ends before its 4294967295 steps"):
-        summarise(path)
+        checked_header(path)
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_a_clear_error(path: Path) -> None:
@@ -229,7 +234,7 @@ def test_a_missing_file_and_a_directory_are_clear_errors(tmp_path: Path) -> None
         with pytest.raises(LogError, match=message):
             LogReader(target, HEADER, SIZES)
         with pytest.raises(LogError, match=message):
-            summarise(target)
+            checked_header(target)
 
 
 @pytest.mark.parametrize(

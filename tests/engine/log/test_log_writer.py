@@ -14,7 +14,6 @@ from roundlog.commitments import MerkleTree
 from roundlog.log import Entries, LogError, LogReader, LogWriter
 from roundlog.log import payload as payloads
 from roundlog.log.layout import SEGMENT_HEADER_SIZE
-from roundlog.rounding import Counts, summarise
 
 from tests.engine.log.log_files import HEADER, SIZES, STEPS, entries, read, step_logs, write
 
@@ -74,16 +73,21 @@ def test_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
         LogWriter(tmp_path / "absent" / "x.log", HEADER)
 
 
+def root_of(path: Path) -> bytes:
+    with LogReader(path, HEADER, SIZES) as log:
+        return log.root
+
+
 def test_the_old_log_stays_until_the_new_one_is_whole(path: Path) -> None:
     old = write(path)
     log = LogWriter(path, HEADER)
     for step in (10, 11, 12):
         log.append(step, {})
-        assert summarise(path).root == old.root
+        assert root_of(path) == old.root
     new = log.close()
     assert log.close() == new
     log.abort()
-    assert summarise(path).root == new.root != old.root
+    assert root_of(path) == new.root != old.root
 
 
 @pytest.mark.slow
@@ -121,11 +125,16 @@ def test_reading_undoes_writing(path: Path, steps: list[dict[int, Entries]], fir
 def test_the_log_root_is_the_tree_over_the_compressed_segments(path: Path) -> None:
     closed = write(path)
     raw = path.read_bytes()
-    segments = [raw[step.offset + SEGMENT_HEADER_SIZE : step.offset + step.bytes] for step in summarise(path).steps]
+    with LogReader(path, HEADER, SIZES) as log:
+        places = [
+            (at + SEGMENT_HEADER_SIZE, one.compressed)
+            for at, one in zip(log._file.offsets, log._file.segments, strict=True)
+        ]
+        assert log._file.offsets[0] == 120
+        assert log.root == closed.root
+    segments = [raw[at : at + size] for at, size in places]
     assert [zstandard.ZstdDecompressor().decompress(s) for s in segments] == [payloads.encode(s) for s in STEPS]
     assert closed.root == MerkleTree(segments).root
-    with LogReader(path, HEADER, SIZES) as log:
-        assert log.root == closed.root
 
 
 def test_steps_are_read_in_any_order_and_none_beyond_the_file(path: Path) -> None:
@@ -135,15 +144,3 @@ def test_steps_are_read_in_any_order_and_none_beyond_the_file(path: Path) -> Non
         for outside in (9, 13):
             with pytest.raises(ValueError, match=f"has no step {outside}"):
                 log.step(outside)
-
-
-def test_a_summary_counts_decisions_by_step_and_operator(path: Path) -> None:
-    closed = write(path)
-    summary = summarise(path)
-    assert (summary.header, summary.root, summary.bytes) == (HEADER, closed.root, closed.bytes)
-    assert [step.step for step in summary.steps] == [10, 11, 12]
-    assert [step.payload for step in summary.steps] == [len(payloads.encode(step)) for step in STEPS]
-    assert summary.steps[0].operators == {1: Counts(1, 2, 0), 3: Counts(1, 1, 1)}
-    assert summary.steps[1].counts == Counts(0, 0, 0)
-    assert summary.steps[2].counts.total == 44
-    assert summary.steps[0].offset == 120

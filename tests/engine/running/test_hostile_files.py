@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from roundlog.log import LogError
 from roundlog.program import DType, TensorType
-from roundlog.rounding import summarise
+from roundlog.rounding import checked_header
 from roundlog.storage import StorageError, append_file, load_tensors, open_regular, read_record
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError
@@ -69,7 +69,7 @@ def test_readers_refuse_what_is_no_file(what: str, tmp_path: Path) -> None:
         with pytest.raises(StorageError, match=r"file: (cannot be read|does not exist)"):
             read(path)
     with pytest.raises(LogError, match=r"file: (cannot be read|does not exist)"):
-        summarise(path)
+        checked_header(path)
 
 
 @pytest.mark.parametrize("what", ["pipe", "device"])
