@@ -1,6 +1,7 @@
 """Text of causal language models outside a job: generated with a cache, and checked in one pass over the whole text, to
 the bits of a job that generates it (docs/how-to/generation.md)."""
 
+from roundlog.generation.adapter_merge import merged_adapter
 from roundlog.generation.batching import BatchGenerator, RequestDroppedError, TextRequest
 from roundlog.generation.generation_receipt import GenerationReceipt, ModelIdentity, parse_generation_receipt
 from roundlog.generation.generator import Choice, FinishReason, Generation, Generator

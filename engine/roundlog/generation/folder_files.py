@@ -45,7 +45,7 @@ def covered_files(folder: Path) -> Iterator[Path]:
     Raises ValueError, whose words go on a sentence that names the folder: it has something that reads other files, or
     no tokenizer."""
     if (folder / _ADAPTER).exists():
-        raise ValueError(f"has an {_ADAPTER}, whose adapter changes the model: merge it first (merge_and_unload)")
+        raise ValueError(f"has an {_ADAPTER}, whose adapter changes the model: merge the adapter first")
     for name, keys in (
         ("config.json", [key for key in _fields(folder / "config.json") if key == "configuration_files"]),
         ("tokenizer_config.json", _paths(_fields(folder / "tokenizer_config.json"))),

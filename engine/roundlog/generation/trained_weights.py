@@ -50,7 +50,7 @@ def trained_weights(program: Program, states: Mapping[str, torch.Tensor]) -> dic
             if pair.keys() != {"A", "B"}:
                 raise FolderError(f"{layer[:200]} has half an adapter: give the state that a job has trained")
             scale = _scale(program, slots[pair["B"]])
-            tensor = merger.merged(tensor, plain[pair["B"]], plain[pair["A"]], scale)
+            tensor, _ = merger.merged(tensor, plain[pair["B"]], plain[pair["A"]], scale)
         own = layer.removeprefix("base_model.model.") + end
         if own in merged:
             raise FolderError(f"the state has {own[:200]} twice: give the state that a job has trained")
@@ -119,9 +119,9 @@ class LoraMerger:
     def __init__(self) -> None:
         self._programs = dict[tuple[object, ...], StepProgram]()
 
-    def merged(self, base: torch.Tensor, b: torch.Tensor, a: torch.Tensor, scale: float) -> torch.Tensor:
-        """W + s (B A) in the format of W. Shapes: [o, i], [o, r], [r, i]; B and A are FP32. Raises FolderError for
-        others, StoppedError."""
+    def merged(self, base: torch.Tensor, b: torch.Tensor, a: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
+        """W + s (B A) in the format of W, and the largest distance of an element of it from that sum in FP32. Shapes:
+        [o, i], [o, r], [r, i]; B and A are FP32. Raises FolderError for others, StoppedError."""
         fits = base.ndim == a.ndim == b.ndim == 2 and b.dtype == a.dtype == torch.float32 and b.shape[1] == a.shape[0]
         if not fits or (b.shape[0], a.shape[1]) != tuple(base.shape):
             raise FolderError("an adapter does not fit its layer: merge LoRA of linear layers in FP32 alone")
@@ -129,7 +129,8 @@ class LoraMerger:
         if key not in self._programs:
             self._programs[key] = StepProgram(_Merger(base, b, a, scale))
         after = self._programs[key].run({"buffer/base": base, "buffer/b": b, "buffer/a": a}, {})
-        return after["buffer/merged"]
+        merged = after["buffer/merged"]
+        return merged, float((merged.double() - after["buffer/whole"].double()).abs().max())
 
 
 class _Merger(nn.Module):
@@ -139,6 +140,7 @@ class _Merger(nn.Module):
     b: torch.Tensor
     a: torch.Tensor
     merged: torch.Tensor
+    whole: torch.Tensor
 
     def __init__(self, base: torch.Tensor, b: torch.Tensor, a: torch.Tensor, scale: float) -> None:
         super().__init__()
@@ -147,9 +149,11 @@ class _Merger(nn.Module):
         # Numbers of their own: a capture computes with them.
         for name, tensor in (("base", base), ("b", b), ("a", a), ("merged", base)):
             self.register_buffer(name, tensor.clone())
+        self.register_buffer("whole", base.float().clone())
 
     def forward(self) -> torch.Tensor:
         """Merges, and gives a loss that has nothing to do with it."""
         with torch.no_grad():
-            self.merged.copy_((self.base.float() + self.scale * (self.b @ self.a)).to(self.base.dtype))
+            self.whole.copy_(self.base.float() + self.scale * (self.b @ self.a))
+            self.merged.copy_(self.whole.to(self.base.dtype))
         return self.unused

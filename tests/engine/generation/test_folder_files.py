@@ -62,7 +62,7 @@ def test_a_tokenizer_that_names_another_one_is_refused(folder: Path, key: str, v
 
 def test_an_adapter_is_to_be_merged_first(folder: Path) -> None:
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "base_model_name_or_path": "x"}))
-    with pytest.raises(FolderError, match="merge it first"):
+    with pytest.raises(FolderError, match="merge the adapter first"):
         load_model(folder)
 
 
