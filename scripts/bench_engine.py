@@ -49,7 +49,8 @@ from roundlog.log import Entries, LogWriter
 from roundlog.operators import StepInputs
 from roundlog.operators.job_arithmetic import EXACT
 from roundlog.rounding import Follower, Recorder, Rounding
-from roundlog.training.job import Job, step_bytes
+from roundlog.training.job import Job
+from roundlog.training.run_cost import step_bytes
 from roundlog.training.trainer import log_header
 from torch import nn
 from torch.nn import functional as F

@@ -16,9 +16,10 @@ from roundlog.execution import Executor, NonFiniteError, RunningStep
 from roundlog.program import first_store
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import DATA, JOB_FILES, Job, JobError, run_bytes
+from roundlog.training.job import DATA, JOB_FILES, Job, JobError
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.rank_runs import Helpers, MakeExecution
+from roundlog.training.run_cost import run_bytes
 from tiebreak.contract.code import ADJUDICATORS_PARTS, ContractCode
 from tiebreak.contract.enums import JobStatus, Level, Outcome, Reason
 from tiebreak.contract.game import VerificationGame

@@ -144,6 +144,8 @@ class JobCost:
     """Micro-batches in which a run fits the memory allowed, or as many as there are samples."""
     least_memory_bytes: int
     """Most memory of a run in these."""
+    step_seconds: float
+    """Reckoned time of a step by one thread of this machine, for the trainer and for an auditor."""
     checkpoint_bytes: int
     """Disk of all checkpoints of a run."""
     dispute_moves: int
@@ -151,9 +153,9 @@ class JobCost:
 
     @staticmethod
     def of(job: Job, max_memory: int) -> JobCost:
-        """Reckon it."""
+        """Reckon it, in about a second."""
         from roundlog.execution.microbatch import samples_of
-        from roundlog.training import run_bytes
+        from roundlog.training import estimate_step_seconds, run_bytes
 
         from tiebreak.roles.policy import largest_trees, most_moves
 
@@ -165,7 +167,8 @@ class JobCost:
             least = run_bytes(program, spec, count)
         moved, whole = (sum(x.nbytes for x in kinds.values()) for kinds in (program.moved_states, program.states))
         disk = (spec.intervals - 1) * moved + whole
-        return JobCost(memory, count, least, disk, most_moves(spec, *largest_trees(program)))
+        seconds, moves = estimate_step_seconds(program), most_moves(spec, *largest_trees(program))
+        return JobCost(memory, count, least, seconds, disk, moves)
 
     def facts(self, job: Job) -> dict[str, str]:
         """It as rows for a person."""
@@ -174,9 +177,11 @@ class JobCost:
         memory = f"memory {size(self.run_memory_bytes)} at most beside Python's and PyTorch's own"
         if self.micro_batches > 1:
             memory += f", or {size(self.least_memory_bytes)} with --micro-batches {self.micro_batches}"
+        seconds = "less than 0.1" if self.step_seconds < 0.1 else f"about {self.step_seconds:.2g}"
         moves = f"{self.dispute_moves} moves of each side at most; all are reckoned with {DISPUTE_GAS:,} gas"
         judged = not job.spec.log_decides and job.spec.rounding_bits == 32
         return {
+            "a step": f"{seconds} s of one thread here, for the trainer and for an auditor",
             "a run": f"{memory}; disk {size(self.checkpoint_bytes)} of checkpoints, and the rounding log",
             "a dispute": moves if judged else "none: no contract rounds as this job does",
         }

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
         TooLargeJobError,
         read_program,
         require_memory,
-        run_bytes,
-        step_bytes,
     )
     from roundlog.training.machine_support import (
         ArithmeticSupport,
@@ -66,6 +64,7 @@ if TYPE_CHECKING:
         replay_state,
     )
     from roundlog.training.run import Run, root_sum
+    from roundlog.training.run_cost import estimate_step_seconds, run_bytes, step_bytes
     from roundlog.training.run_files import (
         BEFORE_THE_PROGRAM,
         HISTORY_FILE,

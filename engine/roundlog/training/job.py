@@ -13,9 +13,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from roundlog.commitments import BLOCK_SIZE, CommitmentError, MerkleTree, state_root, tensor_root
+from roundlog.commitments import CommitmentError, MerkleTree, state_root, tensor_root
 from roundlog.data import (
-    HELD_BYTES,
     BlockCache,
     Elsewhere,
     Field,
@@ -32,13 +31,12 @@ from roundlog.data import (
 from roundlog.data.spill_file import SpilledTensors, SpillFile
 from roundlog.descriptors import program_root
 from roundlog.execution.batches import CPU, BatchSource, TensorsOf
-from roundlog.execution.microbatch import peak_bytes, samples_of
+from roundlog.execution.microbatch import samples_of
 from roundlog.kernels.scratch import give_back
 from roundlog.number_format import FLOAT32, narrow_float32
-from roundlog.operators import Inexact, StepInputs, check, check_narrow, operator
+from roundlog.operators import StepInputs, check, check_narrow, operator
 from roundlog.operators.job_arithmetic import EXACT, arithmetic_of, check_arithmetic, with_arithmetic
-from roundlog.operators.registry import ROUNDING_BYTES
-from roundlog.program import DType, Program, ProgramError, TensorType, first_store, from_json, to_json
+from roundlog.program import DType, Program, ProgramError, TensorType, from_json, to_json
 from roundlog.program.program_text import MAX_ELEMENTS, MAX_TEXT_BYTES
 from roundlog.spec import MAX_JSON_BYTES, POLICY_CERTIFIED, SpecError, TrainingSpec, check_rounding
 from roundlog.storage import (
@@ -50,6 +48,7 @@ from roundlog.storage import (
     save_state,
     save_tensors,
 )
+from roundlog.training.run_cost import run_bytes
 
 if TYPE_CHECKING:
     from roundlog.capture import MakeTask
@@ -366,32 +365,6 @@ def _require_numbers(
     for name, field in dataset.items():
         if summarised(field).has_nan:
             raise UnfitJobError(f"the data field {name} has a NaN: leave such rows out, or put a number in its place")
-
-
-def run_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
-    """Peak memory of a run in bytes, for state, data and one step: an upper bound. Raises as `step_bytes`."""
-    first, kinds = first_store(program), program.states.values()
-    # A tensor that no step changes is in memory once.
-    state = sum(kind.nbytes * (1 if program.keeps_slot(first + slot) else 2) for slot, kind in enumerate(kinds))
-    data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
-    # Data that are not held are read 16 MiB or a row at a time, and known by the tree over 32 bytes of each block.
-    row = max((kind.nbytes(1) for kind in program.fields.values()), default=0)
-    rows = data if data <= HELD_BYTES else HELD_BYTES // 4 + row + 64 * (data // BLOCK_SIZE)
-    schedule = 4 * spec.steps * len(program.schedule_names)
-    return state + rows + schedule + step_bytes(program, spec, micro_batches)
-
-
-def step_bytes(program: Program, spec: TrainingSpec, micro_batches: int = 1) -> int:
-    """Peak memory of one step in bytes, without the state: an upper bound. Raises ProgramError if there are fewer
-    samples than micro-batches."""
-    need = peak_bytes(program, micro_batches)
-    if not spec.log_decides and spec.f32_format == FLOAT32:
-        return need
-    # Other policies and widths run in plain torch. Where the log decides, it packs a byte for every element of an
-    # inexact operator's output, and keeps a fifth of that for up to four steps until it is on disk.
-    largest = max((node.type.numel for node in program.nodes), default=0)
-    inexact = sum(node.type.numel for node in program.nodes if isinstance(operator(node.op), Inexact))
-    return need + ROUNDING_BYTES * largest + (inexact if spec.log_decides else 0)
 
 
 def require_memory(program: Program, spec: TrainingSpec, limits: JobLimits) -> None:

@@ -32,7 +32,8 @@ from roundlog.operators import StepInputs
 from roundlog.program import Node, Program, TensorType
 from roundlog.rounding.policies import without_log
 from roundlog.storage import StorageError, load_tensors, reading
-from roundlog.training.job import Job, run_bytes
+from roundlog.training.job import Job
+from roundlog.training.run_cost import run_bytes
 
 
 class ValidationError(ValueError):

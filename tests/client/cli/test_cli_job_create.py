@@ -10,7 +10,8 @@ from roundlog.capture.builder import Value
 from roundlog.capture.rules import RULES
 from roundlog.capture.rules.rule_table import Context
 from roundlog.execution.microbatch import samples_of
-from roundlog.training.job import Job, run_bytes
+from roundlog.training.job import Job
+from roundlog.training.run_cost import run_bytes
 from tiebreak.cli.task_source import load_task
 
 from tests.client.cli.cli_world import Run, refused

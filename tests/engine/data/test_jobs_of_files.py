@@ -60,7 +60,7 @@ def file_of(path: Path, array: np.ndarray) -> np.ndarray:  # type: ignore[type-a
 def left_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job of memory maps, written, and read again without holding its data."""
     monkeypatch.setattr(files, "HELD_BYTES", 0)
-    monkeypatch.setattr("roundlog.training.job.HELD_BYTES", 0)
+    monkeypatch.setattr("roundlog.training.run_cost.HELD_BYTES", 0)
     stream = windows(file_of(tmp_path / "tokens", TOKENS), window=WINDOW, stride=STRIDE)
     weights, signed = (file_of(tmp_path / name, array) for name, array in (("w", WEIGHTS), ("s", SIGNED)))
     made = Job.from_task(lambda: task_of(stream, weights, signed), compare=False)

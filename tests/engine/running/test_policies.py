@@ -13,8 +13,9 @@ from roundlog.rounding import LogFindingKind
 from roundlog.rounding.ovt import TRITS, Trits
 from roundlog.spec import POLICY_CERTIFIED, POLICY_THRESHOLD
 from roundlog.training.auditor import Auditor
-from roundlog.training.job import Job, JobError, JobLimits, step_bytes
+from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.run import RunError
+from roundlog.training.run_cost import step_bytes
 from roundlog.training.trainer import Trainer, log_header, log_path
 from safetensors.torch import load_file
 
