@@ -213,25 +213,3 @@ def dot_short(typingctx: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> 
         return code.sum_of(builder.fadd(even, odd))
 
     return types.float64(lanes, types.int64, types.int64, types.int64), generate
-
-
-@instructions
-def dot_pairs(typingctx: Any, lanes: Any, left: Any, right: Any, vectors: Any) -> Any:
-    """The sum over 2 * short vector * `vectors` terms of the products of BF16 words from two addresses: two terms at a
-    time in FP32, with one rounding, and what becomes of these in FP64, in any order; vectors > 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = ShortCode(builder, TILES[len(lanes)])
-        addresses, count = arguments[1:3], arguments[3]
-
-        def step(k: Any, sums: list[Any]) -> list[Any]:
-            on = builder.mul(k, constant(4 * code.width))
-            left, right = (code.load(builder.add(address, on), code.words, 2) for address in addresses)
-            lower, upper = zip(widen_pairs(builder, left), widen_pairs(builder, right), strict=True)
-            both = code.multiply_add(*upper, builder.fmul(*lower))
-            return [builder.fadd(sums[0], builder.fpext(both, code.doubles))]
-
-        (total,) = loop_over(builder, count, [code.all(code.doubles, 0.0)], step)
-        return code.sum_of(total)
-
-    return types.float64(lanes, types.int64, types.int64, types.int64), generate

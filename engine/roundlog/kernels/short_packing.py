@@ -85,21 +85,23 @@ def cross_words(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any, targ
 
 
 @instructions
-def _cross_pairs(typingctx: Any, lanes: Any, source: Any, line: Any, target: Any, step: Any) -> Any:
+def _cross_pairs(typingctx: Any, lanes: Any, wide: Any, source: Any, line: Any, target: Any, step: Any) -> Any:
     """As many lines as an FP32 vector has lanes, `line` bytes apart, of as many pairs of BF16 words, as columns of
-    FP32 numbers, one for every term; columns lie `step` bytes apart, and only these are aligned."""
+    FP32 numbers, one for every term, or, if `wide` is an empty tuple, of pairs; columns lie `step` bytes apart, and
+    only these are aligned."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, line, target, step = arguments[1:]
+        source, line, target, step = arguments[2:]
         count = width_of(len(lanes))
         code, kind = VectorCode(builder), ir.VectorType(_WORD, count)
         rows = [code.load(at_step(builder, source, line, n), kind, 2) for n in range(count)]
         for n, pairs in enumerate(crossed(builder, rows)):
-            for odd, numbers in enumerate(widen_pairs(builder, pairs)):
-                code.store(at_step(builder, target, step, 2 * n + odd), numbers, 4 * count)
+            columns = widen_pairs(builder, pairs) if len(wide) else (pairs,)
+            for odd, numbers in enumerate(columns):
+                code.store(at_step(builder, target, step, len(columns) * n + odd), numbers, 4 * count)
         return context.get_dummy_value()
 
-    return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
+    return types.void(lanes, wide, types.int64, types.int64, types.int64, types.int64), generate
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -118,10 +120,36 @@ def pack_short(
         if n < whole:
             for k in range(0, most, 2 * vector):
                 place = target + (into + k * width) * 4
-                _cross_pairs(lanes, source + (n * line + k) * 2, line * 2, place, width * 4)
+                _cross_pairs(lanes, (0,), source + (n * line + k) * 2, line * 2, place, width * 4)
         for i in range(min(vector, lines - n)):
             for k in range(most if n < whole else 0, terms):
                 strips[into + i + k * width] = number(x[at + (n + i) * line + k])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def pack_pairs(
+    lanes: Any, x: Any, at: int, line: int, lines: int, terms: int, width: int, pairs: int, room: int, strips: Any
+) -> None:
+    """strips[l // width][k][l % width] = words at + l * line + 2 k and the next one of x, k < `pairs`; 0 where there is
+    no term, as `terms` may be fewer, or no line l. strips: uint16, one has room for `room` pairs; `width` is a multiple
+    of the FP32 vector's numbers."""
+    vector, size = 2 * len(lanes), 2 * room * width
+    source, target = x.ctypes.data + at * 2, strips.ctypes.data
+    if lines % width:
+        strips[lines // width * size : lines // width * size + 2 * pairs * width] = np.uint16(0)
+    whole, most = lines - lines % vector, terms - terms % (2 * vector)
+    for n in range(0, lines, vector):
+        into = n // width * size + n % width * 2
+        if n < whole:
+            for k in range(0, most, 2 * vector):
+                place = target + (into + k * width) * 2
+                _cross_pairs(lanes, (), source + (n * line + k) * 2, line * 2, place, width * 4)
+        begin = most if n < whole else 0
+        for i in range(min(vector, lines - n)):
+            for k in range(begin, terms):
+                strips[into + 2 * i + k // 2 * (2 * width) + k % 2] = x[at + (n + i) * line + k]
+            for k in range(terms, 2 * pairs):
+                strips[into + 2 * i + k // 2 * (2 * width) + k % 2] = np.uint16(0)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

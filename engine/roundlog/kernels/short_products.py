@@ -1,9 +1,10 @@
 """Products of BF16 matrices by FP32 vectors, to the bits, and with the marks, that `roundlog.kernels.gemm_tiles` gives.
 
-Tiles are summed in FP32 (`roundlog.kernels.short_microkernel`), with a bound. Most elements are decided by that. The
-others are summed one by one: in FP32 two terms at a time and then in FP64, what that does not decide in FP64 in any
-order, and what even that does not in the order of FP64 tiles: only this sum and its bound tell whether an element is
-marked. docs/numerics.md has the proof.
+Tiles are summed in FP32 (`roundlog.kernels.short_microkernel`, or `roundlog.kernels.pair_microkernel` where the
+processor adds two products at once), with a bound. Most elements are decided by that. The others are summed one by one:
+in FP32 two terms at a time and then in FP64, what that does not decide in FP64 in any order, and what even that does
+not in the order of FP64 tiles: only this sum and its bound tell whether an element is marked. docs/numerics.md has the
+proof.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from numba import njit
 from roundlog.kernels.gemm_microkernel import TILES, tile_rows
 from roundlog.kernels.marking import LARGEST, NONE, TWO_UNITS, ZERO, AmbiguousPart
 from roundlog.kernels.number_words import Words, is_certain, number, round_number, short_word
+from roundlog.kernels.pair_microkernel import PAIRS, ROWS, dot_pairs, products_at_once, sum_pair_tile
+from roundlog.kernels.pair_microkernel import ROUNDINGS as ROUNDINGS_OF_PAIRS
 from roundlog.kernels.scratch import scratch_numbers
 from roundlog.kernels.short_microkernel import (
     BLOCK,
     BLOCKS,
+    ROUNDINGS,
     TERMS,
-    dot_pairs,
     dot_short,
     left_width,
     lowest_bit,
@@ -32,29 +35,32 @@ from roundlog.kernels.short_microkernel import (
     sum_short_block,
     width_of,
 )
-from roundlog.kernels.short_packing import ShortLines, pack_short
+from roundlog.kernels.short_packing import ShortLines, pack_pairs, pack_short
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 Range = tuple[int, int]
 
-LEAST_TERMS, MOST_TERMS = 128, 4096
+LEAST_TERMS, MOST_TERMS = 128, (4096, 8192)
 """Lengths of sums that are worth it: for shorter ones marking costs more than is saved, longer ones leave too much in
-doubt."""
-_MOST_BOUNDED = 8192
-"""Longest sums whose bounds are taken from `ShortBounds`, in FP64 tiles as well: marks and logs have them so."""
+doubt. The second one is the longest where the processor adds two products at once."""
 MOST_FACTOR = 2.0**12
 """Largest factor of bounds that the proof allows."""
 
 
 def has_short_bounds(terms: int, factor: float) -> bool:
-    """Whether bounds of products are taken from `ShortBounds`."""
-    return LEAST_TERMS <= terms <= _MOST_BOUNDED and factor <= MOST_FACTOR
+    """Whether bounds of products are taken from `ShortBounds`: on every processor the same, as marks and logs are."""
+    return LEAST_TERMS <= terms <= max(MOST_TERMS) and factor <= MOST_FACTOR
 
 
-def worth_it(terms: int) -> bool:
-    """Whether such products are multiplied in FP32 first."""
-    return terms <= MOST_TERMS
+def worth_it(terms: int, at_once: int) -> bool:
+    """Whether such products are multiplied in FP32 first. at_once: products that the processor adds at once, 1 or 2."""
+    return terms <= MOST_TERMS[at_once - 1]
+
+
+def roundings_of(at_once: int) -> F64:
+    """FP32 roundings of a term, by its place, where the processor adds so many products at once."""
+    return ROUNDINGS_OF_PAIRS if at_once > 1 else ROUNDINGS
 
 
 _CHUNK = 4 * TERMS
@@ -75,11 +81,16 @@ _GROWTH = 8
 UNIT = 2.0**-24
 """Unit roundoff of FP32."""
 _ONE_ROUNDING = UNIT * (1.0 + 2.0**-20)
+_LOST, _FLUSHED = 2.0**-119, 2.0**-110
+"""Bounds for sums of pairs in FP32: by the norms, and for subnormal numbers taken as zeros, and made zeros."""
 _LOOSE = 1.0 + 2.0**-8
 """Factor of FP32 bounds: for their own rounding, for second orders, and for what FP64 sums err by."""
 _LEAST = 2.0**-126
-_ABSOLUTE = np.float32(2.0**-134)
-"""Addition to bounds for products and sums that are too small for FP32, of at most 2^14 terms."""
+_SUBNORMAL = 2.0**-95
+"""Added to norms where the processor takes subnormal numbers as zeros: for what lines of 2^14 terms lose by it."""
+_ABSOLUTE = (np.float32(2.0**-134), np.float32(2.0**-110))
+"""Additions to bounds for products and sums that are too small for FP32, of at most 2^14 terms; the second one where
+the processor makes zeros of subnormal results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +104,13 @@ class ShortBounds:
     norms: F64
 
     @staticmethod
-    def of(squares: F64, weighted: F64, gamma: float, unit: float) -> ShortBounds:
-        """squares, weighted: float64[B, lines], the sums of squares, and those weighted by ROUNDINGS."""
+    def of(squares: F64, weighted: F64, gamma: float, unit: float, at_once: int) -> ShortBounds:
+        """squares, weighted: float64[B, lines], the sums of squares, and those weighted by `roundings_of(at_once)`."""
         norms = np.sqrt(squares)
         # Infinite terms have bounds that are infinite or NaN.
         with np.errstate(over="ignore", invalid="ignore"):
-            single = (np.sqrt(weighted) * (unit * _LOOSE)).astype(np.float32)
+            more = _SUBNORMAL if at_once > 1 else 0.0
+            single = ((np.sqrt(weighted) + more) * (unit * _LOOSE)).astype(np.float32)
             return ShortBounds(norms * gamma, np.maximum(single, np.float32(_LEAST)), norms)
 
 
@@ -123,18 +135,41 @@ def _sum_tile(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _steps_of(terms: int, at_once: int) -> int:
+    """Places for a line's terms in a strip: for each term, or for each of whole groups of PAIRS pairs."""
+    return terms if at_once == 1 else -(-terms // (2 * PAIRS)) * PAIRS
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _sum_rows(
-    lanes: Any, left: Any, row: int, end: int, room: int, panel: int, singles: int, tiles: int, terms: int
+    lanes: Any, paired: Any, left: Any, row: int, end: int, room: int, panel: int, singles: int, tiles: int, steps: int
 ) -> None:
-    """The sums of the products of rows `row` to `end` with a panel of columns, both of `terms` terms, strips of
-    `room`."""
+    """The sums of the products of rows `row` to `end` with a panel of columns, both of `steps` steps, strips of `room`:
+    of terms, or of pairs."""
     height, wide, width = tile_rows(lanes), left_width(lanes), short_columns(lanes)
-    for begin in range(0, terms, _CHUNK):
-        some, of_right = min(_CHUNK, terms - begin), panel + begin * width * 4
+    pairs = products_at_once(paired) > 1
+    if pairs:
+        height = ROWS
+    chunk = _CHUNK // products_at_once(paired)
+    for begin in range(0, steps, chunk):
+        some, of_right = min(chunk, steps - begin), panel + begin * width * 4
         for at in range(row, end, height):
             of_left = left.ctypes.data + (at // wide * wide * room + begin * wide + at % wide) * 4
             of_tile = tiles + (at - row) * width * 8
-            _sum_tile(lanes, of_left, of_right, singles, of_tile, begin, some, wide * 4, width * 4)
+            if pairs:
+                sum_pair_tile(lanes, paired, of_left, of_right, of_tile, some // PAIRS, begin > 0)
+            else:
+                _sum_tile(lanes, of_left, of_right, singles, of_tile, begin, some, wide * 4, width * 4)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _pack(
+    lanes: Any, paired: Any, x: Any, at: int, line: int, lines: int, terms: int, width: int, steps: int, strips: Any
+) -> None:
+    if products_at_once(paired) > 1:
+        pack_pairs(lanes, x, at, line, lines, terms, width, steps, steps + _APART, strips.view(np.uint16))
+    else:
+        pack_short(lanes, x, at, line, lines, terms, width, steps + _APART, strips)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -152,6 +187,7 @@ def _sum_in_order(x: Any, y: Any, first: int, other: int, terms: int, block: int
 @njit(cache=True, nogil=True, error_model="numpy")
 def _decide_by_pairs(
     lanes: Any,
+    paired: Any,
     operands: Any,
     sizes: Any,
     bounds: Any,
@@ -179,14 +215,15 @@ def _decide_by_pairs(
         for i in range(doubts):
             row, c = doubtful[i] >> 32, column + (doubtful[i] & 0xFFFFFFFF)
             left, right = of_rows + row * of_row * 2 + on, of_columns + c * of_column * 2 + on
-            totals[i] += dot_pairs(lanes, left, right, some)
+            totals[i] += dot_pairs(lanes, paired, left, right, some)
     rest = 0
     for i in range(doubts):
         row, c = doubtful[i] >> 32, column + (doubtful[i] & 0xFFFFFFFF)
         first, other, total = first_row + row * of_row, first_column + c * of_column, totals[i]
         for t in range(done, terms):
             total += np.float64(number(x[first + t]) * number(y[other + t]))
-        reach = norms[row] * other_norms[c] * _ONE_ROUNDING + _ABSOLUTE
+        norm, other_norm = norms[row], other_norms[c]
+        reach = norm * other_norm * _ONE_ROUNDING + (norm + other_norm) * _LOST + _FLUSHED
         reach += doubles[row] * other_doubles[c] * (factor + 2.0) + abs(total) * (4.0 * TWO_UNITS)
         out[into + row * pitch + c] = short_word(round_number(total, out) + ZERO)
         doubtful[rest] = doubtful[i]
@@ -246,6 +283,7 @@ def _decide(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _multiply(
     lanes: Any,
+    paired: Any,
     operands: Any,
     sizes: Any,
     bounds: Any,
@@ -263,23 +301,25 @@ def _multiply(
     rows, columns, terms, _ = sizes
     _, singles, _, _, other_singles, _ = bounds
     left, panel, tile_singles, tiles, row_of_words, column_singles, doubtful = room
-    wide, width, seen, room_for = left_width(lanes), short_columns(lanes), 0, terms + _APART
-    pack_short(lanes, x, first_row, of_row, rows, terms, wide, room_for, left)
+    wide, width, seen = left_width(lanes), short_columns(lanes), 0
+    least = _ABSOLUTE[products_at_once(paired) - 1]
+    steps = _steps_of(terms, products_at_once(paired))
+    _pack(lanes, paired, x, first_row, of_row, rows, terms, wide, steps, left)
     for first in range(0, columns, width):
         across = min(width, columns - first)
-        pack_short(lanes, y, first_column + first * of_column, of_column, across, terms, width, room_for, panel)
+        _pack(lanes, paired, y, first_column + first * of_column, of_column, across, terms, width, steps, panel)
         column_singles[:width] = np.float32(0.0)
         column_singles[:across] = other_singles[first : first + across]
         for group in range(0, rows, _ROWS):
             end = min(group + _ROWS, rows)
             of_panel, of_singles, of_tiles = panel.ctypes.data, tile_singles.ctypes.data, tiles.ctypes.data
-            _sum_rows(lanes, left, group, end, room_for, of_panel, of_singles, of_tiles, terms)
+            _sum_rows(lanes, paired, left, group, end, steps + _APART, of_panel, of_singles, of_tiles, steps)
             doubts = NONE
             for row in range(group, end):
                 at = into + row * pitch + first
                 target = out.ctypes.data + at * 2 if across == width else row_of_words.ctypes.data
                 of_sums = tiles.ctypes.data + (row - group) * width * 8
-                found = mark_short_row(lanes, of_sums, column_singles.ctypes.data, singles[row], _ABSOLUTE, out, target)
+                found = mark_short_row(lanes, of_sums, column_singles.ctypes.data, singles[row], least, out, target)
                 if across < width:
                     for c in range(across):
                         out[at + c] = row_of_words[c]
@@ -294,7 +334,7 @@ def _multiply(
                 return -1
             if terms >= 4 * len(lanes):
                 doubts = _decide_by_pairs(
-                    lanes, operands, sizes, bounds, first, doubtful, tiles, doubts, factor, out, into, pitch
+                    lanes, paired, operands, sizes, bounds, first, doubtful, tiles, doubts, factor, out, into, pitch
                 )
             count = _decide(
                 lanes, operands, sizes, bounds, first, doubtful, doubts, factor, out, into, pitch, near, count
@@ -305,6 +345,7 @@ def _multiply(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _multiply_batches(
     lanes: Any,
+    paired: Any,
     operands: Any,
     sizes: Any,
     bounds: Any,
@@ -331,7 +372,7 @@ def _multiply_batches(
             other_norms[batch],
         )
         at = into + batch * step
-        count = _multiply(lanes, lines, sizes, its, room, factor, out, at, pitch, near, count)
+        count = _multiply(lanes, paired, lines, sizes, its, room, factor, out, at, pitch, near, count)
         if count < 0 or count > len(near[0]):
             break
     return count
@@ -355,7 +396,7 @@ class ShortProduct:
 
 
 def certify_short(
-    lanes: int, part: ShortProduct, factor: float, out: Words, rows: int, columns: int
+    lanes: int, at_once: int, part: ShortProduct, factor: float, out: Words, rows: int, columns: int
 ) -> AmbiguousPart | None:
     """A part of products [B, rows, columns], rounded to out, flat; and what is marked, as
     `roundlog.kernels.gemm_tiles.certify_part` gives it. None, with nothing of use in `out`, if those are faster."""
@@ -363,9 +404,10 @@ def certify_short(
     high, many = end_row - first_row, end_column - first_column
     wide, width = max(tile.rows, width_of(lanes)), tile.vectors * width_of(lanes)
     tall = -(-high // wide) * wide
+    steps = _steps_of(part.terms, at_once)
     room = (
-        scratch_numbers("left", -(-tall * (part.terms + _APART) // 2)).view(np.float32),
-        scratch_numbers("panel", -(-width * (part.terms + _APART) // 2)).view(np.float32),
+        scratch_numbers("left", -(-tall * (steps + _APART) // 2)).view(np.float32),
+        scratch_numbers("panel", -(-width * (steps + _APART) // 2)).view(np.float32),
         scratch_numbers("singles", tile.rows * width // 2).view(np.float32),
         scratch_numbers("tiles", _ROWS * width),
         np.empty(width, dtype=np.uint16),
@@ -387,7 +429,8 @@ def certify_short(
     found = max(64, (part.batches[1] - part.batches[0]) * high * many // _GROWTH**2)
     while True:
         near = np.empty(found, dtype=np.int64), np.empty(found), np.empty(found)
-        count = _multiply_batches((0,) * lanes, operands, sizes, bounds, room, factor, out, place, near, part.batches)
+        types = (0,) * lanes, (0,) * at_once
+        count = _multiply_batches(*types, operands, sizes, bounds, room, factor, out, place, near, part.batches)
         if count < 0:
             return None
         if count <= found:

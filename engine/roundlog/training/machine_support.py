@@ -14,6 +14,7 @@ import torch
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels import has_kernels
 from roundlog.kernels.gemm_microkernel import tile_lanes
+from roundlog.kernels.pair_microkernel import adds_pairs
 from roundlog.operators.job_arithmetic import EXACT
 from roundlog.program import DType
 
@@ -77,7 +78,9 @@ def _way(device: torch.device, name: str, formats: tuple[str, ...]) -> tuple[Ari
 
 def kernel_instructions() -> str:
     """The instructions by which this process multiplies matrices on the processor, in words."""
-    return _TILES[tile_lanes()]
+    lanes = tile_lanes()
+    pairs = "; pairs of BF16 by VDPBF16PS" if adds_pairs(lanes) == 2 else ""
+    return _TILES[lanes] + pairs
 
 
 def compiled_kernels_work(device: torch.device) -> bool:

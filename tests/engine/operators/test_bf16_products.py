@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from roundlog.kernels import gemm_microkernel
+from roundlog.kernels.pair_microkernel import adds_pairs
 from roundlog.log import Entries
 from roundlog.number_format import BFLOAT16
 from roundlog.operators import Inexact, operator
@@ -23,8 +24,8 @@ from roundlog.rounding import Follower, Recorder
 
 GUARD = 4
 NARROW = torch.bfloat16
-TILES = (8, 4, 2)
-"""Lanes of tiles."""
+TILES = ((8, 1), (4, 1), (2, 1), *(((8, 2),) if adds_pairs(8) > 1 else ()))
+"""Lanes of tiles, and how many products are added at once in FP32."""
 
 
 def words_of(x: torch.Tensor) -> np.ndarray:
@@ -153,12 +154,14 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 @contextmanager
-def by(lanes: int, fast: bool) -> Iterator[None]:
+def by(kernel: tuple[int, int], fast: bool) -> Iterator[None]:
+    lanes, at_once = kernel
     with (
         patch.object(gemm_microkernel, "tile_lanes", lambda: lanes),
+        patch.object(gemm, "adds_pairs", lambda lanes: at_once),
         patch.object(gemm, "fast_short_products", lambda: fast),
         patch.object(gemm, "has_short_bounds", lambda terms, factor: True),
-        patch.object(gemm, "worth_it", lambda terms: True),
+        patch.object(gemm, "worth_it", lambda terms, at_once: True),
     ):
         yield
 
@@ -306,8 +309,11 @@ def test_every_processor_marks_the_same_elements_with_the_same_bounds(terms: int
     a[:, -100:], b[-100:] = torch.from_numpy(rng.standard_normal((20, 100)) * 2.0**-18), 0.0
     a, b = a.to(NARROW), b.to(NARROW)
     found = []
-    for lanes in TILES:
-        with patch.object(gemm_microkernel, "tile_lanes", lambda lanes=lanes: lanes):
+    for lanes, at_once in TILES:
+        with (
+            patch.object(gemm_microkernel, "tile_lanes", lambda lanes=lanes: lanes),
+            patch.object(gemm, "adds_pairs", lambda lanes, at_once=at_once: at_once),
+        ):
             out, near = gemm.certify_product(a[None], b[None], 4_000.0)
         found.append((out, near.indices, near.y, near.d))
     assert len(found[0][1])

@@ -21,8 +21,8 @@ from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_
 from roundlog.kernels.line_products import certify_lines, takes
 from roundlog.kernels.marking import AmbiguousPart
 from roundlog.kernels.number_words import Words, words_around, words_of
+from roundlog.kernels.pair_microkernel import adds_pairs
 from roundlog.kernels.scratch import empty
-from roundlog.kernels.short_microkernel import ROUNDINGS
 from roundlog.kernels.short_packing import ShortLines, square_lines
 from roundlog.kernels.short_products import (
     UNIT,
@@ -30,6 +30,7 @@ from roundlog.kernels.short_products import (
     ShortProduct,
     certify_short,
     has_short_bounds,
+    roundings_of,
     worth_it,
 )
 from roundlog.kernels.threads import one_by_one, threads_for
@@ -88,23 +89,24 @@ class _Short:
 
     def __init__(self, lanes: int, a: torch.Tensor, b: torch.Tensor, factor: float) -> None:
         (_, self._rows, self._terms), self._columns = a.shape, b.shape[2]
-        self._lanes, self._factor = lanes, factor
+        self._lanes, self._factor, self._at_once = lanes, factor, adds_pairs(lanes)
         self._left, self._of_rows = self._side(a, 1, blocked_gamma(self._terms), UNIT)
         self._right, self._of_columns = self._side(b, 2, 1.0, 1.0)
 
     def _side(self, x: torch.Tensor, axis: int, gamma: float, unit: float) -> tuple[ShortLines, ShortBounds]:
         batches, lines = x.shape[0], x.shape[axis]
         found = ShortLines.of(self._lanes, words_around(x), _how(x, axis), batches, lines, self._terms)
-        plain, weighted = square_lines(found, batches, lines, self._terms, ROUNDINGS).reshape(2, batches, lines)
-        return found, ShortBounds.of(plain, weighted, gamma, unit)
+        weights = roundings_of(self._at_once)
+        plain, weighted = square_lines(found, batches, lines, self._terms, weights).reshape(2, batches, lines)
+        return found, ShortBounds.of(plain, weighted, gamma, unit, self._at_once)
 
     def certify(self, part: tuple[Range, Range, Range], out: Words) -> AmbiguousPart | None:
         """A part by FP32 sums, or None if FP64 tiles have to do it."""
-        if not (fast_short_products() and worth_it(self._terms)):
+        if not (fast_short_products() and worth_it(self._terms, self._at_once)):
             return None
         block = longest_block(self._terms)
         product = ShortProduct(self._left, self._right, *part, self._terms, block, self._of_rows, self._of_columns)
-        return certify_short(self._lanes, product, self._factor, out, self._rows, self._columns)
+        return certify_short(self._lanes, self._at_once, product, self._factor, out, self._rows, self._columns)
 
     def bounded(self, part: Product, batches: Range) -> Product:
         """A part with its bounds."""
