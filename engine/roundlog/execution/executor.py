@@ -3,6 +3,7 @@ deferred, and past stops. All give the same bits. A `RunningStep` holds the valu
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from roundlog.execution.stops import (
     ends_finite,
 )
 from roundlog.kernels import has_kernels
+from roundlog.kernels.scratch import POOL
 from roundlog.kernels.threads import own_threads
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Direct, Inexact, Source, StepInputs, check, check_narrow, compute_narrow, operator
@@ -360,6 +362,8 @@ class Executor:
         self._in_order = InOrder(self._checked)
         self._devices: set[torch.device] = set()
         """Devices on which arithmetic was checked."""
+        # The pool keeps the memory of finished steps for the next ones.
+        weakref.finalize(self, POOL.release)
 
     @property
     def program(self) -> Program:
