@@ -1,10 +1,10 @@
-"""Its place puts this folder on the import path: the tests below it share `oracle`."""
+"""What all tests of the engine begin with."""
 
 import pytest
 import torch
 
 
-@pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    """Tests share small machines; more threads change speed and never results."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Tests share small machines; more threads change speed and never results. A test may set more for itself."""
     torch.set_num_threads(1)

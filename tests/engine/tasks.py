@@ -1,6 +1,7 @@
 """Small tasks that the engine's tests share: everything that the networks of this project are made of."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +83,13 @@ class HalfwayGPT(GPT):
         return self.head(self.norm(self.blocks(embedded)))
 
 
+def small_task(model: nn.Module, loss: Any, data: Mapping[str, Any], **more: Any) -> Task:
+    """A task of one step over all rows by SGD, if `more` says nothing else."""
+    plain = {"batch_size": len(next(iter(data.values()))), "steps": 1, "interval": 1, "seed": 0}
+    optimizer = more.pop("optimizer", None) or torch.optim.SGD(model.parameters(), lr=0.1)
+    return Task(model=model, loss=loss, optimizer=optimizer, dataset=data, **{**plain, **more})
+
+
 def classify(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return F.cross_entropy(model(batch["x"]).flatten(0, -2), batch["y"].flatten())
 
@@ -89,18 +97,10 @@ def classify(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 def conv_task(*, dropout: float = 0.1, steps: int = 6, interval: int = 2, seed: int = 3, **sgd: object) -> Task:
     torch.manual_seed(seed)
     model = ConvNet(dropout)
-    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, **sgd}
-    return Task(
-        model=model,
-        loss=classify,
-        optimizer=torch.optim.SGD(model.parameters(), **options),
-        dataset={"x": torch.randn(40, 1, 8, 8), "y": torch.randint(0, 5, (40,))},
-        batch_size=8,
-        steps=steps,
-        interval=interval,
-        seed=seed,
-        schedule=lambda step: 1.0 / (1 + step),
-    )
+    optimizer = torch.optim.SGD(model.parameters(), **{"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, **sgd})
+    data = {"x": torch.randn(40, 1, 8, 8), "y": torch.randint(0, 5, (40,))}
+    run = {"batch_size": 8, "steps": steps, "interval": interval, "seed": seed}
+    return small_task(model, classify, data, optimizer=optimizer, schedule=lambda step: 1.0 / (1 + step), **run)
 
 
 def gpt_task(
@@ -114,15 +114,10 @@ def gpt_task(
 ) -> Task:
     torch.manual_seed(seed)
     model = network(dropout=dropout)
-    return Task(
-        model=model,
-        loss=classify,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2, eps=eps),
-        dataset={"x": torch.randint(0, 17, (30, 6)), "y": torch.randint(0, 17, (30, 6))},
-        batch_size=4,
-        steps=steps,
-        interval=interval,
-        seed=seed,
+    data = {"x": torch.randint(0, 17, (30, 6)), "y": torch.randint(0, 17, (30, 6))}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=eps)
+    return small_task(
+        model, classify, data, optimizer=optimizer, batch_size=4, steps=steps, interval=interval, seed=seed
     )
 
 
@@ -135,15 +130,10 @@ def linear_task(*, steps: int = 8, interval: int = 2, seed: int = 5) -> Task:
     """The smallest real training: for tests about files and processes."""
     torch.manual_seed(seed)
     model = nn.Linear(24, 3)
-    return Task(
-        model=model,
-        loss=classify,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.5),
-        dataset={"x": torch.randn(20, 24), "y": torch.randint(0, 3, (20,))},
-        batch_size=5,
-        steps=steps,
-        interval=interval,
-        seed=seed,
+    data = {"x": torch.randn(20, 24), "y": torch.randint(0, 3, (20,))}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    return small_task(
+        model, classify, data, optimizer=optimizer, batch_size=5, steps=steps, interval=interval, seed=seed
     )
 
 
@@ -158,19 +148,13 @@ def features_task(*, steps: int = 6, interval: int = 2, seed: int = 6) -> Task:
     ]
     optimizer = torch.optim.AdamW(groups, lr=0.01)
     warm_up, cosine = LinearLR(optimizer, 0.1, 1.0, 2), CosineAnnealingLR(optimizer, steps)
-    return Task(
-        model=model,
-        loss=classify,
-        optimizer=optimizer,
-        dataset={"x": torch.randn(40, 24), "y": torch.randint(0, 5, (40,))},
-        batch_size=12,
-        steps=steps,
-        interval=interval,
-        seed=seed,
-        schedule=SequentialLR(optimizer, [warm_up, cosine], [2]),
-        micro_batches=3,
-        max_grad_norm=0.1,
-    )
+    data = {"x": torch.randn(40, 24), "y": torch.randint(0, 5, (40,))}
+    run = {"batch_size": 12, "steps": steps, "interval": interval, "seed": seed, "micro_batches": 3}
+    schedule = SequentialLR(optimizer, [warm_up, cosine], [2])
+    return small_task(model, classify, data, optimizer=optimizer, schedule=schedule, max_grad_norm=0.1, **run)
+
+
+SIX_STEPS = {"batch_size": 6, "steps": 6, "interval": 2, "seed": 1}
 
 
 class ShortLayers(nn.Module):
@@ -201,16 +185,8 @@ def short_layers_task(loss: Callable[[nn.Module, Mapping[str, torch.Tensor]], to
     model = ShortLayers().to(torch.bfloat16 if loss is in_bf16 else torch.float32)
     generator = torch.Generator().manual_seed(1)
     rows, classes = torch.randn(20, 4, 8, generator=generator), torch.randint(0, 3, (20,), generator=generator)
-    return Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=0.01),
-        dataset={"x": rows, "y": classes},
-        batch_size=6,
-        steps=6,
-        interval=2,
-        seed=1,
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return small_task(model, loss, {"x": rows, "y": classes}, optimizer=optimizer, **SIX_STEPS)
 
 
 TASKS = {"conv": conv_task, "features": features_task, "gpt": gpt_task, "linear": linear_task}

@@ -57,11 +57,6 @@ def test_a_device_that_does_not_compute_rightly_is_not_tried_further(monkeypatch
     assert other.rows == [] and other.benches == {} and other.code() == 1
 
 
-def test_the_recorded_roots_are_of_all_rows() -> None:
-    recorded = json.loads(device_roots.RECORDED.read_text())
-    assert list(recorded["rows"]) == list(device_roots.ROWS) and recorded["steps"] == device_roots.STEPS
-
-
 @pytest.mark.slow
 def test_a_recorded_root_is_found_again_and_another_job_is_held_against_the_processor() -> None:
     recorded = json.loads(device_roots.RECORDED.read_text())

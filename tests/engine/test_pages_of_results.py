@@ -13,26 +13,14 @@ import other_architecture
 import pytest
 from machines.process import Outcome
 from machines.profiles import MACHINES
-from machines.tasks import MORE_TEXTS, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXT_STEPS, TEXTS
+from machines.tasks import MORE_TEXTS, SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXTS
 from matrix import Result
-from other_architecture import HERE, PAGE, THERE, markdown, recorded, together, wrong
-from papers import report
+from other_architecture import HERE, PAGE, THERE, recorded, wrong
 
 ROOT = Path(__file__).parents[2]
 BIT_EQUALITY = (ROOT / "docs" / "bit-equality.md").read_text()
 RESULT: dict[str, Any] = json.loads((ROOT / "scripts" / "papers" / "result.json").read_text())
 MEASURED = [RESULT["parts"][model][size] for model in ("resnet", "gpt2") for size in RESULT["parts"][model]]
-
-
-def headings(page: str) -> list[str]:
-    return [line for line in page.splitlines() if line.startswith("#")]
-
-
-def test_the_page_about_papers_has_the_parts_of_the_report() -> None:
-    page = (ROOT / "docs" / "papers.md").read_text()
-    assert headings(page) == headings(report.markdown(RESULT)), (
-        "run .venv/bin/python scripts/paper_tables.py --parts ''"
-    )
 
 
 def test_plain_training_drifted_apart_and_no_method_did() -> None:
@@ -56,30 +44,6 @@ def test_the_page_is_about_the_matrix_that_the_script_runs() -> None:
     assert [row[0] for row in rows("task")] == list(SMALL)
     cpus = [name for name, machine in MACHINES.items() if machine.device == "cpu"]
     assert set(cpus) <= {row[0] for row in rows("machine")} <= set(MACHINES)
-
-
-def test_the_section_about_texts_is_the_scripts_and_has_one_root() -> None:
-    assert "\n".join([matrix._TITLE_OF_TEXTS, matrix._TEXT_OF_TEXTS]) in BIT_EQUALITY
-    for name in TEXTS:
-        found = re.search(rf"^\| {name} \| (\d+) \| (\d+) \| (\d+) \| `[0-9a-f]{{16}}` \|", BIT_EQUALITY, re.MULTILINE)
-        assert found is not None
-        assert [int(number) for number in found.groups()] == [TEXT_STEPS, 3 * len(rows("machine")), 1]
-
-
-def test_the_section_about_receipts_of_texts_is_the_scripts_and_has_eight() -> None:
-    pytest.importorskip("transformers")
-    pytest.importorskip("starlette")
-    import matrix_of_texts
-    from machines.served_texts import ASKED, CLIENTS
-    from machines.text_models import TEXT_MODELS
-
-    assert matrix_of_texts.TITLE + "\n" + matrix_of_texts._TEXT in BIT_EQUALITY
-    found = rows("model | machines")
-    assert [row[0] for row in found] == TEXT_MODELS
-    for _, machines, ways, runs, texts, receipts, root, bad, plain in found:
-        assert int(machines) == len(rows("machine")) and int(machines) <= int(ways) <= int(runs)
-        assert (int(texts), receipts, bad) == (int(runs) * (len(ASKED) + 1), str(CLIENTS), "0")
-        assert re.fullmatch("`[0-9a-f]{16}`", root) and int(plain) > 1
 
 
 def test_the_page_of_models_is_what_its_rows_make(tmp_path: Path) -> None:
@@ -125,20 +89,6 @@ def test_a_root_that_the_page_has_not_and_equal_kernels_are_refused() -> None:
     assert wrong(result(other, other), RECORDED) == [f"digits has the root {'bb' * 8}, where {'aa' * 8} is recorded"]
     same = Result(dict.fromkeys(KERNELS, "11" * 32), result().outcomes)
     assert wrong(same, RECORDED) == ["the two machines have the same FP64 kernels, so that equal roots show nothing"]
-
-
-def test_the_section_has_a_row_for_each_task_with_all_roots_side_by_side() -> None:
-    there = {"architecture": "aarch64", "python": "3.11.2", "torch": "2.10.0+cpu"}
-    text = markdown(together([result(), result(replace(RIGHT, alone="ab" * 32), task="gpt")]), 50, there)
-    same, other = f"`{'aa' * 8}`", f"`{'ab' * 8}`"
-    assert text.startswith(other_architecture.TITLE + "\n") and "2.10.0+cpu" in text
-    assert f"| digits | 50 | {same} | {same} | {same} | {same} | 0 |\n" in text
-    assert f"| gpt | 50 | {same} | {same} | {same} | {other} | 0 |\n" in text
-    for task, title in (
-        ("gpt_bf16", other_architecture.TITLE_IN_BF16),
-        ("llama_text", other_architecture.TITLE_OF_TEXTS),
-    ):
-        assert markdown(together([result(task=task)]), 8, there).startswith(title + "\n")
 
 
 def test_the_page_has_all_tasks_of_the_matrix_with_equal_roots_on_both_machines() -> None:

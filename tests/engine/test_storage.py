@@ -52,12 +52,6 @@ def test_tensors_come_back_bit_for_bit_in_the_expected_order(state: Path) -> Non
             assert bits(tensor) == bits(TENSORS[name])
 
 
-def test_the_same_tensors_make_the_same_file_in_any_order(state: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.safetensors"
-    save_tensors(other, dict(reversed(TENSORS.items())))
-    assert other.read_bytes() == state.read_bytes()
-
-
 def test_files_have_the_bytes_of_the_library(state: Path, tmp_path: Path) -> None:
     """Names and dtypes in any order, since the library has one of its own."""
     other = tmp_path / "other.safetensors"
@@ -65,7 +59,7 @@ def test_files_have_the_bytes_of_the_library(state: Path, tmp_path: Path) -> Non
         safetensors.torch.save_file(TENSORS, other, metadata)
         save_tensors(state, TENSORS, metadata)
         assert other.read_bytes() == state.read_bytes()
-    save_tensors(state, TENSORS)
+    save_tensors(state, dict(reversed(TENSORS.items())))
     for names in (list(EXPECTED), sorted(EXPECTED), list(reversed(EXPECTED))):
         save_state(other, {name: EXPECTED[name] for name in names}, [TENSORS[name] for name in names])
         assert other.read_bytes() == state.read_bytes()
@@ -101,11 +95,6 @@ def test_the_systems_error_is_the_cause_of_a_failed_save(state: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert isinstance(caught.value.__cause__, OSError) and caught.value.__cause__.errno == errno.EFBIG
     assert state.read_bytes() == before and list(state.parent.iterdir()) == [state]
-
-
-def test_a_save_into_a_directory_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot be written"):
-        save_tensors(tmp_path / "absent" / "state", TENSORS)
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -194,19 +183,8 @@ def test_a_missing_file_and_a_directory_are_clear_errors(tmp_path: Path) -> None
             read(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "is not JSON"),
-        (b"{", "is not JSON"),
-        (b"\xff", "is not JSON"),
-        (b"[" * 4000, "is not JSON"),
-        (b'{"a": 1, "a": 2}', "has a key twice"),
-        (b" " * 5000, "longer than the 4096 bytes allowed"),
-    ],
-)
-def test_a_hostile_record_is_a_clear_error(tmp_path: Path, data: bytes, message: str) -> None:
+def test_a_record_that_is_too_long_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
-    path.write_bytes(data)
-    with pytest.raises(StorageError, match=message):
+    path.write_bytes(b" " * 5000)
+    with pytest.raises(StorageError, match="longer than the 4096 bytes allowed"):
         read_record(path, max_bytes=4096)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from roundlog.adjudication.adjudicate import Chunk, Tree, encode
+from roundlog.adjudication.openings import OperandOpening
 from roundlog.commitments import CHUNK_SIZE
 from roundlog.descriptors import Descriptor, describe
 from roundlog.operators import operator
@@ -42,6 +43,16 @@ def of_numbers(descriptor: Descriptor, dtype: DType) -> Descriptor:
 
     inputs = tuple(replace(item, dtype=other(item.dtype)) for item in descriptor.inputs)
     return replace(descriptor, dtype=other(descriptor.dtype), inputs=inputs)
+
+
+class Opened:
+    """The chunks that were opened, and no others."""
+
+    def __init__(self, proved: Iterable[OperandOpening]) -> None:
+        self.payloads = {opening.chunk: opening.payload for opening in proved}
+
+    def payload(self, chunk: Chunk) -> bytes:
+        return self.payloads[chunk]
 
 
 class Bits:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication.adjudicate import index_of, read, segments
 from roundlog.capture.builder import Builder
+from roundlog.commitments import leaf_hash
 from roundlog.definitions import FLOATS
 from roundlog.descriptors import (
     Descriptor,
@@ -20,16 +23,20 @@ from roundlog.descriptors import (
     Family,
     Input,
     Row,
+    describe,
     encode_descriptor,
+    program_root,
+    program_tree,
 )
 from roundlog.descriptors.describe import GAS_BUDGET, Subject, chunks_read, gas, rule_for
 from roundlog.descriptors.descriptor import check_descriptor
-from roundlog.program import DType, ProgramError
+from roundlog.program import DType, ProgramError, from_json
 
 from tests.engine.adjudication.adjudication_cases import descriptor_of, kind_of, program_of
 from tests.engine.operators.operator_cases import CASES, Case
 
 NAMES = sorted(CASES)
+VECTORS = json.loads((Path(__file__).resolve().parents[2] / "vectors" / "descriptors.json").read_text())
 
 
 def some_cases(name: str, count: int) -> Iterator[Case]:
@@ -248,6 +255,18 @@ def test_valid_descriptors_are_encoded_each_in_its_own_way() -> None:
     loads = [load(Family.CONSTANT, kind, 2**16 - 1) for kind in short]
     valid = [GOOD, COPY, GATHER, *numbers, compared, *conversions, *loads]
     assert len(set(map(encode_descriptor, valid))) == len(valid)
+
+
+def test_the_program_of_the_vectors_gives_its_descriptors_leaves_and_root() -> None:
+    """Solidity is tested with these vectors."""
+    program = from_json(VECTORS["program"].encode())
+    tree = program_tree(program)
+    assert len(VECTORS["operators"]) == tree.count == len(program.nodes)
+    for index, vector in enumerate(VECTORS["operators"]):
+        encoded = bytes.fromhex(vector["encoded"][2:])
+        assert encode_descriptor(describe(program, index)) == encoded
+        assert "0x" + leaf_hash(encoded).hex() == vector["leaf"] == "0x" + tree.node(0, index).hex()
+    assert "0x" + program_root(program).hex() == VECTORS["programRoot"]
 
 
 def test_a_list_too_long_for_one_descriptor_is_joined_in_groups() -> None:

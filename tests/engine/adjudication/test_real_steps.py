@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from roundlog.adjudication.adjudicate import (
-    Chunk,
     DisputedStep,
     NoAnswer,
     Tree,
@@ -33,6 +32,7 @@ from roundlog.program import DType, Stored
 from roundlog.rounding import Recorder
 from roundlog.training.job import Job
 
+from tests.engine.adjudication.adjudication_cases import Opened
 from tests.engine.kept_jobs import kept_job
 
 STEP_NUMBER = 2
@@ -60,16 +60,6 @@ class Trained:
             dataset=list(self.job.dataset.values()),
             schedule=self.job.schedule,
         )
-
-
-class Opened:
-    """The chunks that were opened, and no others."""
-
-    def __init__(self, proved: list[OperandOpening]) -> None:
-        self.payloads = {opening.chunk: opening.payload for opening in proved}
-
-    def payload(self, chunk: Chunk) -> bytes:
-        return self.payloads[chunk]
 
 
 @pytest.fixture(scope="module", params=["convolution", "gpt_hopper"])

@@ -26,6 +26,8 @@ from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.trainer import Trainer
 from torch import nn
 
+from tests.engine.tasks import small_task
+
 needs_modes = pytest.mark.skipif(not ROUNDING, reason="it is not known how threads of this machine are set")
 
 
@@ -47,16 +49,9 @@ def task() -> Task:
     torch.manual_seed(3)
     model = nn.Linear(40, 30)
     model.weight.data[:, :20] = 0.0
-    return Task(
-        model=model,
-        loss=lambda model, batch: model(batch["x"]).sum() + (model(batch["x"]) ** 2).sum() * 0.01,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(8, 40) * torch.logspace(-43, 0, 40)},
-        batch_size=4,
-        steps=4,
-        interval=2,
-        seed=0,
-    )
+    loss = lambda model, batch: model(batch["x"]).sum() + (model(batch["x"]) ** 2).sum() * 0.01  # noqa: E731
+    data = {"x": torch.randn(8, 40) * torch.logspace(-43, 0, 40)}
+    return small_task(model, loss, data, batch_size=4, steps=4, interval=2)
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +109,8 @@ def test_the_negative_control_sees_each_change_noticed_on_every_thread(change: s
     assert reaction(CHANGES[change]).is_right
     assert ENVIRONMENT.is_right() and computes_right()
     # torch's own threads, too, which later tests compute on.
-    before = torch.get_num_threads()
     torch.set_num_threads(3)
-    try:
-        check_machine(torch.device("cpu"))
-    finally:
-        torch.set_num_threads(before)
+    check_machine(torch.device("cpu"))
 
 
 @needs_modes
@@ -200,7 +191,7 @@ def test_a_stop_in_a_disturbed_step_is_none() -> None:
 
 @needs_modes
 def test_a_thread_of_the_kernels_that_is_changed_disturbs_and_is_put_right() -> None:
-    before, torch_threads = threads.disturbed(), torch.get_num_threads()
+    before = threads.disturbed()
     torch.set_num_threads(3)
     main = threading.current_thread()
 
@@ -208,16 +199,13 @@ def test_a_thread_of_the_kernels_that_is_changed_disturbs_and_is_put_right() -> 
         if threading.current_thread() is not main:
             flush()
 
-    try:
-        with pytest.raises(DisturbedError, match=r"^this work: "), right_float_mode("this work"):
-            in_parts(part, 3, 1 << 30)
-        assert threads.disturbed() == before + 2
-        seen: list[bool] = []
-        with right_float_mode("the next"):
-            in_parts(lambda start, stop: seen.append(ENVIRONMENT.is_right()), 3, 1 << 30)
-        assert seen == [True] * 3
-    finally:
-        torch.set_num_threads(torch_threads)
+    with pytest.raises(DisturbedError, match=r"^this work: "), right_float_mode("this work"):
+        in_parts(part, 3, 1 << 30)
+    assert threads.disturbed() == before + 2
+    seen: list[bool] = []
+    with right_float_mode("the next"):
+        in_parts(lambda start, stop: seen.append(ENVIRONMENT.is_right()), 3, 1 << 30)
+    assert seen == [True] * 3
 
 
 def test_the_code_for_arm_reads_and_writes_its_register() -> None:

@@ -1,22 +1,13 @@
 """A linear layer followed by any function: trained both ways, or refused."""
 
-from typing import Any
-
 import pytest
 import torch
-from roundlog.capture import CaptureError, Task, capture
+from roundlog.capture import CaptureError, capture
 from roundlog.training.job import Job
 from torch import nn
 
+from tests.engine.tasks import small_task
 from tests.engine.trainings import train_by_program, train_by_pytorch
-
-
-def small_task(model: nn.Module, loss: Any, data: dict[str, torch.Tensor], **more: Any) -> Task:
-    """A task of one step over all rows by SGD, if `more` says nothing else."""
-    rows = len(next(iter(data.values())))
-    plain = {"batch_size": rows, "steps": 1, "interval": 1, "seed": 0}
-    optimizer = more.pop("optimizer", None) or torch.optim.SGD(model.parameters(), lr=0.1)
-    return Task(model=model, loss=loss, optimizer=optimizer, dataset=data, **{**plain, **more})
 
 
 class Calls(nn.Module):

@@ -12,7 +12,7 @@ from roundlog.program import Program
 from roundlog.rounding import Recorder
 from torch import Tensor, nn
 
-from tests.engine.capture.calls import small_task
+from tests.engine.tasks import small_task
 
 
 class _Evaluated(nn.Module):

@@ -118,6 +118,16 @@ def _numbers(rows: int) -> Rows:
     return [{"x": one, "labels": label, "unused": one * 2} for one, label in zip(x, labels, strict=True)]
 
 
+def tokenizer(other: str, **special: str) -> Any:
+    """One of words, with a token besides that pads and another one."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = {"[PAD]": 0, other: 1, **{f"w{number}": number for number in range(2, WORDS)}}
+    made = Tokenizer(models.WordLevel(words, unk_token="[PAD]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", **special)
+
+
 MODELS: dict[str, tuple[Callable[[float], nn.Module], Callable[[int], Rows]]] = {
     "tied": (_tied, _words),
     "rotary": (_rotary, _words),

@@ -15,7 +15,7 @@ from roundlog.capture import CaptureError, Task, capture
 from roundlog.capture.huggingface import trainer_task as table
 from roundlog.training.sameness import confirm_same
 
-from tests.engine.capture.random_trainers import MODELS, WORDS, Plain, transformers
+from tests.engine.capture.random_trainers import MODELS, WORDS, Plain, tokenizer, transformers
 
 Trainer, TrainingArguments = transformers.Trainer, transformers.TrainingArguments
 
@@ -222,17 +222,9 @@ def test_rows_that_no_job_could_hold_are_refused(rows: Any, collate: Any, words:
     refused(trainer(tmp_path, rows=rows, given=given, remove_unused_columns=False), *words)
 
 
-def tokens() -> Any:
-    from tokenizers import Tokenizer, models
-
-    words = {"[PAD]": 0, "[MASK]": 1, **{f"w{number}": number for number in range(2, WORDS)}}
-    made = Tokenizer(models.WordLevel(words, unk_token="[PAD]"))
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", mask_token="[MASK]")
-
-
 def test_masking_at_random_is_refused(tmp_path: Path) -> None:
     rows = [{"input_ids": [3, 4, 5], "labels": [3, 4, 5]} for _ in range(ROWS)]
-    masking = transformers.DataCollatorForLanguageModeling(tokens(), mlm=True)
+    masking = transformers.DataCollatorForLanguageModeling(tokenizer("[MASK]", mask_token="[MASK]"), mlm=True)
     refused(trainer(tmp_path, rows=rows, given={"model": MODELS["tied"][0](0.0), "data_collator": masking}), "random")
 
 
@@ -287,7 +279,8 @@ def test_padding_is_the_tokenizers_as_in_train(tmp_path: Path) -> None:
     config = transformers.GPT2Config(vocab_size=WORDS, n_positions=8, n_embd=4, n_layer=1, n_head=1, num_labels=3)
     model = transformers.GPT2ForSequenceClassification(config)
     rows = [{"input_ids": torch.tensor([3, 4, 0]), "labels": torch.tensor(row % 3)} for row in range(ROWS)]
-    Task.from_trainer(trainer(tmp_path, rows=rows, given={"model": model, "processing_class": tokens()}))
+    given = {"model": model, "processing_class": tokenizer("[MASK]", mask_token="[MASK]")}
+    Task.from_trainer(trainer(tmp_path, rows=rows, given=given))
     assert model.config.pad_token_id == 0
 
 

@@ -22,7 +22,7 @@ from roundlog import Task
 from roundlog.capture import CaptureError, capture
 from torch import Tensor, nn
 
-from tests.engine.capture.calls import small_task
+from tests.engine.tasks import small_task
 
 GLOBAL = 0
 

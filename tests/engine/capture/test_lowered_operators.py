@@ -12,6 +12,7 @@ from roundlog.training.job import Job
 from torch import nn
 
 from tests.engine.capture.lowered_cases import BATCH, GROUPS, Case
+from tests.engine.tasks import small_task
 from tests.engine.trainings import steps_by_program
 
 MAX_ERROR = 3e-6
@@ -46,17 +47,10 @@ def in_loss(models: nn.ModuleDict, batch: dict[str, torch.Tensor]) -> torch.Tens
 def task_of(cases: dict[str, Case]) -> Task:
     torch.manual_seed(1)
     models = nn.ModuleDict({name: OneOf(case) for name, case in cases.items()})
-    return Task(
-        model=models,
-        loss=in_loss,
-        # After one step the momentum of every parameter is its gradient.
-        optimizer=torch.optim.SGD(models.parameters(), lr=0.5, momentum=0.9),
-        dataset={name: torch.randn(BATCH, *case.shape) for name, case in cases.items()},
-        batch_size=BATCH,
-        steps=1,
-        interval=1,
-        seed=0,
-    )
+    # After one step the momentum of every parameter is its gradient.
+    optimizer = torch.optim.SGD(models.parameters(), lr=0.5, momentum=0.9)
+    data = {name: torch.randn(BATCH, *case.shape) for name, case in cases.items()}
+    return small_task(models, in_loss, data, optimizer=optimizer)
 
 
 def one_step(job: Job) -> tuple[float, dict[str, torch.Tensor]]:

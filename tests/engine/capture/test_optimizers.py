@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from torch import nn, optim
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tests.engine.capture.calls import refused
-from tests.engine.tasks import classify
+from tests.engine.tasks import classify, small_task
 from tests.engine.trainings import train_by_program, train_by_pytorch
 
 STEPS = 6
@@ -52,16 +54,8 @@ class Net(nn.Module):
 def task_of(kind: type[optim.Optimizer], options: Options) -> Task:
     torch.manual_seed(8)
     model = Net()
-    return Task(
-        model=model,
-        loss=classify,
-        optimizer=kind([p for p in model.parameters() if p.requires_grad], **options),
-        dataset={"x": torch.randn(24, 8), "y": torch.randint(0, 3, (24,))},
-        batch_size=8,
-        steps=STEPS,
-        interval=STEPS,
-        seed=2,
-    )
+    data, run = {"x": torch.randn(24, 8), "y": torch.randint(0, 3, (24,))}, {"steps": STEPS, "interval": STEPS}
+    return small_task(model, classify, data, optimizer=kind(model.parameters(), **options), batch_size=8, seed=2, **run)
 
 
 def assert_trains_as(task: Task, make: Callable[[], Task]) -> None:
@@ -133,3 +127,40 @@ class Wrapper:
 def test_other_optimizers_are_refused_by_name(make, name: str) -> None:
     model = nn.Linear(6, 2)
     refused(model, f"^the optimizer {name}: use one of torch.optim.SGD, ", optimizer=make(model.parameters()))
+
+
+class Plain(optim.Optimizer):
+    """An optimizer of the user's own. One that trains beside PyTorch is among the scripts of tests/scripts."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.sub_(self.param_groups[0]["lr"] * p.grad)
+
+
+def test_a_count_of_an_optimizers_own_is_refused_by_its_name() -> None:
+    class Counting(Plain):
+        @torch.no_grad()
+        def step(self, closure: object = None) -> None:
+            super().step()
+            for p in self.param_groups[0]["params"]:
+                self.state[p]["step"] = self.state[p].get("step", 0) + 1
+                p.mul_(1 - 0.1 / self.state[p]["step"])
+
+    words = re.escape("a step changes optimizer.state[model.scale]['step'], from 2 to")
+    with pytest.raises(CaptureError, match=words):
+        Job.from_task(lambda: task_of(Counting, {}))
+
+
+def test_an_optimizer_that_changes_its_rate_by_itself_is_refused() -> None:
+    class Decaying(Plain):
+        def step(self, closure: object = None) -> None:
+            super().step()
+            self.param_groups[0]["lr"] *= 0.9
+
+    for schedule in (lambda step: 1 / (step + 1)), (lambda step: 1.0):
+        with pytest.raises(CaptureError, match="the optimizer changes its learning rate: give a schedule"):
+            Job.from_task(lambda schedule=schedule: replace(task_of(Decaying, {}), schedule=schedule))

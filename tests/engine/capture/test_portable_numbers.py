@@ -15,7 +15,7 @@ from roundlog.training.job import Job
 from scipy import stats
 from torch import nn
 
-from tests.engine.capture.calls import small_task
+from tests.engine.tasks import small_task
 
 N = 100_000
 

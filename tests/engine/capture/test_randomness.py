@@ -17,7 +17,7 @@ from scipy import stats
 from torch import nn
 from torch.distributions import Beta, Dirichlet, Gamma, StudentT
 
-from tests.engine.capture.calls import small_task
+from tests.engine.tasks import small_task
 
 SEED = 77
 MANY = 4000

@@ -85,23 +85,6 @@ def test_what_does_not_belong_together_is_refused(name: str) -> None:
         Job.from_task(lambda: two(**options))
 
 
-@pytest.mark.slow
-def test_a_step_beside_these_is_captured_and_a_frozen_parameter_may_be_in_both() -> None:
-    def of_both(m: Any) -> list[torch.optim.Optimizer]:
-        m["a"].bias.requires_grad_(False)
-        return [sgd(m["a"]), torch.optim.SGD([*m["b"].parameters(), m["a"].bias], lr=0.1)]
-
-    Job.from_task(lambda: two(optimizer=of_both))
-    options = {
-        "max_grad_norm": [0.05, None],
-        "micro_batches": 2,
-        "schedule": [lambda step: 0.5**step, lambda step: 1.0],
-    }
-    job = Job.from_task(lambda: two(**options))
-    columns = dict(zip(job.program.schedule_names, job.schedule.T.tolist(), strict=True))
-    assert columns["0/lr"] == pytest.approx([0.1, 0.05, 0.025]) and columns["1/lr"] == pytest.approx([0.1] * 3)
-
-
 class Kept:
     """Losses of which the second goes on with what the first has computed: with `seen`, through which the first has
     gone back by then, or with `aside`, which comes from parameters that have been stepped by then."""

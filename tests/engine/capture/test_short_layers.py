@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from roundlog.capture import CaptureError, Task
+from roundlog.capture import CaptureError
 from roundlog.training.job import Job
 from torch import Tensor, nn
+
+from tests.engine.tasks import small_task
 
 
 class Step(nn.Module):
@@ -29,16 +31,9 @@ class Step(nn.Module):
 
 def job_of(model: nn.Module, x: Tensor | None = None) -> Job:
     torch.manual_seed(5)
-    task = Task(
-        model=model,
-        loss=lambda m, b: m(b["x"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-        dataset={"x": torch.randn(12, 8) if x is None else x},
-        batch_size=4,
-        steps=3,
-        interval=1,
-        seed=3,
-    )
+    data = {"x": torch.randn(12, 8) if x is None else x}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    task = small_task(model, lambda m, b: m(b["x"]), data, optimizer=optimizer, batch_size=4, steps=3, seed=3)
     return Job.from_task(lambda: task)
 
 

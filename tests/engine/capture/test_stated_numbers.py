@@ -13,23 +13,16 @@ from roundlog.training.sameness import confirm_same
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.engine.tasks import small_task
+
 STEPS = 6
 
 
 def task_of(loss: Callable[[nn.Module, Mapping[str, Tensor]], Tensor], numbers: Mapping[str, Any]) -> Task:
     model = nn.Linear(4, 2)
-    return Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(8, 4), "y": torch.randn(8, 2)},
-        batch_size=4,
-        steps=STEPS,
-        interval=3,
-        seed=1,
-        micro_batches=2,
-        numbers=numbers,
-    )
+    data = {"x": torch.randn(8, 4), "y": torch.randn(8, 2)}
+    run = {"batch_size": 4, "steps": STEPS, "interval": 3, "seed": 1, "micro_batches": 2}
+    return small_task(model, loss, data, numbers=numbers, **run)
 
 
 def annealed() -> Task:

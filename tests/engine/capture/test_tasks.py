@@ -77,6 +77,10 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
         {"of_batch": lambda batch: {"x": batch["x"]}},
         "of_batch gives x, which is a field of the dataset",
     ),
+    "a batch larger than the data": ({"batch_size": 9}, "a batch of 9 does not fit a dataset of 8 rows"),
+    "steps that no interval divides": ({"steps": 7, "interval": 2}, "7 steps cannot be cut"),
+    "a negative seed": ({"seed": -1}, "seed"),
+    "a loss of several numbers": ({"loss": lambda m, b: m(b["x"])}, "reduce it to a scalar"),
     "a schedule that fails": ({"schedule": fails}, "the schedule fails at step 1 with ValueError: a$"),
 }
 

@@ -7,13 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from roundlog.capture import CaptureError, Task, capture
+from roundlog.capture import CaptureError, Task
 from roundlog.execution import Batches
 from roundlog.training.job import Job
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from tests.engine.capture.calls import small_task
+from tests.engine.tasks import small_task
 from tests.engine.trainings import train_by_program
 
 Function = Callable[..., Tensor]
@@ -88,28 +87,3 @@ def test_integers_are_divided_as_pytorch_divides_them(divisor: int) -> None:
     numbers = many_integers()
     same(lambda x: x // divisor, numbers)
     same(lambda x: x % divisor, numbers)
-
-
-def refused(message: str, function: Function, *fields: Tensor) -> None:
-    with pytest.raises(CaptureError, match=message):
-        capture(lambda: task_of(function, *fields))
-
-
-@pytest.mark.slow
-def test_what_is_not_supported_says_why() -> None:
-    numbers = torch.arange(1, 5)
-    refused("combines the bits of integers", lambda x: x & x.flip(0), numbers)
-    refused(
-        r"divides fractions with a remainder: write a - torch\.floor\(a / b\) \* b", lambda x: x % 0.7, numbers.float()
-    )
-    refused(r"write torch\.floor\(a / b\)", lambda x: x // 0.7, numbers.float())
-    refused(r"write a // b", lambda x: torch.div(x, 3, rounding_mode="trunc"), numbers)
-    refused(r"write torch\.round\(x \* 10\*\*n\)", lambda x: x.round(decimals=1), numbers.float())
-    refused("take numbers that divide them", lambda x: F.adaptive_max_pool1d(x[None], 3)[0, 0], numbers.float())
-    refused("distances of order 3", lambda x: torch.cdist(x, x, p=3).mean((1, 2)), torch.randn(4, 3, 2))
-    refused("divides integers by a tensor", lambda x: x % x.flip(0), numbers)
-    refused("divides integers by -2: only numbers above zero", lambda x: x // -2, numbers)
-    system = torch.eye(300).repeat(4, 1, 1)
-    refused("of 300 rows: up to 256", lambda x: torch.linalg.solve_triangular(x, x, upper=True).mean((1, 2)), system)
-    many = torch.zeros(4, 2900, 8)  # just too many
-    refused("more than 268435456 differences", lambda x: torch.cdist(x, x, p=1).mean((1, 2)), many)

@@ -9,7 +9,8 @@ import torch
 from roundlog.training.job import Job
 from torch import nn
 
-from tests.engine.capture.calls import Calls, linear_through, refused, small_task
+from tests.engine.capture.calls import Calls, linear_through, refused
+from tests.engine.tasks import small_task
 
 
 def write_through_views(x: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -74,12 +75,10 @@ def test_few_bytes_beside_a_row_are_read(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_run_stops_where_its_data_have_changed_and_carries_on_where_they_are_mended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "HELD_BYTES", 0)
-    stream = windows(file_of(tmp_path / "t", TOKENS), window=WINDOW, stride=STRIDE)
-    Job.from_task(lambda: task_of(stream, file_of(tmp_path / "w", WEIGHTS), SIGNED)).write(tmp_path / "job")
-    job = Job.read(tmp_path / "job")
+    job = Job.read(shutil.copytree(written, tmp_path / "job"))
     whole = Trainer(job, tmp_path / "whole").run()
     data = tmp_path / "job" / "data.safetensors"
     content = data.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer
 from torch import nn
 
+from tests.engine.tasks import small_task
+
 WINDOW, STRIDE, ROWS = 9, 8, 40
 TOKENS = np.random.default_rng(3).integers(0, 50, (ROWS - 1) * STRIDE + WINDOW + 5, dtype=np.uint16)
 WEIGHTS = np.random.default_rng(4).standard_normal((ROWS, 300)).astype(np.float32)
@@ -39,16 +42,8 @@ def task_of(tokens: Source, weights: Source, signed: Source) -> Task:
         x = table(tokens[:, :-1]) + (mix(batch["weights"]) + two(batch["signed"].float()))[:, None]
         return nn.functional.cross_entropy(head(x).flatten(0, 1), tokens[:, 1:].flatten())
 
-    return Task(
-        model=model,
-        loss=loss,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"tokens": tokens, "weights": weights, "signed": signed},
-        batch_size=4,
-        steps=6,
-        interval=3,
-        seed=9,
-    )
+    data = {"tokens": tokens, "weights": weights, "signed": signed}
+    return small_task(model, loss, data, batch_size=4, steps=6, interval=3, seed=9)
 
 
 def file_of(path: Path, array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
@@ -57,19 +52,12 @@ def file_of(path: Path, array: np.ndarray) -> np.ndarray:  # type: ignore[type-a
 
 
 @pytest.fixture
-def left_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    """A job of memory maps, written, and read again without holding its data."""
+def left_in_files(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    """A job that was read without holding its data."""
     monkeypatch.setattr(files, "HELD_BYTES", 0)
     monkeypatch.setattr("roundlog.training.run_cost.HELD_BYTES", 0)
-    stream = windows(file_of(tmp_path / "tokens", TOKENS), window=WINDOW, stride=STRIDE)
-    weights, signed = (file_of(tmp_path / name, array) for name, array in (("w", WEIGHTS), ("s", SIGNED)))
-    made = Job.from_task(lambda: task_of(stream, weights, signed), compare=False)
-    assert all(isinstance(field, FileField) for field in made.dataset.values())
-    made.write(tmp_path / "job")
-    for name in ("tokens", "w", "s"):
-        (tmp_path / name).unlink()
-    job = Job.read(tmp_path / "job")
-    assert job.spec == made.spec and all(isinstance(field, FileField) for field in job.dataset.values())
+    job = Job.read(shutil.copytree(written, tmp_path / "job"))
+    assert all(isinstance(field, FileField) for field in job.dataset.values())
     return job
 
 

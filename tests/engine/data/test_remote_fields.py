@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -33,7 +34,6 @@ from roundlog.training.job import JOB_FILES, Job, JobError
 from roundlog.training.trainer import Trainer
 
 from tests.engine.data.remote_places import Place, copy_of, lost
-from tests.engine.data.test_jobs_of_files import SIGNED, STRIDE, TOKENS, WEIGHTS, WINDOW, task_of
 
 ROWS = 3000
 
@@ -245,10 +245,8 @@ def test_a_chunk_of_a_disputed_row_is_opened_from_elsewhere(world: World) -> Non
 
 
 @pytest.fixture
-def job_dir(tmp_path: Path) -> Path:
-    """The directory of a job, whose data are in `tmp_path / "data"` in its place."""
-    stream = windows(TOKENS, window=WINDOW, stride=STRIDE)
-    Job.from_task(lambda: task_of(stream, torch.from_numpy(WEIGHTS), SIGNED), compare=False).write(tmp_path / "job")
+def job_dir(written: Path, tmp_path: Path) -> Path:
+    shutil.copytree(written, tmp_path / "job")
     assert {path.name for path in (tmp_path / "job").iterdir()} == set(JOB_FILES)
     return tmp_path / "job"
 

@@ -40,22 +40,12 @@ from roundlog.rounding.policies import without_log
 from roundlog.training.job import Job
 from roundlog.training.run import Run
 
-from tests.engine.adjudication.adjudication_cases import descriptor_of
+from tests.engine.adjudication.adjudication_cases import Opened, descriptor_of
 from tests.engine.kept_jobs import kept_job
 from tests.engine.operators.operator_cases import golden
 from tests.engine.tasks import conv_task
 
 STEP = 1
-
-
-class Opened:
-    """The chunks that were opened, and no others."""
-
-    def __init__(self, openings) -> None:
-        self.payloads = {opening.chunk: opening.payload for opening in openings}
-
-    def payload(self, chunk) -> bytes:
-        return self.payloads[chunk]
 
 
 @pytest.fixture(scope="module", params=["convolution", "gpt_hopper"])

@@ -28,21 +28,11 @@ def small_model() -> Any:
     """A `transformers.LlamaForCausalLM` of random weights in FP32."""
     import transformers
 
+    from tests.engine.generation.small_llama import small_llama
+
     torch.manual_seed(3)
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=len(vocabulary()),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=HEADS,
-            num_key_value_heads=KEY_HEADS,
-            max_position_embeddings=64,
-            initializer_range=0.3,
-            bos_token_id=None,
-            eos_token_id=0,
-        )
-    )
+    more = {"max_position_embeddings": 64, "initializer_range": 0.3, "bos_token_id": None, "eos_token_id": 0}
+    return transformers.LlamaForCausalLM(small_llama(len(vocabulary()), 32, 64, 2, **more))
 
 
 def vocabulary() -> list[str]:

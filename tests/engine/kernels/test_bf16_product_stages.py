@@ -1,112 +1,23 @@
-"""Exact products of BF16 matrices in two stages, by Triton's kernels: in its interpreter, whose dots are replaced by
-those of tensor cores."""
+"""Exact products of BF16 matrices in two stages: the bound of the first one, by sums as tensor cores add them."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from roundlog.kernels.cuda import bf16_products, integer_products
-from roundlog.kernels.cuda.bf16_products import DEPTHS, LineBounds, StagedProduct, bound_of_block, depth_of, ratio_of
+from roundlog.kernels.cuda import bf16_products
+from roundlog.kernels.cuda.bf16_products import DEPTHS, bound_of_block, depth_of, ratio_of
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, ProductKernels
-from roundlog.log import Entries
-from roundlog.operators import operator
-from roundlog.operators.contraction import MatMul, column_energies, row_energies
-from roundlog.operators.summation import blocked_gamma, longest_block
 
 from tests.engine.kernels.tensor_core_cases import arithmetic_of
-from tests.engine.kernels.tensor_core_devices import TensorCores, computing
-from tests.engine.kernels.triton_processes import needs_triton
-from tests.engine.operators.test_bf16_products import KINDS, exactly, gaussian, layouts, recorded, same
+from tests.engine.kernels.tensor_core_devices import TensorCores
+from tests.engine.operators.test_bf16_products import gaussian
 
 NAMES = "hopper", "ampere"
 CPU = torch.device("cpu")
-MATMUL = operator("matmul")
-assert isinstance(MATMUL, MatMul)
-HUNDREDTH = 0.01
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The first stage, as a test has it."""
-
-    name: str
-    deep: int | None = None
-    """Terms of a block; None: as the length has it."""
-    bound: float = 1.0
-    """Share of the bound that is taken."""
-    refuses: bool = False
-    """Whether FP64 takes the whole product where much is in doubt."""
-    decides: bool = True
-    exponents: str = "as encoded"
-
-
-@contextmanager
-def device(stage: Stage) -> Iterator[None]:
-    """While this lasts, this process multiplies BF16 matrices in two stages, by small tiles."""
-    from roundlog.kernels.cuda import bf16_product_kernels as kernels
-
-    right, bound = kernels.decide, bound_of_block
-
-    def nothing(*arguments):  # type: ignore[no-untyped-def]
-        rounded, doubts = right(*arguments)
-        return rounded, torch.ones_like(doubts)
-
-    def certify_short(self, inputs, attributes, scale, format):  # type: ignore[no-untyped-def]
-        return self._certified_in_stages(*inputs, scale, format)
-
-    with (
-        computing(TensorCores.of(stage.name, "bf16", exponents=stage.exponents)),
-        patch.object(kernels, "ROWS", 32),
-        patch.object(kernels, "COLUMNS", 32),
-        patch.object(integer_products, "by_integers", lambda *of: False),
-        patch.object(bf16_products, "proven", lambda device: arithmetic_of(stage.name, "bf16")),
-        patch.object(bf16_products, "bound_of_block", lambda *of: bound(*of) * stage.bound),
-        patch.object(bf16_products, "depth_of", lambda *of: stage.deep) if stage.deep else nullcontext(),
-        patch.object(kernels, "decide", right if stage.decides else nothing),
-        patch.object(bf16_products, "SHARE", bf16_products.SHARE if stage.refuses else 1),
-        patch.object(MatMul, "certify_short", certify_short),
-    ):
-        yield
-
-
-def by_stages(stage: Stage, a: torch.Tensor, b: torch.Tensor) -> tuple[np.ndarray, Entries]:
-    with device(stage):
-        return recorded(a, b)
-
-
-def by_fp64(a: torch.Tensor, b: torch.Tensor) -> tuple[np.ndarray, Entries]:
-    """As products on CUDA are without the first stage."""
-    with patch.object(MatMul, "certify_short", lambda *arguments: None):
-        return recorded(a, b)
-
-
-def multiplied(stage: Stage, a: torch.Tensor, b: torch.Tensor, factor: float = 9.0) -> StagedProduct | None:
-    x, y = (one if one.ndim == 3 else one[None] for one in (a, b))
-    gamma = blocked_gamma(x.shape[2])
-    bounds = LineBounds(row_energies(x).sqrt() * gamma, column_energies(y).sqrt(), gamma, factor)
-    with device(stage):
-        return bf16_products.certify(x, y, bounds, longest_block(x.shape[2]))
-
-
-def wrong_and_decided(stage: Stage, a: torch.Tensor, b: torch.Tensor) -> tuple[int, int]:
-    """(elements that are decided, and are not the exact sums, rounded once; elements that are decided)."""
-    found = multiplied(stage, a, b)
-    assert found is not None
-    decided = np.ones(found.rounded.numel(), dtype=bool)
-    decided[found.elements.numpy()] = False
-    right = exactly(a, b)
-    # BF16's words are the upper halves of FP32's.
-    words = found.rounded.view(torch.int32).numpy().reshape(-1).view(np.uint32)
-    assert not (words[decided] & 0xFFFF).any()
-    return int(np.count_nonzero(words[decided] >> 16 != right[decided])), int(np.count_nonzero(decided))
 
 
 def beside_ties(
@@ -174,49 +85,6 @@ def test_bounds_and_depths_are_those_of_the_proof() -> None:
     assert [depth_of(ampere, terms) for terms in lengths] == [None, 64, 64, 32, 32, 16, 16, *[None] * 3]
     for factor in (1.0, 2.0**20):
         assert ratio_of(hopper, 32, 256, 2.0**-44, factor) * 2.0**-44 > bound_of_block(hopper, 32) + factor * 2.0**-44
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_outputs_and_logs_are_those_without_the_first_stage(
-    interpreter: ProcessPoolExecutor, kind: str, name: str
-) -> None:
-    for number, exponents in enumerate(("as encoded", "none", "normalised")):
-        rng = np.random.default_rng([number, *map(ord, kind)])
-        a, b = KINDS[kind](rng, 19, (130, 256, 300)[number], 37)
-        right = exactly(a, b)
-        x, y = layouts(a)[number], layouts(b)[2 - number]
-        logs = []
-        for decides in (True, False):
-            stage = Stage(name, decides=decides, exponents=exponents)
-            found, log = interpreter.submit(by_stages, stage, x, y).result()
-            assert np.array_equal(found, right), (number, decides)
-            logs.append(log)
-        assert same(*logs), number
-        for other in (by_fp64, recorded):
-            found, log = other(a, b)
-            assert np.array_equal(found, right) and same(logs[0], log), (number, other.__name__)
-        assert kind != "ties" or len(logs[0].indices) > 50
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("deep", DEPTHS)
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_decided_is_right_and_would_not_be_with_a_hundredth_of_the_bound(
-    interpreter: ProcessPoolExecutor, name: str, deep: int
-) -> None:
-    for made in HOSTILE:
-        a, b = made(name, deep, np.random.default_rng(deep))
-        found, wrong = (
-            interpreter.submit(wrong_and_decided, Stage(name, deep, bound), a, b).result() for bound in (1.0, HUNDREDTH)
-        )
-        assert found[0] == 0
-        assert wrong[0] > 300, made.__name__
-        words, _ = interpreter.submit(by_stages, Stage(name, deep), a, b).result()
-        assert np.array_equal(words, exactly(a, b))
 
 
 @pytest.mark.parametrize(

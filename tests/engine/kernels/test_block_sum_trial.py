@@ -105,16 +105,3 @@ def test_devices_that_may_be_are_accepted(interpreter: ProcessPoolExecutor, name
     for other in ({}, {"exponents": "none"}, {"exponents": "normalised"}, {"flushes": False}):
         cores = replace(its, **other)
         assert interpreter.submit(tried, name, deep, layout, cores).result() is None, cores
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize(("layout", "deep"), [*enumerate(DEPTHS)])
-@pytest.mark.parametrize("name", NAMES)
-def test_devices_that_sum_otherwise_are_refused(
-    interpreter: ProcessPoolExecutor, name: str, layout: int, deep: int
-) -> None:
-    for what, cores in lies(name, deep).items():
-        found = interpreter.submit(tried, name, deep, layout, cores).result()
-        assert found is not None, what
-        assert found.startswith("element ") and f" of the test of block sums of {deep} terms is " in found, what

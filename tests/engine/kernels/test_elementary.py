@@ -201,25 +201,21 @@ def test_values_lie_within_the_bound_without_fma_too() -> None:
 @pytest.mark.parametrize("name", elementary.FUNCTIONS)
 @pytest.mark.parametrize(("relative", "threads"), [(RELATIVE_ERROR, 1), (2.0**-30, 2)])
 def test_marking_is_the_references_to_the_bit(name: str, relative: float, threads: int) -> None:
-    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    try:
-        x = np.resize(arguments(), 70_001)
-        y = torch.from_numpy(evaluate(name, x))
-        out = np.empty_like(x)
-        found = mark_function(name, x, 4.0 * (1 + 2.0**-40), out, relative=relative, absolute=ABSOLUTE_BOUND)
-        assert len(found) == threads
-        near = Ambiguous.collect(found)
-        expected, marked = mark_by_reference(y, RelativeBound(relative, ABSOLUTE_BOUND), 4.0)
-        assert torch.equal(near.indices, marked.indices)
-        assert np.array_equal(near.y.numpy(), marked.y.numpy(), equal_nan=True)
-        assert np.array_equal(near.d.numpy(), marked.d.numpy(), equal_nan=True)
-        finite = np.isfinite(out)
-        assert np.array_equal(finite, expected.isfinite().numpy())
-        assert np.array_equal(out[finite].view(np.int32), expected.numpy()[finite].view(np.int32))
-        assert relative == RELATIVE_ERROR or near.y.isfinite().sum() > 1000
-    finally:
-        torch.set_num_threads(before)
+    x = np.resize(arguments(), 70_001)
+    y = torch.from_numpy(evaluate(name, x))
+    out = np.empty_like(x)
+    found = mark_function(name, x, 4.0 * (1 + 2.0**-40), out, relative=relative, absolute=ABSOLUTE_BOUND)
+    assert len(found) == threads
+    near = Ambiguous.collect(found)
+    expected, marked = mark_by_reference(y, RelativeBound(relative, ABSOLUTE_BOUND), 4.0)
+    assert torch.equal(near.indices, marked.indices)
+    assert np.array_equal(near.y.numpy(), marked.y.numpy(), equal_nan=True)
+    assert np.array_equal(near.d.numpy(), marked.d.numpy(), equal_nan=True)
+    finite = np.isfinite(out)
+    assert np.array_equal(finite, expected.isfinite().numpy())
+    assert np.array_equal(out[finite].view(np.int32), expected.numpy()[finite].view(np.int32))
+    assert relative == RELATIVE_ERROR or near.y.isfinite().sum() > 1000
 
 
 HARD = {

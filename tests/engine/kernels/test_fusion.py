@@ -12,7 +12,8 @@ from roundlog.program import DType, Program
 from roundlog.rounding import Recorder
 
 from tests.engine.kept_jobs import kept_job
-from tests.engine.kernels.test_short_tapes import inputs_of, program_of, words_of
+from tests.engine.kernels.test_short_tapes import inputs_of, program_of
+from tests.engine.oracle.array import words_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from roundlog.adjudication import binary32 as ieee
-from roundlog.arithmetic.exact_sums import round_scaled_integer
+from roundlog.arithmetic import exact_sums
 from roundlog.kernels import exact_products
 from roundlog.kernels import superaccumulator as exact
 from roundlog.kernels.exact_products import Runs
@@ -27,7 +27,7 @@ def expected(terms: list[Fraction], format: Format = FLOAT32) -> int:
     """The bits of the correctly rounded sum."""
     total = sum(terms, Fraction(0)) * 2**298
     assert total.denominator == 1
-    found = round_scaled_integer(int(total), -298, format)
+    found = exact_sums.round_scaled_integer(int(total), -298, format)
     if format == FLOAT32:
         assert int(found.view(np.uint32)) == ieee.rounded(total / 2**298)
     return int(found.view(np.uint32))
@@ -71,6 +71,9 @@ ENDS: list[list[tuple[float, float]]] = [
     [(-1.0, 0.0)],
     [(-(2.0**-10), 1.0)],  # where a limb begins: all digits of the complement are 0
     [(-(2.0**22), 1.0)],
+    [(1.0, 1.0), (-(2.0**-13), 2.0**-12)],  # below a power of two the last place is half as wide
+    [(2.0**-75, -3 * 2.0**-75)],
+    [(1.0, 1.0), (2.0**-8, 2.0**-8)],  # a tie of 24 bits
 ]
 
 
@@ -114,6 +117,15 @@ def test_what_hides_behind_pairs_that_cancel_is_rounded_correctly(end: int, bits
         a, b = hidden(rng, k, ENDS[end])
         right = expected([Fraction(float(x)) * Fraction(float(y)) for x, y in ENDS[end]], narrow_float32(bits))
         assert sums_of(a[None], b[:, None], narrow_float32(bits)) == [right]
+
+
+def test_rows_of_any_number_of_terms_are_rounded_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = np.random.default_rng(6).standard_normal((29, 7))
+    whole = exact_sums.round_sums(terms)
+    monkeypatch.setattr(exact_sums, "_AT_ONCE", 3)
+    assert whole.tobytes() == exact_sums.round_sums(terms).tobytes()
+    assert exact_sums.round_sums(np.zeros((3, 0))).tobytes() == bytes(12)
+    assert exact_sums.round_sums(np.zeros((0, 4))).shape == (0,)
 
 
 def test_placed_numbers_go_to_the_sum_of_their_place() -> None:

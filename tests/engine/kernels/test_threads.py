@@ -17,11 +17,8 @@ MUCH = 100 * MIN_ELEMENTS
 
 
 @pytest.fixture(autouse=True)
-def four_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
+def four_threads() -> None:
     torch.set_num_threads(4)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("items", [0, 1, 3, 1001])

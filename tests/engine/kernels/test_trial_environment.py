@@ -16,8 +16,6 @@ from roundlog.kernels.cuda import bf16_products, integer_products, tensor_cores
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, ProductKernels
 from roundlog.kernels.environment import ENVIRONMENT
 
-from tests.engine.kernels.tensor_core_devices import TensorCores, computing
-
 CPU = torch.device("cpu")
 
 
@@ -32,19 +30,8 @@ def changed(change: str) -> Iterator[None]:
         put_right()
 
 
-def verdict(change: str) -> DeviceVerdict:
-    chosen = ("least exponents", "all exponents")
-    right = tensor_cores.vectors
-    with (
-        patch.object(tensor_cores, "vectors", lambda format: (one for one in right(format) if one[0] in chosen)),
-        computing(TensorCores.of("hopper", "bf16")),
-        changed(change),
-    ):
-        return tensor_cores.judge(CPU, "hopper", "bf16", True)
-
-
 def environment_of(ask: Callable[[], object], change: str) -> list[bool]:
-    """Whether the environment is right in the trial of products in two stages, or of FP64 sums."""
+    """Whether the environment is right in the trials of products of tensor cores, in two stages, or of FP64 sums."""
     seen: list[bool] = []
 
     def tried(*arguments: object) -> None:
@@ -58,6 +45,7 @@ def environment_of(ask: Callable[[], object], change: str) -> list[bool]:
         patch.object(integer_products, "first_wrong", tried),
         patch.object(integer_products, "is_quicker", lambda *of: True),
         patch.object(device_check, "_wrong_sum", tried),
+        patch.object(tensor_cores, "first_difference", tried),
         changed(change),
     ):
         ask()
@@ -66,15 +54,12 @@ def environment_of(ask: Callable[[], object], change: str) -> list[bool]:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_trials_of_products_are_made_in_the_right_environment(change: str) -> None:
-    before = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        assert environment_of(lambda: bf16_products.proven.__wrapped__(CPU), change) == [True]
-        assert environment_of(lambda: integer_products.by_integers.__wrapped__(CPU, torch.float32), change) == [True]
-        assert environment_of(lambda: device_check.fault_of.__wrapped__(CPU, "a card", frozenset()), change) == [True]
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    assert environment_of(lambda: bf16_products.proven.__wrapped__(CPU), change) == [True]
+    assert environment_of(lambda: integer_products.by_integers.__wrapped__(CPU, torch.float32), change) == [True]
+    assert environment_of(lambda: device_check.fault_of.__wrapped__(CPU, "a card", frozenset()), change) == [True]
+    assert environment_of(lambda: tensor_cores.judge(CPU, "hopper", "bf16", True), change) == [True, True]
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("change", CHANGES)

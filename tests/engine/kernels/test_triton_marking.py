@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 import torch
 from roundlog.kernels import cuda
+from roundlog.kernels import tape as of
 from roundlog.operators import bounds as marking
 from roundlog.operators.bounds import (
     Ambiguous,
@@ -44,6 +45,34 @@ def _agrees_when_spoiled(check: str) -> bool:
         return agrees
     finally:
         setattr(kernels, name, right)
+
+
+@pytest.mark.slow
+@needs_triton
+def test_every_instruction_is_tried_before_tapes_are_used(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(cuda.tape_agrees, torch.device("cpu")).result()
+    for code in (of.ADD, of.DIV, of.SQRT, of.NEG, of.FLOOR, of.ROUND):
+        assert not interpreter.submit(_agrees_where_subnormal_numbers_are_flushed, code).result(), code
+
+
+def _agrees_where_subnormal_numbers_are_flushed(by: int) -> bool:
+    """True if results agree where one instruction flushes subnormal numbers, as compilers may have it do.
+
+    by: the code of that instruction."""
+    from roundlog.kernels.cuda import triton_kernels as tape
+
+    tl, right = tape.tl, tape._do
+
+    def flushing(code, a, b, c):  # type: ignore[no-untyped-def]
+        if code == by:
+            a = tl.where(tl.abs(a) < 2.0**-126, a * 0.0, a)
+        return right(code, a, b, c)
+
+    tape._do = flushing
+    try:
+        return cuda.tape_agrees(torch.device("cpu"))
+    finally:
+        tape._do = right
 
 
 @pytest.mark.parametrize("failing", ["marking_agrees", "tape_agrees", "philox_agrees"])

@@ -7,8 +7,6 @@ import re
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -20,7 +18,7 @@ from roundlog.kernels import cuda, tensor_core_products
 from roundlog.kernels.cuda import bf16_products, tensor_cores
 from roundlog.kernels.cuda.tensor_cores import DeviceVerdict, Difference, ProductKernels, vectors
 
-from tests.engine.kernels.tensor_core_devices import MISPLACED, TensorCores, computing, misplaced
+from tests.engine.kernels.tensor_core_devices import MISPLACED, misplaced
 from tests.engine.kernels.triton_processes import needs_triton
 
 CPU = torch.device("cpu")
@@ -41,28 +39,6 @@ def test_vectors_are_the_same_everywhere_and_say_something(format: str) -> None:
     assert len(sums["long sums"]) == 2
     assert [test for test, found in sums.items() if bool(found.isnan().any())] == ["all exponents"]
     assert not sums["all exponents"].isnan().all()
-
-
-def tried(native: bool, **lie: Any) -> Difference | None:
-    with computing(replace(TensorCores.of("hopper", "bf16"), **lie)):
-        return tensor_cores.first_difference(CPU, "hopper", "bf16", native)
-
-
-@pytest.mark.slow
-@needs_triton
-def test_a_device_that_computes_as_it_should_passes(interpreter: ProcessPoolExecutor) -> None:
-    assert interpreter.submit(tried, True).result() is None
-    assert interpreter.submit(tried, False).result() is None
-
-
-@pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize(
-    "lie", [{"fraction_bits": 24}, {"fraction_bits": 26}, {"terms": 8}, {"nearest": True}, {"backwards": True}], ids=str
-)
-def test_tensor_cores_that_are_others_are_found_out(interpreter: ProcessPoolExecutor, lie: dict[str, Any]) -> None:
-    found = interpreter.submit(tried, True, **lie).result()
-    assert found is not None and found.test == "long sums" and found.found != found.expected
 
 
 def tried_with_misplaced(what: str) -> Difference | None:
@@ -86,42 +62,6 @@ def test_kernels_that_are_wrong_about_all_but_one_tile_are_found_out(interpreter
         assert found is not None and found.test == "several tiles", what
 
 
-def judged(native: bool, lie: str = "") -> DeviceVerdict:
-    """A verdict by two short tests, on a device whose tensor cores, or integers, lie."""
-    from roundlog.kernels.cuda import tensor_core_kernels as kernels
-
-    right, keep = tensor_cores.vectors, kernels._keep
-    chosen = ("least exponents", "all exponents")
-    tensor_cores.vectors = lambda format: (one for one in right(format) if one[0] in chosen)
-
-    def nearest(significand, shift):  # type: ignore[no-untyped-def]
-        down = kernels.tl.minimum(kernels.tl.maximum(-shift, 1), 31)
-        return keep(significand + kernels.tl.where(shift < 0, 1 << (down - 1), 0), shift)
-
-    def fails(significand, shift):  # type: ignore[no-untyped-def]
-        raise RuntimeError("no compiler")
-
-    kernels._keep = {"integers": nearest, "compiler": fails}.get(lie, keep)
-    try:
-        with computing(replace(TensorCores.of("hopper", "bf16"), nearest=lie == "cores")):
-            return tensor_cores.judge(CPU, "hopper", "bf16", native)
-    finally:
-        tensor_cores.vectors, kernels._keep = right, keep
-
-
-@pytest.mark.slow
-@needs_triton
-def test_a_verdict_says_what_a_device_is_used_for(interpreter: ProcessPoolExecutor) -> None:
-    assert interpreter.submit(judged, True).result() == DeviceVerdict(ProductKernels.NATIVE)
-    assert interpreter.submit(judged, False).result() == DeviceVerdict(ProductKernels.EMULATED)
-    lying = interpreter.submit(judged, True, "cores").result()
-    assert lying.way is ProductKernels.EMULATED and isinstance(lying.native, Difference) and lying.emulated is None
-    lying = interpreter.submit(judged, True, "integers").result()
-    assert lying.way is ProductKernels.NONE and isinstance(lying.emulated, Difference)
-    failing = interpreter.submit(judged, True, "compiler").result()
-    assert failing.way is ProductKernels.NONE and "no compiler" in str(failing.emulated)
-
-
 def fault(monkeypatch: pytest.MonkeyPatch, verdict: DeviceVerdict) -> str | None:
     monkeypatch.setattr(device_check, "has_kernels", lambda device: True)
     monkeypatch.setattr(tensor_cores, "verdict", lambda *of: verdict)
@@ -129,6 +69,34 @@ def fault(monkeypatch: pytest.MonkeyPatch, verdict: DeviceVerdict) -> str | None
 
 
 WRONG = Difference("long sums", 17, 0xC2040F07, 0x40000001)
+
+
+def test_a_verdict_says_what_a_device_is_used_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what its tensor cores, and its integers, are found to compute: a difference, nothing, or an error."""
+    fails = RuntimeError("no compiler")
+    for native, cores, integers, way in (
+        (True, None, None, ProductKernels.NATIVE),
+        (False, None, None, ProductKernels.EMULATED),
+        (True, WRONG, None, ProductKernels.EMULATED),
+        (True, fails, None, ProductKernels.EMULATED),
+        (True, None, WRONG, ProductKernels.NONE),
+        (True, None, fails, ProductKernels.NONE),
+    ):
+        kept = {True: cores, False: integers}
+
+        def found(*of: object, kept: dict[bool, object] = kept) -> object:
+            if isinstance(kept[bool(of[-1])], Exception):
+                raise fails
+            return kept[bool(of[-1])]
+
+        monkeypatch.setattr(tensor_cores, "first_difference", found)
+        judged = tensor_cores.judge(CPU, "hopper", "bf16", native)
+        assert judged.way is way
+        for said, right in (
+            (judged.native, cores if integers is None and native else None),
+            (judged.emulated, integers),
+        ):
+            assert said is right or (right is fails and "no compiler" in str(said))
 
 
 def test_a_device_is_refused_in_one_sentence_or_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:

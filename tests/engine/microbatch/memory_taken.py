@@ -14,28 +14,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from roundlog.capture import Task
 from roundlog.execution import Batches, Executor
 from roundlog.execution.microbatch import MicrobatchExecutor, peak_bytes
 from roundlog.rounding import Follower
 from roundlog.training.job import Job
 from torch import nn
 
+from tests.engine.tasks import classify, small_task
+
 
 def logistic(batch: int) -> Job:
     torch.manual_seed(0)
     model = nn.Linear(512, 2)
-    task = Task(
-        model=model,
-        loss=lambda m, b: nn.functional.cross_entropy(m(b["x"]), b["y"]),
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(batch, 512), "y": torch.randint(0, 2, (batch,))},
-        batch_size=batch,
-        steps=1,
-        interval=1,
-        seed=3,
-    )
-    return Job.from_task(lambda: task, compare=False)
+    data = {"x": torch.randn(batch, 512), "y": torch.randint(0, 2, (batch,))}
+    return Job.from_task(lambda: small_task(model, classify, data, seed=3), compare=False)
 
 
 def step(job: Job, count: int) -> None:

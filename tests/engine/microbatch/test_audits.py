@@ -20,8 +20,7 @@ from torch import nn
 
 from tests.engine import forged_logs
 from tests.engine.kept_jobs import KEPT_JOBS, kept_job
-from tests.engine.microbatch.test_parts import job_of_one_step
-from tests.engine.tasks import classify, conv_task, linear_task
+from tests.engine.tasks import classify, conv_task, linear_task, small_task
 
 
 def accumulating_task() -> Task:
@@ -30,18 +29,10 @@ def accumulating_task() -> Task:
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(64, 5)
     )
-    return Task(
-        model=model,
-        loss=classify,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-        dataset={"x": torch.randn(30, 2, 8, 8), "y": torch.randint(0, 5, (30,))},
-        batch_size=8,
-        micro_batches=2,
-        max_grad_norm=0.5,
-        steps=2,
-        interval=1,
-        seed=2,
-    )
+    data = {"x": torch.randn(30, 2, 8, 8), "y": torch.randint(0, 5, (30,))}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    run = {"batch_size": 8, "micro_batches": 2, "max_grad_norm": 0.5, "steps": 2, "seed": 2}
+    return small_task(model, classify, data, optimizer=optimizer, **run)
 
 
 TASKS = {
@@ -129,7 +120,7 @@ def test_a_value_that_is_not_finite_is_named_as_for_the_whole_batch(tmp_path: Pa
         both = batch["x"].exp() + squares
         return (m(squares.minimum(torch.tensor(1.0))) + both.sum(1, keepdim=True)).sum()
 
-    job = job_of_one_step(model, loss, x)
+    job = Job.from_task(lambda: small_task(model, loss, {"x": x}), compare=False)
     messages = set()
     for count in (1, 2, 3, 6):
         with pytest.raises(NonFiniteError) as caught:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from roundlog.capture import Task
 from roundlog.execution import NonFiniteError, slicing
 from roundlog.execution.slicing import ranges
 from roundlog.operators import Summation, operator
@@ -21,6 +19,8 @@ from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from torch import nn
+
+from tests.engine.tasks import small_task
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "size": (3, 3)}
 STRIDED = {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2), "groups": 2, "size": (2, 3)}
@@ -170,14 +170,6 @@ def always_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slicing, "bytes_in_parts", lambda *given: -1)
 
 
-def job_of_one_step(model: nn.Module, loss: Any, x: torch.Tensor) -> Job:
-    """One step with all of x."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = {"batch_size": len(x), "steps": 1, "interval": 1, "seed": 0}
-    task = Task(model=model, loss=loss, optimizer=optimizer, dataset={"x": x}, **run)
-    return Job.from_task(lambda: task, compare=False)
-
-
 def test_a_sum_that_overflows_in_parts_is_named_as_for_the_whole_batch(always_in_parts: None, tmp_path: Path) -> None:
     model = nn.Linear(3, 1, bias=False)
     x = torch.ones(6, 3)
@@ -186,7 +178,7 @@ def test_a_sum_that_overflows_in_parts_is_named_as_for_the_whole_batch(always_in
     def loss(m: nn.Module, batch) -> torch.Tensor:
         return (m(batch["x"] * 0.0) + batch["x"].sum(0)[1:].sum()).sum()
 
-    job = job_of_one_step(model, loss, x)
+    job = Job.from_task(lambda: small_task(model, loss, {"x": x}), compare=False)
     messages = set()
     for count in (1, 2, 6):
         with pytest.raises(NonFiniteError) as caught:

@@ -47,13 +47,10 @@ def mixed(shape: tuple[int, ...]) -> Any:
 
 
 @pytest.fixture
-def shared_out(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work for three threads, however little it is."""
-    before = torch.get_num_threads()
     monkeypatch.setattr(threads, "MIN_ELEMENTS", 1)
     torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
 
 
 def even(*shape: int) -> torch.Tensor:

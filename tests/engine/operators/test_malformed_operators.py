@@ -6,40 +6,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from roundlog.operators import REGISTRY, Source, check
-from roundlog.program import DType, Node, Program, ProgramError, TensorType
+from roundlog.operators import REGISTRY
+from roundlog.program import DType, ProgramError, TensorType
 
 from tests.engine.operators.operator_cases import CASES
-
-F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 
 
 def _programs_of_one(op: str) -> list[tuple[list[TensorType], dict[str, Any]]]:
     cases = list(CASES[op](Random(op)))[:12] if op in CASES else []
     return [([TensorType(tuple(x.shape), DType.of(x.dtype)) for x in c.inputs], dict(c.attributes)) for c in cases]
-
-
-def _lone(op: str, inputs: list[TensorType], attributes: dict[str, Any], kind: TensorType) -> Program:
-    loads = [Node("state", (), {"slot": slot}, kind) for slot, kind in enumerate(inputs)]
-    node = Node(op, tuple(range(len(inputs))), attributes, kind, "net.py:12")
-    names = tuple(map(str, range(len(inputs))))
-    return Program(nodes=(*loads, node), state_names=names, data_names=(), schedule_names=(), batch_size=1)
-
-
-@pytest.mark.parametrize("op", sorted(REGISTRY))
-def test_an_operator_refuses_the_wrong_number_of_inputs_and_attributes_it_does_not_know(op: str) -> None:
-    for inputs, attributes in _programs_of_one(op) or [([], {})]:
-        if isinstance(REGISTRY[op], Source):
-            attributes = {"slot": 0, "bits": (0,), "start": 0, "step": 1, "stream": 1}
-        wrong = [inputs[:-1]] if inputs and op != "cat" else []
-        wrong += [[]] if inputs else []
-        wrong += [[*inputs, TensorType((2, 2), F32)], [*inputs, TensorType((), BOOL), TensorType((), I64)]]
-        for kinds in wrong:
-            with pytest.raises(ProgramError, match=rf"operator {len(kinds)} \({op}, net.py:12\)"):
-                check(_lone(op, kinds, attributes, TensorType((), F32)))
-        for bad in ({**attributes, "more": 1}, {k: v for k, v in list(attributes.items())[1:]} | {"x": ()}):
-            with pytest.raises(ProgramError, match=rf"operator {len(inputs)} \({op}, net.py:12\)"):
-                check(_lone(op, inputs, bad, TensorType((), F32)))
 
 
 JUNK_KINDS = [TensorType(s, d) for s in ((), (0,), (3,), (2, 3), (1, 2, 3, 3), (2**20, 2**20)) for d in DType]
@@ -55,6 +30,11 @@ def test_no_types_and_attributes_make_an_operator_raise_anything_else(op: str) -
     for _ in range(400):
         inputs, attributes = rng.choice(known)
         inputs, attributes = list(inputs), dict(attributes)
+        fits = rng.random() < 0.8
+        if not fits and (op == "cat" or rng.random() < 0.5):
+            attributes["more"] = 1
+        elif not fits:
+            inputs = inputs[:-1] if inputs and rng.random() < 0.5 else [*inputs, rng.choice(JUNK_KINDS)]
         for _ in range(rng.randrange(1, 4)):
             if inputs and rng.random() < 0.5:
                 inputs[rng.randrange(len(inputs))] = rng.choice(JUNK_KINDS)
@@ -70,4 +50,4 @@ def test_no_types_and_attributes_make_an_operator_raise_anything_else(op: str) -
         except ProgramError as error:
             assert len(str(error).splitlines()) == 1
         else:
-            assert all(type(size) is int and size >= 0 for size in kind.shape), (inputs, attributes, kind)
+            assert fits and all(type(size) is int and size >= 0 for size in kind.shape), (inputs, attributes, kind)

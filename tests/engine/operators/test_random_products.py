@@ -4,7 +4,6 @@ round is held against exact sums, and what they mark against what they have to m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -105,15 +104,12 @@ def sums(op: Contraction, inputs: list[torch.Tensor], attributes: dict[str, Any]
     return torch.tensor([total(row) for row in listed.tolist()], dtype=torch.float64)
 
 
-@pytest.fixture(params=[8, 4, 2], ids=["8 lanes", "4 lanes", "2 lanes"])
-def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(params=[8, 4, pytest.param(2, marks=pytest.mark.slow)], ids=["8 lanes", "4 lanes", "2 lanes"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of so many lanes, on three threads."""
     monkeypatch.setattr(gemm_microkernel, "tile_lanes", lambda: request.param)
     monkeypatch.setattr(threads, "MIN_ELEMENTS", 1)
-    before = torch.get_num_threads()
     torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("made", [product, convolution], ids=lambda made: made.__name__)

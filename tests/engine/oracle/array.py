@@ -42,3 +42,12 @@ def from_torch(tensor: torch.Tensor) -> Array:
     else:
         items = [int(item) for item in dense.tolist()]
     return Array(tuple(tensor.shape), NAMES[tensor.dtype], tuple(items))
+
+
+def words_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Encodings of numbers, with the format's one NaN; values of integers and truth values."""
+    x = from_torch(tensor)
+    form = FORMATS.get(x.dtype)
+    if form is None:
+        return x.items
+    return tuple(form.nan if (word & form.sign - 1) > form.infinity else word for word in x.items)

@@ -10,7 +10,7 @@ import second_verifier as verifier
 from roundlog.operators import REGISTRY, StepInputs
 from roundlog.program import DType, Program, TensorType
 
-from tests.engine.oracle.array import FORMATS, Array, from_torch
+from tests.engine.oracle.array import Array, from_torch
 
 
 def held(x: Array) -> Any:
@@ -43,11 +43,3 @@ def values_of(program: Program, inputs: StepInputs) -> list[Array]:
     for node in program.nodes:
         found.append(computed(node.op, [found[value] for value in node.inputs], node.attributes, node.type, step))
     return [as_array(value, str(node.type.dtype)) for value, node in zip(found, program.nodes, strict=True)]
-
-
-def with_one_nan(x: Array) -> Array:
-    """The same numbers, with one pattern for all NaN of a format."""
-    form = FORMATS.get(x.dtype)
-    if form is None:
-        return x
-    return Array(x.shape, x.dtype, tuple(form.nan if (w & form.sign - 1) > form.infinity else w for w in x.items))

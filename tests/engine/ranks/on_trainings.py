@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,31 +22,18 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, Validation
 from roundlog.training.rank_runs import by_ranks, help_rank_0
 
+from tests.engine.kept_jobs import kept_job
 from tests.engine.ranks import random_optimizers
-from tests.engine.tasks import TASKS
-
-
-def run_trainings(
-    ranks: Ranks | None, names: list[str], logs: dict[str, list[str]] | None, micro_batches: int = 1
-) -> dict[str, Any]:
-    """The state roots after every step of some trainings and, without logs, the logs; with them, what is found wrong in
-    them. By ranks, or by one process alone."""
-    jobs = {name: Job.from_task(functools.partial(TASKS[name], steps=6)) for name in names}
-    return _trained(ranks, jobs, logs, micro_batches)
 
 
 def run_jobs(
     ranks: Ranks | None, directories: list[str], logs: dict[str, list[str]] | None, micro_batches: int = 1
 ) -> dict[str, Any]:
-    """As `run_trainings`, of jobs in these directories."""
-    return _trained(ranks, {one: Job.read(Path(one)) for one in directories}, logs, micro_batches)
-
-
-def _trained(
-    ranks: Ranks | None, jobs: dict[str, Job], logs: dict[str, list[str]] | None, micro_batches: int
-) -> dict[str, Any]:
+    """The state roots after every step of the jobs in these directories and, without logs, the logs; with them, what is
+    found wrong in them. By ranks, or by one process alone."""
     found = {}
-    for name, job in jobs.items():
+    for name in directories:
+        job = Job.read(Path(name))
         batches = Batches(job.dataset, job.spec)
 
         def inputs_of(
@@ -94,9 +80,9 @@ class Broken:
         return found
 
 
-def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int, name: str) -> list[Any]:
+def run_with_a_broken_rank(ranks: Ranks, broken: int, at: int) -> list[Any]:
     """[steps that were done, what this rank says] where one rank receives a bent number."""
-    job = Job.from_task(lambda: TASKS[name](steps=6))
+    job = kept_job("logistic_sgd")
     batches = Batches(job.dataset, job.spec)
     if ranks.rank == broken:
         rank_part.sums_over = Broken(rank_part.sums_over, at)
@@ -136,7 +122,7 @@ def run_audit(ranks: Ranks, job_directory: str, run_directory: str, micro_batche
 
 def read_former_states(ranks: Ranks) -> list[str]:
     """What is said of a state that the ranks have left behind, read or executed from; and nothing of others."""
-    job = Job.from_task(lambda: TASKS["gpt"](steps=6))
+    job = kept_job("gpt")
     batches = Batches(job.dataset, job.spec)
     if ranks.rank:
         serve(job.program, ranks, lambda step, states: job.inputs(batches, step, states))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from roundlog.training.options import RunOptions
 from roundlog.training.rank_runs import agree, by_ranks, help_rank_0
 from roundlog.training.trainer import Trainer
 
-from tests.engine.ranks import on_ranks, test_helped_runs
+from tests.engine.kept_jobs import KEPT_JOBS, kept_job
+from tests.engine.ranks import test_helped_runs
 from tests.engine.ranks.rank_processes import call, named, seconds_to_stop, start
+from tests.engine.ranks.test_ranks import compare
 from tests.engine.running import foreign_device
 from tests.engine.running.foreign_device import NAME
-from tests.engine.tasks import TASKS
 
 FOREIGN, MIXED = [NAME, NAME], ["cpu", NAME]
 
@@ -96,24 +97,11 @@ class _NeverEnds:
         return False
 
 
-def hold_programs(devices: list[str], seeds: Sequence[int], cut: bool = False) -> int:
-    """Holds ranks on these devices against one process on the CPU; returns how many programs there were."""
-    right = on_ranks.alone(list(seeds))
-    logs = {seed: one[1] for seed, one in right.items()}
-    found: dict[str, Any] = call(
-        "test_devices_of_ranks:run", len(devices), devices, "on_ranks:run_programs", logs, cut
-    )[0]
-    for seed, (result, log, findings) in found.items():
-        assert result == right[int(seed)][0], seed
-        assert findings == [], seed
-        assert (log == "") == (right[int(seed)][1] == ""), seed
-    return len(found)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", DEVICES)
 def test_ranks_on_devices_give_the_bits_of_one_process_for_random_programs(devices: list[str]) -> None:
-    assert hold_programs(devices, range(400, 412)) + hold_programs(devices, range(412, 424), cut=True) > 8
+    by = ("test_devices_of_ranks:run", devices, "on_ranks:run_programs")
+    assert compare(2, list(range(400, 412)), False, by=by) + compare(2, list(range(412, 424)), True, by=by) > 8
 
 
 @pytest.mark.slow
@@ -125,14 +113,13 @@ def test_hostile_sums_over_devices_have_the_bound_and_the_bits_of_the_whole(devi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("name", ["conv", *(pytest.param(name, marks=pytest.mark.long) for name in ("gpt", "linear"))])
+@pytest.mark.parametrize("name", ["convolution", pytest.param("gpt", marks=pytest.mark.long)])
 def test_ranks_on_devices_train_and_audit_to_the_root_of_one_process(
     name: str, devices: list[str], tmp_path: Path
 ) -> None:
-    Job.from_task(lambda: TASKS[name](steps=4)).write(tmp_path / "job")
-    job = Job.read(tmp_path / "job")
+    job = kept_job(name)
     here = Trainer(job, tmp_path / "here").run()
-    there = call("test_devices_of_ranks:train_and_audit", 2, devices, str(tmp_path / "job"), str(tmp_path))[0]
+    there = call("test_devices_of_ranks:train_and_audit", 2, devices, str(KEPT_JOBS / name), str(tmp_path))[0]
     assert there["roots"] == [here.checkpoint_root.hex()] * 2
     assert there["found"] == []
     audit = Auditor(job, tmp_path / "audit", log_dir=Path(there["log"]), verify_log=1.0).run()

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from roundlog.capture import Task
 from roundlog.execution import StoppedError
 from roundlog.execution.ranks import LostRankError, Ranks
 from roundlog.execution.ranks.rank_states import KeptStates
@@ -23,7 +22,7 @@ from roundlog.training.trainer import Trainer
 from torch import nn
 
 from tests.engine.ranks.rank_processes import call
-from tests.engine.tasks import TASKS
+from tests.engine.tasks import TASKS, small_task
 
 pytestmark = pytest.mark.slow
 
@@ -168,15 +167,12 @@ def _least_squares(rate: float, batch_size: int) -> Job:
     torch.manual_seed(5)
     model = nn.Linear(4, 1)
     return Job.from_task(
-        lambda: Task(
-            model=model,
-            loss=lambda model, batch: model(batch["x"]).square().mean(),
+        lambda: small_task(
+            model,
+            lambda model, batch: model(batch["x"]).square().mean(),
+            {"x": torch.randn(12, 4)},
             optimizer=torch.optim.SGD(model.parameters(), lr=rate),
-            dataset={"x": torch.randn(12, 4)},
-            batch_size=batch_size,
-            steps=8,
-            interval=2,
-            seed=9,
+            **{"batch_size": batch_size, "steps": 8, "interval": 2, "seed": 9},
         )
     )
 

@@ -77,15 +77,20 @@ def listening(ranks: Ranks) -> list[str]:
     return [*found, os.environ.get("GLOO_SOCKET_IFNAME", "the address of this machine's name")]
 
 
-def test_ranks_of_one_machine_listen_on_its_loopback_interface_alone() -> None:
-    for environment in ({}, {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": socket.gethostname()}):
-        for rank, (*addresses, interface) in enumerate(call("test_joining:listening", 2, **environment)):
-            # One for gloo's connections, and at rank 0 one for the store.
-            assert len(addresses) == 2 - rank and set(addresses) <= LOOPBACK, addresses
-            assert interface == "lo"
+@pytest.mark.slow_but("alone")
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": socket.gethostname()}],
+    ids=["alone", "by torchrun"],
+)
+def test_ranks_of_one_machine_listen_on_its_loopback_interface_alone(environment: dict[str, str]) -> None:
+    for rank, (*addresses, interface) in enumerate(call("test_joining:listening", 2, **environment)):
+        # One for gloo's connections, and at rank 0 one for the store.
+        assert len(addresses) == 2 - rank and set(addresses) <= LOOPBACK, addresses
+        assert interface == "lo"
 
 
-@pytest.mark.slow_cases("by torchrun on several machines")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [{"MASTER_ADDR": socket.gethostname()}, {"LOCAL_WORLD_SIZE": "1"}],

@@ -24,16 +24,16 @@ from tests.engine.microbatch.random_programs import make
 from tests.engine.ranks import on_ranks, on_trainings, random_optimizers
 from tests.engine.ranks.random_optimizers import OPTIMIZERS
 from tests.engine.ranks.rank_processes import call
-from tests.engine.running import mixed_precision
-from tests.engine.tasks import TASKS, short_layers_task
+from tests.engine.tasks import TASKS, in_bf16, short_layers_task
 
 
-def compare(size: int, seeds: list[int], cut: bool = False, mixed: bool = False, bits: int = 32) -> int:
-    """Holds ranks against one process; returns how many programs there were. cut: each rank cuts its samples. mixed:
-    the programs are of several formats. bits: of FP32 values."""
-    right = on_ranks.alone(seeds, mixed, bits)
+def compare(size: int, seeds: list[int], *how: Any, by: Sequence[Any] = ("on_ranks:run_programs",)) -> int:
+    """Holds ranks against one process; returns how many programs there were. how: whether each rank cuts its samples,
+    whether the programs are of several formats, and the bits of FP32 values. by: what the ranks run."""
+    right = on_ranks.alone(seeds, *how[1:])
     logs = {seed: one[1] for seed, one in right.items()}
-    answers: list[Any] = call("on_ranks:run_programs", size, logs, cut, mixed, bits)
+    function, *given = by
+    answers: list[Any] = call(function, size, *given, logs, *how)
     for seed, (found, log, findings) in answers[0].items():
         assert found == right[int(seed)][0], seed
         assert findings == [], seed
@@ -91,11 +91,13 @@ def test_ranks_stop_where_one_process_does_and_go_on_afterwards(size: int, micro
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
-def test_ranks_train_to_the_roots_of_one_process_and_each_finds_the_other_ones_log_right(size: int) -> None:
+def test_ranks_train_to_the_roots_of_one_process_and_find_its_logs_right(size: int, tmp_path: Path) -> None:
     """Batch norm, dropout, clipping, accumulation, tied weights, and batches that the ranks do not divide. Logs are
     followed in micro-batches."""
     names = [name for name in TASKS if size == 2 or name != "linear"]
-    hold_trainings("run_trainings", names, size)
+    for name in names:
+        Job.from_task(functools.partial(TASKS[name], steps=6)).write(tmp_path / name)
+    hold_trainings([str(tmp_path / name) for name in names], size)
 
 
 @pytest.mark.slow
@@ -114,19 +116,7 @@ def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path)
         assert set(owners.kept.values()) <= set(range(size))
     # The plain one has no state of its own, but for batch norm's.
     assert all(count > 2 for name, count in kept.items() if name != "sgd")
-    hold_trainings("run_jobs", [str(one) for one in directories], size)
-
-
-@pytest.mark.slow
-def test_ranks_train_in_mixed_precision_to_the_roots_of_one_process(tmp_path: Path) -> None:
-    """BF16 weights are handed out, FP32 copies of them and an FP16 mean kept by owners."""
-    size, job = 3, mixed_precision.job(bits=24)
-    job.write(tmp_path)
-    owners = ownership(job.program, analyse_for(job.program, size), size)
-    names = list(job.program.states)
-    assert {names[slot] for slot in owners.handed_out} == {one for one in names if one.startswith("parameter/")}
-    assert {names[slot] for slot in owners.kept} == {one for one in names if not one.startswith("parameter/")}
-    hold_trainings("run_jobs", [str(tmp_path)], size)
+    hold_trainings([str(one) for one in directories], size)
 
 
 @pytest.mark.slow
@@ -135,18 +125,19 @@ def test_ranks_train_bf16_layers_to_the_roots_of_one_process_with_and_without_te
     cores depend on the order of their terms, so that no rank has a part of one."""
     Job.from_task(short_layers_task).write(tmp_path / "correctly rounded")
     Job.from_task(short_layers_task, arithmetic="hopper").write(tmp_path / "hopper")
-    hold_trainings("run_jobs", [str(tmp_path / "correctly rounded"), str(tmp_path / "hopper")], 2)
+    Job.from_task(lambda: short_layers_task(in_bf16), bits=24).write(tmp_path / "state in BF16")
+    hold_trainings([str(one) for one in sorted(tmp_path.iterdir())], 2)
 
 
-def hold_trainings(function: str, names: list[str], size: int) -> None:
+def hold_trainings(names: list[str], size: int) -> None:
     """Holds trainings by ranks against those of one process: roots, and logs that each finds right in the other one's.
     Ranks follow logs in micro-batches."""
-    by_one = getattr(on_trainings, function)(None, names, None)
-    by_ranks = call(f"on_trainings:{function}", size, names, None)[0]
+    by_one = on_trainings.run_jobs(None, names, None)
+    by_ranks = call("on_trainings:run_jobs", size, names, None)[0]
     logs_of_one = {name: log for name, (_, log) in by_one.items()}
     logs_of_ranks = {name: log for name, (_, log) in by_ranks.items()}
-    followed_by_one = getattr(on_trainings, function)(None, names, logs_of_ranks)
-    followed_by_ranks = call(f"on_trainings:{function}", size, names, logs_of_one, 2 * size)[0]
+    followed_by_one = on_trainings.run_jobs(None, names, logs_of_ranks)
+    followed_by_ranks = call("on_trainings:run_jobs", size, names, logs_of_one, 2 * size)[0]
     for name, (roots, _) in by_one.items():
         assert by_ranks[name][0] == roots, name
         assert followed_by_one[name] == followed_by_ranks[name] == [roots, []], name
@@ -194,7 +185,7 @@ def test_a_state_that_the_ranks_have_left_behind_is_refused_and_nobody_waits() -
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "broken"), [(3, 1), (2, 0)])
 def test_a_rank_that_receives_one_bent_bit_is_found_at_the_end_of_the_interval(size: int, broken: int) -> None:
-    said = call("on_trainings:run_with_a_broken_rank", size, broken, 4, "linear")
+    said = call("on_trainings:run_with_a_broken_rank", size, broken, 4)
     (done, sentence), *others = said
     assert all(text == sentence for _, text in others)
     # Of two that differ, nobody knows which one is right.

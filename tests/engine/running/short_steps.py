@@ -9,7 +9,8 @@ from roundlog.capture import Captured, CaptureError, Task
 from roundlog.training.kernel_sameness import confirm_same_kernels
 from roundlog.training.trial import Trial, TrialProgress
 from torch import Tensor, nn, optim
-from torch.nn import functional as F
+
+from tests.engine.tasks import small_task
 
 
 def net() -> nn.Module:
@@ -17,24 +18,24 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(32), nn.Linear(32, 3))
 
 
+class Between(nn.Module):
+    """A function between two linear layers."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.function, self.last = nn.Linear(8, 24), function, nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.last(self.function(self.first(x)))
+        return y
+
+
 def task_of(model: nn.Module, loss: Any, optimizer: Any = None, **more: Any) -> Task:
     generator = torch.Generator().manual_seed(1)
-    return Task(
-        model=model,
-        loss=loss,
-        optimizer=optim.AdamW(model.parameters(), lr=0.01) if optimizer is None else optimizer,
-        dataset={"x": torch.randn(20, 8, generator=generator), "y": torch.randint(0, 3, (20,), generator=generator)},
-        **{"batch_size": 5, "steps": 4, "interval": 2, "seed": 1, **more},
-    )
-
-
-def under_autocast(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return F.cross_entropy(model(batch["x"]), batch["y"])
-
-
-def in_bf16(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    return F.cross_entropy(model(batch["x"].bfloat16()).float(), batch["y"])
+    data = {"x": torch.randn(20, 8, generator=generator), "y": torch.randint(0, 3, (20,), generator=generator)}
+    more = {"batch_size": 5, "steps": 4, "interval": 2, "seed": 1, **more}
+    return small_task(model, loss, data, optimizer=optimizer or optim.AdamW(model.parameters(), lr=0.01), **more)
 
 
 def compared(captured: Captured) -> int:

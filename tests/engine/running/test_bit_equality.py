@@ -4,7 +4,6 @@ A sample of the matrix runs with the other tests; all of it, 50 steps on all mac
 `scripts/matrix.py`, on jobs of the examples and on those that the engine's tests share."""
 
 import functools
-import hashlib
 import platform
 from collections.abc import Callable
 
@@ -12,11 +11,9 @@ import matrix
 import pytest
 from machines.process import Outcome
 from machines.profiles import MACHINES
-from machines.tasks import SMALL, SMALL_IN_BF16, SMALL_STEPS, TEXTS
+from machines.tasks import SMALL, SMALL_IN_BF16, TEXTS
 from roundlog.training.job import Job
 
-from tests.engine.kept_jobs import KEPT_JOBS
-from tests.engine.running.processes import finish, start
 from tests.engine.tasks import TASKS
 
 SAMPLE = ("native", "AVX2, one thread", "compatible", "CUDA")
@@ -74,13 +71,6 @@ def test_a_machine_trains_and_audits_to_the_same_root(name: str, machine: str, s
     has_one_root(sample, name, machine)
 
 
-@pytest.mark.slow
-def test_every_task_of_the_matrix_can_be_made_in_its_small_size() -> None:
-    for name, make in (SMALL | SMALL_IN_BF16).items():
-        task = make(SMALL_STEPS)
-        assert (task.steps, task.interval) == (50, 10), name
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], matrix.Result]:
     @functools.cache
@@ -117,14 +107,3 @@ def test_a_difference_in_one_root_or_one_finding_is_told() -> None:
     for other in others:
         wrong = matrix.Result({}, {"one": {"task": same}, "two": {"task": other}}).wrong()
         assert len(wrong) == 1 and wrong[0].startswith("task on two: ")
-
-
-@pytest.mark.slow
-def test_a_log_and_a_state_have_the_same_bytes_every_time(tmp_path) -> None:
-    digests = []
-    for run in ("a", "b"):
-        finish(start("native", "train", KEPT_JOBS / "convolution", tmp_path / run))
-        files = sorted(p for p in (tmp_path / run).rglob("*") if p.suffix in (".rlog", ".safetensors"))
-        digests.append([(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files])
-    assert digests[0] == digests[1]
-    assert len(digests[0]) == 4

@@ -24,7 +24,8 @@ from roundlog.training.repetition import replay_interval, replay_state
 from roundlog.training.run import Run
 from roundlog.training.trainer import Trainer
 
-from tests.engine.running import foreign_device, mixed_precision
+from tests.engine.kept_jobs import KEPT_JOBS, kept_job
+from tests.engine.running import foreign_device
 from tests.engine.tasks import TASKS
 
 pytestmark = pytest.mark.slow
@@ -69,18 +70,11 @@ def child(code: str, *arguments: str) -> str:
     return done.stdout
 
 
-MIXED = "mixed precision"
-
-
-@pytest.mark.parametrize(
-    "name", ["conv", MIXED, *(pytest.param(name, marks=pytest.mark.long) for name in ("linear", "gpt"))]
-)
+@pytest.mark.parametrize("name", ["convolution", "gpt_bf16"])
 def test_another_device_comes_to_the_same_roots_and_its_log_is_as_good(name: str, tmp_path: Path) -> None:
-    made = mixed_precision.job(steps=4) if name == MIXED else Job.from_task(lambda: TASKS[name](steps=4), compare=False)
-    made.write(tmp_path / "job")
-    job = Job.read(tmp_path / "job")
+    job = kept_job(name)
     here = Trainer(job, tmp_path / "here").run()
-    there = json.loads(child(CHILD, str(tmp_path / "job"), str(tmp_path / "there"), str(here.log_dir)))
+    there = json.loads(child(CHILD, str(KEPT_JOBS / name), str(tmp_path / "there"), str(here.log_dir)))
     assert there["roots"] == [here.checkpoint_root.hex()] * 4
     assert there["found"] == [[], [], [], []]
     # And the other way round: the CPU follows the device's log.

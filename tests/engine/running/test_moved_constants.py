@@ -9,10 +9,11 @@ import pytest
 import torch
 from roundlog.capture import Captured, CaptureError, capture
 from roundlog.training.update_sameness import confirm_same_updates
-from torch import Tensor, nn, optim
+from torch import optim
 from torch.nn import functional as F
 
-from tests.engine.running.short_steps import compared, in_bf16, task_of, under_autocast
+from tests.engine.running.short_steps import Between, compared, task_of
+from tests.engine.tasks import in_bf16, under_autocast
 
 
 def moved(captured: Captured, number: float) -> Captured:
@@ -27,19 +28,6 @@ def moved(captured: Captured, number: float) -> Captured:
                 nodes[place], found = replace(node, attributes={"bits": bits}), found + 1
     assert found
     return replace(captured, program=replace(captured.program, nodes=tuple(nodes)))
-
-
-class Between(nn.Module):
-    """A function between two linear layers."""
-
-    def __init__(self, function: Any) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.function, self.last = nn.Linear(8, 24), function, nn.Linear(24, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.last(self.function(self.first(x)))
-        return y
 
 
 def captured_of(make: Any = None, function: Any = torch.tanh, loss: Any = in_bf16, **more: Any) -> Captured:

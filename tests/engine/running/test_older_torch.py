@@ -73,7 +73,7 @@ def _names(node: ast.AST) -> list[str]:
     return [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
 
 
-@pytest.mark.parametrize("version", ["2.10.0+cpu", "2.9.1", "2.11.0a0+git1234"])
+@pytest.mark.parametrize("version", ["2.10.0+cpu", "2.11.0a0+git1234"])
 def test_a_capture_with_an_older_one_is_refused_in_a_sentence(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = SMALL["logistic"](2)
     monkeypatch.setattr(torch, "__version__", version)

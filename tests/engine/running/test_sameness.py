@@ -19,17 +19,16 @@ from roundlog.training.job import Job
 from roundlog.training.sameness import Sameness, confirm_same
 from torch import Tensor, nn
 
+from tests.engine.tasks import small_task
+
 
 def task_of(function: Callable[[Tensor], Tensor] = torch.tanh, lr: float = 0.01, **more: object) -> Task:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.BatchNorm1d(8), nn.Linear(8, 4))
     more.setdefault("loss", lambda m, b: function(m(b["x"])).square().mean())
-    return Task(
-        model=model,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1),
-        dataset={"x": torch.randn(20, 6)},
-        **{"batch_size": 5, "steps": 4, "interval": 2, "seed": 1, **more},  # type: ignore[arg-type]
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1)
+    run = {"batch_size": 5, "steps": 4, "interval": 2, "seed": 1, **more}
+    return small_task(model, data={"x": torch.randn(20, 6)}, optimizer=optimizer, **run)
 
 
 def compared(task: Task) -> Sameness:
@@ -105,12 +104,13 @@ def test_a_rule_that_is_slightly_wrong_is_noticed(monkeypatch: pytest.MonkeyPatc
         Job.from_task(task_of)
 
 
-@pytest.mark.parametrize("module", [sameness, spill_file])
+@pytest.mark.slow_but("in a file")
+@pytest.mark.parametrize("module", [sameness, spill_file], ids=["in memory", "in a file"])
 def test_a_large_model_is_compared_by_kernels_and_in_fp64_where_they_seem_off(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType
 ) -> None:
     monkeypatch.setattr(sameness, "_LARGE", 0)
-    monkeypatch.setattr(module, "_LARGE", 0)  # with states in memory, and in a file
+    monkeypatch.setattr(module, "_LARGE", 0)  # where states are
     same = compared(task_of())
     assert same.kernels > 100 and not same.in_fp64
     # A number beyond FP32's largest, which PyTorch has as infinite, and a gradient of NaN.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
 from roundlog.training.trainer import Trainer, TrainingResult
 from torch import nn
-from torch.nn import functional as F
+
+from tests.engine.tasks import SIX_STEPS, classify, small_task
 
 
 class Layers(nn.Module):
@@ -31,22 +31,10 @@ class Layers(nn.Module):
         return self.last(torch.tanh(self.first(x.to(self.first.weight.dtype)))).float()
 
 
-def classify(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    return F.cross_entropy(model(batch["x"]), batch["y"])
-
-
 def task(dtype: torch.dtype = torch.bfloat16) -> Task:
     model, generator = Layers(dtype), torch.Generator().manual_seed(1)
-    return Task(
-        model=model,
-        loss=classify,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        dataset={"x": torch.randn(20, 40, generator=generator), "y": torch.randint(0, 3, (20,), generator=generator)},
-        batch_size=6,
-        steps=6,
-        interval=2,
-        seed=1,
-    )
+    data = {"x": torch.randn(20, 40, generator=generator), "y": torch.randint(0, 3, (20,), generator=generator)}
+    return small_task(model, classify, data, **SIX_STEPS)
 
 
 Trained = tuple[Job, TrainingResult]

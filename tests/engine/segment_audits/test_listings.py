@@ -23,12 +23,13 @@ from roundlog.training.job import Job
 from roundlog.training.options import RunOptions, StepEvent
 from roundlog.training.trainer import Trainer
 
-from tests.engine.tasks import linear_task
+from tests.engine.kept_jobs import kept_job
+from tests.engine.running.test_receipts import put
 
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    return Job.from_task(lambda: linear_task(steps=10, interval=2), compare=False)
+    return kept_job("logistic_sgd")
 
 
 def test_a_run_publishes_as_it_goes_and_each_state_once(job: Job, tmp_path: Path) -> None:
@@ -49,23 +50,13 @@ def test_a_run_publishes_as_it_goes_and_each_state_once(job: Job, tmp_path: Path
 
     result = Trainer(job, run, RunOptions(on_step=on_step)).run()
     # A step is told before the checkpoint after it is kept; two checkpoints make a list longer.
-    assert [count for _, count, _ in seen] == [0, 0, 0, 0, 2, 2, 2, 2, 4, 4] and not any(c for *_, c in seen)
+    assert [count for _, count, _ in seen] == [0, 0, 0, 0, 2, 2, 2, 2] and not any(c for *_, c in seen)
     last = publisher.publish()
-    assert last.complete and list(last.roots) == result.state_roots and sorted(last.states) == [2, 4]
-    assert added == ["00000004.safetensors", "00000008.safetensors"]
+    assert last.complete and list(last.roots) == result.state_roots and sorted(last.states) == [2]
+    assert added == ["00000004.safetensors"]
     publisher.publish(mended=[1, 2])  # after the intervals that end with checkpoints 2 and 3, of which 2 is published
-    assert added[2:] == ["00000004.safetensors"]
-    assert listing_of_run(run, job.spec).roots == last.roots and len(listing_of_run(run, job.spec).states) == 4
-
-
-def put(*path: str, value: Any) -> Callable[[dict[str, Any]], Any]:
-    def change(plain: dict[str, Any]) -> None:
-        place = plain
-        for key in path[:-1]:
-            place = place[key]
-        place[path[-1]] = value
-
-    return change
+    assert added[1:] == ["00000004.safetensors"]
+    assert listing_of_run(run, job.spec).roots == last.roots and len(listing_of_run(run, job.spec).states) == 3
 
 
 HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -75,10 +66,10 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a missing key": lambda plain: plain.pop("states"),
     "a root too short": put("state_roots", value=["12"]),
     "a root that is a number": put("state_roots", value=[12]),
-    "too many roots": put("state_roots", value=["1" * 64] * 6),
+    "too many roots": put("state_roots", value=["1" * 64] * 5),
     "states as a list": put("states", value=[]),
     "a state of nothing": put("states", "0", value="x"),
-    "a state behind the end": put("states", "6", value="x"),
+    "a state behind the end": put("states", "5", value="x"),
     "a state of other digits": put("states", "\u0663", value="x"),
     "an address that is a number": put("states", "1", value=1),
     "an address that controls the terminal": put("states", "1", value="\x1b[31m"),
@@ -89,8 +80,8 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
 def test_a_list_of_another_form_is_refused(job: Job, tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    states = {2: "bafy", 4: "bafk"}
-    write_listing(tmp_path, job.spec, Listing(roots=(b"\x11" * 32,) * 5, states=states, job="bafyjob"))
+    states = {2: "bafy", 3: "bafk"}
+    write_listing(tmp_path, job.spec, Listing(roots=(b"\x11" * 32,) * 4, states=states, job="bafyjob"))
     path = tmp_path / CHECKPOINTS_FILE
     assert read_listing(path, job.spec).states == states
     assert read_listing(path, job.spec).job == read_address_of_job(path) == "bafyjob"

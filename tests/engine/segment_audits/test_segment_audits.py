@@ -15,13 +15,11 @@ from roundlog.segment_audits.plan import Plan, Reports, Sharing, draw_sample, fe
 from roundlog.segment_audits.segment import Listing, MakeWorker, Segment, SegmentOrder, WorkerAnswer, audit_segment
 from roundlog.segment_audits.workers import process_workers
 from roundlog.spec import POLICY_THRESHOLD
-from roundlog.training.job import Job
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run, RunError
 
 from tests.engine.segment_audits.audit_workers import Stand, honest, named, source_of
 from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained, require_a_game_can_be_won
-from tests.engine.tasks import linear_task
 
 
 @pytest.mark.parametrize(("every", "workers"), [(1, 3), (3, 1), (INTERVALS, 3)])
@@ -250,7 +248,7 @@ def first_hangs() -> MakeWorker:
 
 
 def test_jobs_numbers_and_directories_that_make_no_sense_are_refused(trained: Trained, tmp_path: Path) -> None:
-    by_log = Job.from_task(lambda: linear_task(steps=2, interval=2), policy=POLICY_THRESHOLD, compare=False)
+    by_log = replace(trained.job, spec=replace(trained.job.spec, rounding_policy=POLICY_THRESHOLD))
     sharing = Sharing(make=honest, workers=1)
     with pytest.raises(RunError, match="the log decides"):
         audit_by_segments(by_log, Listing(roots=()), source_of(tmp_path), tmp_path / "a", sharing)

@@ -92,7 +92,10 @@ class EagerTraining:
                 after_backward()
             if phase.max_grad_norm is not None:
                 torch.nn.utils.clip_grad_norm_(own, phase.max_grad_norm)
+            before = [group["lr"] for group in phase.optimizer.param_groups]
             phase.optimizer.step()
+            if before != [group["lr"] for group in phase.optimizer.param_groups]:
+                raise CaptureError(f"the {phase.called('optimizer')} changes its learning rate: give a schedule")
             if isinstance(phase.schedule, LRScheduler) and phase.schedule.last_epoch < self.task.steps:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # schedulers of PyTorch warn of what they do themselves
