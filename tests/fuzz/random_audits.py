@@ -12,7 +12,6 @@ from roundlog.execution.microbatch.analysis import samples_of
 from roundlog.segment_audits.audit import audit_by_segments
 from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
 from roundlog.segment_audits.segment import (
-    Directories,
     MakeWorker,
     SegmentOrder,
     StateSource,
@@ -25,7 +24,7 @@ from roundlog.training.options import RunOptions
 from roundlog.training.repetition import draw_intervals, repeat
 from tiebreak.segment_audits import Stores, read_job
 
-from tests.engine.segment_audits.audit_workers import Behaviour, Stand, named
+from tests.engine.segment_audits.audit_workers import Behaviour, Directories, Stand, named
 from tests.engine.segment_audits.published_runs import require_a_game_can_be_won
 from tests.fuzz.killable import Crew
 from tests.fuzz.random_claims import Claim

@@ -10,12 +10,13 @@ from random import Random
 
 import torch
 from roundlog.commitments import state_root
-from roundlog.segment_audits.segment import Listing, listing_of_run, read_listing, write_listing
+from roundlog.segment_audits.segment import Listing, read_listing, write_listing
 from roundlog.training.job import Job
 from roundlog.training.run_files import checkpoint_path, load_kept
 from roundlog.training.trainer import log_path
 from tiebreak.store import FolderStore
 
+from tests.engine.segment_audits.audit_workers import listing_of_run
 from tests.engine.segment_audits.published_runs import Liar, Trained
 
 LIES = ("state", "state alone", "root", "last root")

@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 from roundlog.data import summarised
-from roundlog.segment_audits.segment import Directories, Segment, SegmentOrder, StateSource, audit_segment
+from roundlog.segment_audits.segment import Segment, SegmentOrder, StateSource, audit_segment
 from roundlog.segment_audits.workers import NoWorkersError
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
@@ -26,6 +26,7 @@ from tiebreak.store import FolderStore, StoreError, dag_builder, replicated_stor
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store
 
+from tests.engine.segment_audits.audit_workers import Directories
 from tests.engine.segment_audits.published_runs import Trained
 from tests.fuzz import random_audits
 from tests.fuzz.random_audits import Auditing

@@ -34,10 +34,10 @@ from roundlog.execution import StoppedError
 from roundlog.rounding.policies import without_log
 from roundlog.spec import TrainingSpec
 from roundlog.storage import StorageError, read_hashes, read_record, write_record
-from roundlog.training.job import Job, JobLimits
+from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.run import Run, root_sum
-from roundlog.training.run_files import checkpoint_path, load_kept, load_moved, save_checkpoint
+from roundlog.training.run import Run
+from roundlog.training.run_files import checkpoint_path, load_kept, save_checkpoint
 
 MakeWorker = Callable[[int], Executor]
 """Makes the worker of a number (from 0): an executor of one call at a time. Its calls raise BrokenExecutor once the
@@ -61,23 +61,6 @@ class StateSource(Protocol):
         """The state at an address, with the types of the job's state; its root is checked by the caller.
 
         Raises UnusableState."""
-
-
-@dataclass(frozen=True, slots=True)
-class Directories:
-    """A job in a directory, and states in files, whose paths are their addresses (implements `Source`)."""
-
-    job_dir: Path
-    limits: JobLimits
-
-    def job(self) -> Job:
-        return Job.read(self.job_dir, self.limits)
-
-    def state(self, job: Job, address: str) -> list[torch.Tensor]:
-        try:
-            return load_moved(Path(address), job)
-        except StorageError as error:
-            raise UnusableState(f"{address} {error.reason}") from error
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -316,25 +299,6 @@ def _job_of(record: object) -> str | None:
 
 def _is_place(text: str, most: int) -> bool:
     return re.fullmatch("[1-9][0-9]{0,18}", text) is not None and int(text) <= most
-
-
-def listing_of_run(run_dir: Path, spec: TrainingSpec) -> Listing:
-    """Listing of a run directory at present, with the paths of its checkpoints as addresses. Raises OSError, and
-    StorageError for roots that the run did not write down for this job, so that neither a damaged file nor the run of
-    another job accuses anybody."""
-    roots = recorded(run_dir, spec)
-    # A run writes a root's sum before the root, so sums that are read later are there for all.
-    sums = read_hashes(run_dir / "roots.sums", spec.intervals)
-    if roots and not sums:
-        raise StorageError(run_dir / "roots.sums", "is not there, or empty, and says whether the roots are whole")
-    for interval, (root, written) in enumerate(zip(roots, sums, strict=False)):
-        if root_sum(spec.run_id, interval, root) != written:
-            why = f"has another root of interval {interval} than the run wrote there, or is of another job's run"
-            raise StorageError(run_dir / "roots", why)
-    roots = roots[: len(sums)]
-    paths = {done: checkpoint_path(run_dir, done * spec.interval) for done in range(1, len(roots))}
-    states = {done: str(path) for done, path in paths.items() if path.exists()}
-    return Listing(roots=tuple(roots), states=states, complete=len(roots) == spec.intervals)
 
 
 def recorded(run_dir: Path, spec: TrainingSpec) -> list[bytes]:

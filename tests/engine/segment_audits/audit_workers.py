@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from roundlog.segment_audits.segment import Directories, Listing, SegmentOrder, WorkerAnswer, audit_segment
+import torch
+from roundlog.segment_audits.segment import Listing, SegmentOrder, UnusableState, WorkerAnswer, audit_segment, recorded
+from roundlog.spec import TrainingSpec
+from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobLimits
-from roundlog.training.run_files import checkpoint_path
+from roundlog.training.run_files import checkpoint_path, load_moved
 
 Behaviour = Callable[[SegmentOrder], WorkerAnswer | None]
 """What a worker answers to an order; None if it dies of it. It may raise."""
@@ -63,6 +66,31 @@ def listing_of(job: Job, run: Path, roots: list[bytes], every: int = 1) -> Listi
         done: str(checkpoint_path(run, done * job.spec.interval)) for done in range(every, job.spec.intervals, every)
     }
     return Listing(roots=tuple(roots), states=states)
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """A job in a directory, and states in files, whose paths are their addresses (a `StateSource`)."""
+
+    job_dir: Path
+    limits: JobLimits
+
+    def job(self) -> Job:
+        return Job.read(self.job_dir, self.limits)
+
+    def state(self, job: Job, address: str) -> list[torch.Tensor]:
+        try:
+            return load_moved(Path(address), job)
+        except StorageError as error:
+            raise UnusableState(f"{address} {error.reason}") from error
+
+
+def listing_of_run(run_dir: Path, spec: TrainingSpec) -> Listing:
+    """Listing of a run directory at present, with the paths of its checkpoints as addresses."""
+    roots = recorded(run_dir, spec)
+    paths = {done: checkpoint_path(run_dir, done * spec.interval) for done in range(1, len(roots))}
+    states = {done: str(path) for done, path in paths.items() if path.exists()}
+    return Listing(roots=tuple(roots), states=states, complete=len(roots) == spec.intervals)
 
 
 def source_of(job_dir: Path) -> Directories:

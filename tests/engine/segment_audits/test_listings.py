@@ -14,7 +14,6 @@ from roundlog.segment_audits.segment import (
     Listing,
     ListingError,
     Publisher,
-    listing_of_run,
     read_address_of_job,
     read_listing,
     write_listing,
@@ -25,6 +24,7 @@ from roundlog.training.trainer import Trainer
 
 from tests.engine.kept_jobs import kept_job
 from tests.engine.running.test_receipts import put
+from tests.engine.segment_audits.audit_workers import listing_of_run
 
 
 @pytest.fixture(scope="module")
