@@ -34,7 +34,7 @@ test-contracts: contracts-tools
 # All tests of the contracts, those of random inputs and moves with fewer of them.
 test-contracts-quick: contracts-tools
 	$(WITH_NODE) $(FORGE) fmt --check contracts/src contracts/test contracts/proofs
-	$(WITH_NODE) FOUNDRY_FUZZ_RUNS=32 FOUNDRY_INVARIANT_RUNS=4 FOUNDRY_INVARIANT_DEPTH=100 $(FORGE) test
+	$(WITH_NODE) FOUNDRY_FUZZ_RUNS=8 FOUNDRY_INVARIANT_RUNS=1 FOUNDRY_INVARIANT_DEPTH=100 $(FORGE) test
 
 # Measures again what contracts/.gas-snapshot holds; `make test-contracts` compares with it.
 gas: contracts-tools
