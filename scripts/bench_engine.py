@@ -289,9 +289,6 @@ def _two_steps(model: str, precision: str, kind: str, name: str, arithmetic: str
     plain = PlainTraining(task, torch.float64, device) if kind == "fp64" else None
     trainer = Certified(job, device) if plain is None else None
     recorder = Recorder(job.spec.log_guard)
-    if plain is not None:
-        # Plain training needs no job: what was captured must not count for it.
-        job.initial.clear()
     if device.type == "cpu":
         # Memory that capture has given back goes back to the system, and VmHWM begins anew.
         ctypes.CDLL(None).malloc_trim(0)

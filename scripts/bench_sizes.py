@@ -258,8 +258,9 @@ def measure(size: str, steps: int, small: bool, room: Path, cut: Sequence[str] =
         places = ("--store", gateway)
         run("a stranger: the job over HTTP", [*_TIEBREAK, "job", "fetch", cid, "--out", far, *places])
         fetched = sent.total()
-        words = ("--run", str(room / "share"), "--claim", json.loads(published)["published_log"], "--share", "0.5")
-        run("a stranger: one share", [*_TIEBREAK, "audit", far, *words, "--workers", "1", *places])
+        address = json.loads(published)["published_log"]
+        words = ("audit", address, "--run", str(room / "share"), "--share", "0.5", *places)
+        run("a stranger: one share", [*_TIEBREAK, *words])
     told = dispute(Path(job), room / "chain", cut)
     lines: list[dict[str, Any]] = [json.loads(x) for x in (room / "run" / "history.jsonl").read_text().splitlines()]
     ours = min(line["seconds"] for line in lines)
@@ -272,7 +273,7 @@ def measure(size: str, steps: int, small: bool, room: Path, cut: Sequence[str] =
         f"a checkpoint {first.stat().st_size / 1e6:,.1f} MB, and the last one {last.stat().st_size / 1e6:,.1f} MB; "
         f"the run takes {disk / 1e6:,.1f} MB of disk. "
         f"The plan of a run is {planned / 1e9:.1f} GB beside what the process has for looking at the job. A stranger "
-        f"fetches {fetched / 1e6:,.1f} MB for the job and {whole / 1e6:,.1f} MB for a share. {told}"
+        f"fetches {fetched / 1e6:,.1f} MB for the job, and {whole / 1e6:,.1f} MB for the job and a share. {told}"
     )
 
 

@@ -156,8 +156,10 @@ def test_a_stranger_derives_the_score_from_files_alone(tmp_path: Path, monkeypat
     # The lines of the card, as a stranger runs them.
     signed = ("verify", hub / "model.sig", "--public-key", tmp_path / "key.pub", "--signer", devnet_account(3).address)
     run(*signed, "--job", chain.job, "--dir", chain.work)
-    assert chain.merge(chain.work, tmp_path / "again") == weights
-    again = ("--model", tmp_path / "again", "--tasks", task, "--public-key", tmp_path / "key.pub", *signed[-2:])
+    same_name = tmp_path / "again" / chain.model.name  # which is the title of the folder's README.md
+    same_name.parent.mkdir()
+    assert chain.merge(chain.work, same_name) == weights
+    again = ("--model", same_name, "--tasks", task, "--public-key", tmp_path / "key.pub", *signed[-2:])
     derived = run("verify", evaluation, *again).output
     assert "the model gives all 12 answers" in derived and f"signed by {devnet_account(3).address}" in derived
     assert "all 12 answers" in run("verify", hub / "evaluation.json", *again[:4]).output
@@ -193,7 +195,7 @@ def test_a_stranger_derives_the_score_from_files_alone(tmp_path: Path, monkeypat
     found = {
         "data": broken(data, data.read_bytes()[-64:], bytes(64), *repeated, code=1),
         "run": broken(chain.training, chain.training.read_bytes(), json.dumps(lie).encode(), *repeated, code=3),
-        "model": broken(tmp_path / "again" / "config.json", b"{", b"{ ", evaluation, *again, code=1),
+        "model": broken(same_name / "config.json", b"{", b"{ ", evaluation, *again, code=1),
         "task": broken(task, b"Q: ", b"q: ", evaluation, *again, code=3),
         "data of the task": broken(tmp_path / "words.jsonl", b"number 3", b"number 9", evaluation, *again, code=3),
         "score": restated(b'"acc":0', b'"acc":1'),

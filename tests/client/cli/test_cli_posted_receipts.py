@@ -128,7 +128,7 @@ def test_nodes_that_contradict_each_other_draw_nothing(posted: Posted, chain: Ch
     node = connect(chain.url)
     mine(node, posted.block + 32)
     liar = HostileNode(node._transport)
-    liar.lies["eth_getTransactionByHash"] = lambda params, true: true | {"nonce": "0x0"}
+    liar.lies["eth_getTransactionByHash"] = lambda params, true: true | {"nonce": "0x63"}
     several = quorum_of([liar, HostileNode(node._transport, "honest")])
     with pytest.raises(CommandError, match="say different things about transaction"):
         read_beacon(several, posted.transaction, posted.receipt)
