@@ -570,8 +570,8 @@ def audit(
 
     Of a content address, job and claimed roots are fetched, and blocks of data and states as far as the audited --share
     needs them. Intervals are audited side by side by --workers, from the published checkpoints, which are checked
-    first; a log is not looked at. One wrong interval ends it: any one, not always the first. Without --run nothing
-    stays but the --result: what was audited, what was found, and the claimed roots. --claim can name the root that is
+    first; a log is not looked at. One wrong interval ends it: any one, not always the first. Without --run only
+    the --result stays: what was audited, what was found, and the claimed roots. --claim can name the root that is
     claimed.
 
     Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not

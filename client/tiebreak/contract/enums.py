@@ -1,6 +1,6 @@
 """Enums of the contract, with its names and values. What each member means stands beside it in contracts/src: statuses,
 phases, outcomes and reasons in Types.sol, levels in game/Level.sol, findings in adjudication/IAdjudicator.sol. A test
-compares the members with those sources. Faults of descriptors, which no job of ours has, are told by their numbers."""
+compares the members with those sources. A fault of a descriptor is told by its number: no job of ours has one."""
 
 from __future__ import annotations
 

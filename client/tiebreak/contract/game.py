@@ -2,8 +2,8 @@
 
 A method for a call that pays makes a request, with the name under which it is paid once, and sends nothing; all other
 calls are a `ContractCall` of a function's name and its arguments. `IVerificationGame.sol` says when each is due. `send`
-sends one and waits, `Sender.submit` and a role's queue send without waiting, and a batch carries several. Moves of a
-game are classes of their own (`tiebreak.strategy`).
+sends one and waits, `Sender.submit` and a role's queue send without waiting, and a batch carries several. A move of a
+game is a `Move` (`tiebreak.strategy`).
 
 All methods that ask raise the errors of `ChainNode`; `send` raises ContractError as well, with the name and the values
 of the contract's own error, before anything is spent.

@@ -103,8 +103,8 @@ def require_decidable(context: RoleContext, posted: JobView) -> None:
 @dataclass(frozen=True, kw_only=True)
 class JobContent:
     """The content of a posted job, fetched into its room from the store. within: most seconds of a fetch; None: any.
-    bonded: whether a bond is at stake in the job. warn: is told what is damaged on the disk, whose wrong parts are
-    fetched again, once, and what a directory has that it is not fetched for."""
+    bonded: whether a bond is at stake in the job. warn: called with what is damaged on the disk, of which the wrong
+    parts are fetched again, once, and with what a directory has that it is not fetched for."""
 
     context: RoleContext
     posted: JobView

@@ -93,8 +93,8 @@ def field_of(name: str, source: object) -> Field:
     if isinstance(source, np.ndarray):
         return _of_array(name, source)
     raise DataError(
-        f"dataset field {name} is a {type(source).__name__}: make it a torch.Tensor, a NumPy array or memory map (a "
-        "data set of Hugging Face gives arrays by with_format('numpy')[:]), or what roundlog.windows gives"
+        f"dataset field {name} is a {type(source).__name__}: make it a torch.Tensor, a NumPy array or memory map, or "
+        "what roundlog.windows gives"
     )
 
 

@@ -209,14 +209,14 @@ class _Comparison:
     def _mark(self, step: int, results: Results, ours: Results, single: Results | None = None) -> None:
         """Holds some of a step's results, which are the truth, against the captured step's of these names, and
         PyTorch's in FP32; None: the truth is."""
+        single = results if single is None else single
         if step == len(self._steps):
             self._steps.append(_Step())
         found = self._steps[step]
         found.names |= results.keys()
         for name, result in results.items():
             truth = result()
-            is_truth = single is None or single.get(name, result) is result
-            in_fp32 = truth if is_truth or single is None else single[name]()  # read once where it is one
+            in_fp32 = truth if single.get(name, result) is result else single[name]()  # read once where it is one
             given = ours[name]() if name in ours else truth, in_fp32, truth
             sizes = _sizes(*given)
             found.is_finite &= all(map(isfinite, sizes[1:]))
