@@ -40,7 +40,7 @@ from roundlog.data import materialized
 
 LIBRARIES = sys.stdlib_module_names | {
     *("torch", "numpy", "transformers", "roundlog", "_pytest", "pluggy"),  # pytest has a hook in every import
-    *("accelerate", "datasets", "huggingface_hub", "peft", "safetensors", "tokenizers", "trl"),
+    *("accelerate", "datasets", "huggingface_hub", "peft", "safetensors", "tokenizers", "triton", "trl"),
 }
 """Packages whose code is taken for code that changes nothing of its own."""
 
