@@ -23,7 +23,7 @@ import torch
 from roundlog.capture import CaptureError
 from roundlog.capture.huggingface import NOISE, Sampling, SamplingForm, check_generation
 from roundlog.execution import StoppedError
-from roundlog.generation.kept_programs import name_of
+from roundlog.generation.kept_programs import name_of, name_of_ours
 from roundlog.generation.step_modules import ChunkReader, Likelihoods, TokenSampler, sampler_numbers
 from roundlog.generation.step_program import StepProgram
 from roundlog.operators.job_arithmetic import EXACT
@@ -343,8 +343,10 @@ class Generator:
         for start in range(0, count, self.chunk):
             rows = logits[start : min(count, start + self.chunk)]
             width = min(self.chunk, 1 << (len(rows) - 1).bit_length())
-            program = self._likelihoods.get(width) or StepProgram(Likelihoods(width, self.vocabulary))
-            self._likelihoods[width] = program
+            if width not in self._likelihoods:
+                name = name_of_ours("likelihoods", width, self.vocabulary)
+                self._likelihoods[width] = StepProgram(Likelihoods(width, self.vocabulary), name=name)
+            program = self._likelihoods[width]
             filled = torch.cat([rows, rows[-1:].expand(width - len(rows), -1)])
             told = program.run({"buffer/logits": filled}, {})["buffer/logits"]
             found += [_choice(row, tokens[at], likeliest) for at, row in enumerate(told[: len(rows)], start)]
@@ -379,7 +381,7 @@ class Generator:
         tokens among them. likeliest: as `generate` has it."""
         form = how.form(self.vocabulary)
         # The last one that was used goes last.
-        sampler = self._samplers.pop(form, None) or StepProgram(TokenSampler(form, self.vocabulary, self.positions))
+        sampler = self._samplers.pop(form, None) or self._sampler(form)
         self._samplers[form] = sampler
         if len(self._samplers) > _SAMPLERS:
             del self._samplers[next(iter(self._samplers))]
@@ -390,6 +392,10 @@ class Generator:
         after = sampler.run(given | sampler_numbers(how, form, first, self.vocabulary), {}, seed=seed, step=position)
         self.on_tokens(1)
         return _choice(after["buffer/logits"][0], int(after["buffer/chosen"]), likeliest)
+
+    def _sampler(self, form: SamplingForm) -> StepProgram:
+        name = name_of_ours("sampler", form, self.vocabulary, self.positions)
+        return StepProgram(TokenSampler(form, self.vocabulary, self.positions), name=name)
 
 
 def _choice(logprobs: torch.Tensor, token: int, likeliest: int) -> Choice:

@@ -1,5 +1,6 @@
-"""Programs of models as they were read from folders, kept between processes beside the compiled loops, in a place that
-is ours alone: a capture takes seconds, and gives the same program as long as all that it depends on is the same."""
+"""Programs of models as they were read from folders, and of what draws tokens, kept between processes beside the
+compiled loops, in a place that is ours alone: a capture takes seconds, and gives the same program as long as all that
+it depends on is the same."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from roundlog.kernels.cache import place_for
 from roundlog.program import Program, ProgramError, from_json, to_json
 from roundlog.storage import replace_file
 
-MOST = 64
+MOST = 128
 """Programs that are kept; the one that was not used for the longest time goes first."""
 
 
@@ -42,13 +43,23 @@ def name_of(model: nn.Module, *more: object) -> str | None:
         files.add(str(sys.modules[home].__file__))
     settings: Any = model.config
     return _digest(
-        repr((torch.__version__, np.__version__, torch.backends.cpu.get_cpu_capability(), more)).encode(),
+        _versions_and(more),
         repr((type(model).__qualname__, model.training, settings._attn_implementation)).encode(),
         repr(sorted(_settings(settings.to_dict()).items())).encode(),
         *(Path(file).read_bytes() for file in sorted(files)),
         *(repr((name, x.shape, x.dtype)).encode() for name, x in model.named_parameters(remove_duplicate=False)),
         *(repr((name, x.shape, x.dtype, tensor_digest(x))).encode() for name, x in model.named_buffers()),
     ).hex()
+
+
+def name_of_ours(*what: object) -> str:
+    """The name of a program of a module of this package, by all that its capture depends on: the class and what it was
+    made of, and versions."""
+    return _digest(_versions_and(what)).hex()
+
+
+def _versions_and(what: tuple[object, ...]) -> bytes:
+    return repr((torch.__version__, np.__version__, torch.backends.cpu.get_cpu_capability(), what)).encode()
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
