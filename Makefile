@@ -82,8 +82,9 @@ lint: $(VENV)/.installed-dev
 # Modules are compiled once, not by each of the processes that tests start, though some shells ask for that.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile
 
+# The kernels of devices have a target of their own, with the build of PyTorch that they need.
 test-python: $(VENV)/.installed-dev contracts-tools
-	$(PYTEST) -m '$(QUICK)'
+	$(PYTEST) -m '$(QUICK)' --ignore tests/devices
 
 test-slow-python: $(VENV)/.installed-eval contracts-tools browser
 	$(PYTEST) -m '(slow or browser) and not long' $(if $(SAMPLE),--sample $(SAMPLE))

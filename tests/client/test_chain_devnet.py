@@ -90,6 +90,7 @@ def test_the_server_refuses_what_a_web_page_could_send_and_what_is_too_large() -
         assert post(good, **json_type).json()["result"].startswith("0x")
 
 
+@pytest.mark.slow
 def test_anvil_ends_with_the_process_that_started_it_however_that_ends() -> None:
     if find_anvil() is None:
         pytest.skip("anvil is not installed: run npm ci")

@@ -38,6 +38,7 @@ def aliased(elements: int, size: int) -> bytes:
     return (32).to_bytes(32, "big") + elements.to_bytes(32, "big") + offsets + element
 
 
+@pytest.mark.slow_but("1000-100000")
 @pytest.mark.parametrize(("elements", "size"), [(1_000, 100_000), (20_000, 32)])
 def test_an_answer_whose_parts_are_one_and_the_same_is_refused_at_once(elements: int, size: int) -> None:
     """Regression: 260 KB of offsets to the same bytes made 400 MB of values."""

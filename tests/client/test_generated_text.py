@@ -84,6 +84,7 @@ def test_parts_come_to_the_whole_text(make: Any) -> None:
     assert early > 400 * 2
 
 
+@pytest.mark.slow_but("bytes")
 @pytest.mark.parametrize("kind", ["words", "bytes", "special tokens", "halves of characters"])
 def test_a_token_is_decoded_a_few_times_however_long_the_text_is(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = {

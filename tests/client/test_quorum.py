@@ -225,6 +225,7 @@ def test_transactions_go_to_every_node_and_are_refused_with_the_nodes_reason(wor
         world.nodes(honest=2).send_raw(b"\x02nonsense")
 
 
+@pytest.mark.slow_but("missing-1", "invented-2")
 @pytest.mark.parametrize("honest", [1, 2])
 @pytest.mark.parametrize("lie", ["missing", "invented", "failed"])
 def test_one_lying_node_among_several_ends_no_payment(world: World, honest: int, lie: str) -> None:
@@ -320,6 +321,7 @@ def bent(value: Any) -> Any:
     return "0x" + "11" * 20 if value is None else value[:-1] + ("1" if value[-1] != "1" else "2")
 
 
+@pytest.mark.slow_but("eth_getBlockByNumber")
 @pytest.mark.parametrize(
     "method", ["eth_getBlockByNumber", "eth_getTransactionReceipt", "eth_getTransactionByHash", "eth_getLogs"]
 )

@@ -114,6 +114,7 @@ WEATHERS = {
 }
 
 
+@pytest.mark.slow_but("everything")
 @pytest.mark.parametrize("weather", WEATHERS)
 def test_every_intention_is_carried_out_exactly_once(weather: str, tmp_path: Path) -> None:
     for seed in range(8):

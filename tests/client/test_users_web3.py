@@ -59,6 +59,7 @@ def url(chain: EmbeddedChain) -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.slow_but("HTTPProvider")
 @pytest.mark.parametrize("kind", [HTTPProvider, lambda url: TransportProvider(HttpTransport(url))])
 def test_the_contract_is_read_and_written_through_a_users_web3(kind: Any, url: str, cast: Cast) -> None:
     job = cast.post()

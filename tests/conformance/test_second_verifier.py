@@ -111,6 +111,7 @@ def test_it_imports_the_standard_library_and_numpy_alone(name: str) -> None:
     assert len(file.read_text().splitlines()) <= 1200
 
 
+@pytest.mark.slow_but("convolution", "dropout_adamw", "gpt_hopper")
 @pytest.mark.parametrize("name", JOBS)
 def test_it_comes_to_the_roots_of_a_receipt(name: str, told: Told) -> None:
     job, receipt = job_and_receipt(name)
@@ -376,6 +377,7 @@ BENT: dict[str, tuple[int, str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.slow_but("a token", "an earlier end", "a seed", "model_weight_hash")
 @pytest.mark.parametrize("what", BENT)
 def test_what_is_bent_in_a_text_is_found(what: str, told: Told, tmp_path: Path) -> None:
     code, said, bend = BENT[what]

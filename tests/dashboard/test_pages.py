@@ -114,6 +114,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 def test_a_hostile_address_is_text_and_never_a_link(cast: Cast, site: Site, client: TestClient) -> None:
     for cid in HOSTILE:
         cast.customer.send(cast.customer.post_job(cast.spec(), TERMS, cid))

@@ -66,6 +66,7 @@ def test_a_host_that_is_not_this_machine_and_a_request_of_any_size_are_refused(s
     assert status(f"{served}jobs", "localhost", more=more) == 400
 
 
+@pytest.mark.slow_but("a byte at a time")
 @pytest.mark.parametrize(
     ("begin", "drop"),
     [

@@ -87,6 +87,7 @@ def test_a_node_that_hangs_makes_a_banner_and_the_page_stays(
     raise AssertionError("the page does not recover")
 
 
+@pytest.mark.slow
 def test_a_node_that_hangs_is_not_asked_more_and_more(line: Line, site: Site, client: TestClient) -> None:
     client.get("/jobs")
     line.free.clear()

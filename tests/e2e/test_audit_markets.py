@@ -345,6 +345,7 @@ def lost_by_silence(world: World) -> tuple[AuditorRole, AuditorRole]:
     return auditor, puppet
 
 
+@pytest.mark.slow
 def test_an_appeal_waits_for_the_money_that_it_takes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     auditor, _ = lost_by_silence(world)
     enough = auditor.context.queue.funds

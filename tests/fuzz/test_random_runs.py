@@ -35,6 +35,7 @@ def test_runs_keep_every_promise() -> None:
     play(RandomRun, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_deliveries_by_a_shaky_store_keep_every_promise(trained: Trained, tmp_path: Path) -> None:
     Delivery(trained, tmp_path, Random(7)).play()
@@ -87,6 +88,7 @@ def _auditing(trained: Trained, claim: Claim, where: Path) -> Auditing:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", AUDITS)
 def test_an_accusation_of_the_honest_would_be_noticed(kind: str, trained: Trained, tmp_path: Path) -> None:
     claim = claim_of(trained, tmp_path / "claimed", "state", Random(1), None)
@@ -96,6 +98,7 @@ def test_an_accusation_of_the_honest_would_be_noticed(kind: str, trained: Traine
         AUDITS[kind](_auditing(trained, honest, tmp_path / "audit"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", AUDITS)
 def test_a_liar_who_is_not_found_would_be_noticed(kind: str, trained: Trained, tmp_path: Path) -> None:
     claim = claim_of(trained, tmp_path / "claimed", "nothing", Random(1), None)

@@ -36,6 +36,7 @@ def test_what_is_stored_has_to_be_finite(adjudicator: Any, dtype: DType) -> None
         assert compare(adjudicator, copied, 0, STEP, memory) == bits
 
 
+@pytest.mark.slow_but("matmul", "exp")
 @pytest.mark.parametrize("name", INEXACT)
 def test_an_inexact_operator_has_the_engines_infinities(adjudicator: Any, name: str) -> None:
     """The engine is held against the reference in tests/engine/adjudication/test_against_kernels.py, by such cases."""

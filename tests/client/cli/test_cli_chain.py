@@ -44,6 +44,7 @@ def test_a_job_is_posted_listed_and_shown(run: Run, chain: Chain, trained: Train
     assert posted.job_cid in shown and "OPEN" in shown and "0.5 ether" in shown
 
 
+@pytest.mark.slow
 def test_a_job_that_needs_audits_is_posted_and_shown(
     run: Run, chain: Chain, trained: Trained, store: tuple[str, ...]
 ) -> None:
@@ -155,6 +156,7 @@ def test_who_bonds_names_a_job_or_the_referees_they_trust(run: Run, chain: Chain
     refused(run(role, "run", env=chain.environment(1)), *said, code=2)
 
 
+@pytest.mark.slow
 def test_several_nodes_are_given_by_option_or_variable(run: Run, chain: Chain) -> None:
     same = chain.url.replace("127.0.0.1", "localhost")
     contract = ("--contract", chain.game.address)

@@ -40,6 +40,7 @@ class Process:
         assert (self.process.returncode, output, errors) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_it_runs_until_it_is_told_to_end(run: Run) -> None:
     devnet = Process("--kind", "embedded", "--fund", STRANGERS[0])
     key = devnet.said["accounts"][0]["private_key"]

@@ -112,6 +112,7 @@ PRETENDED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
+@pytest.mark.slow_but("another*")
 @pytest.mark.parametrize("name", PRETENDED)
 def test_what_draws_nothing_is_refused(name: str, receipt: EvaluationReceipt) -> None:
     found = read_beacon(canned(receipt.digest, {}), HASH, receipt)

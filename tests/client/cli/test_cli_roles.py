@@ -149,6 +149,7 @@ def test_a_role_serves_metrics_and_calls_a_person(chain: Chain, tmp_path: Path) 
     assert "07" * 32 not in output + alert.read_text()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_used_is_refused_before_the_role_begins(run: Run, chain: Chain, tmp_path: Path) -> None:
     words = ("referee", "run", "--dir", tmp_path / "role", "--store", tmp_path / "store")
     env = chain.environment(1)

@@ -191,6 +191,7 @@ def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
     again.require_allowed(scene.jobs[1], 10**18)
 
 
+@pytest.mark.slow
 def test_two_bonds_of_one_look_do_not_count_on_the_same_money(tmp_path: Path) -> None:
     """The second would leave nothing for the gas of the first one's game."""
     scene = Scene(tmp_path, per_day=10**20)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from openai import AuthenticationError, OpenAI
 from tiebreak.http_server import BackgroundServer, bounded_server, listen_at, url_of
 from tiebreak.server.completion_server import GuardedApplication, make_completion_app
 
@@ -40,7 +39,10 @@ def locked(served: Served) -> Iterator[str]:
     beside.stop()
 
 
+@pytest.mark.slow
 def test_openais_client_is_answered_with_the_key_alone(served: Served, locked: str) -> None:
+    from openai import AuthenticationError, OpenAI  # some seconds
+
     how = {"model": served.service.model, "prompt": "x", "max_tokens": 2, "seed": 1}
     right = OpenAI(base_url=f"{locked}v1", api_key=API_KEY, max_retries=0).completions
     text = right.create(**how).choices[0].text

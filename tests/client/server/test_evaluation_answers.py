@@ -96,6 +96,7 @@ def test_equally_likely_tokens_are_told_by_their_numbers(served: Served) -> None
     assert choice.likeliest[2][1] == choice.logprob
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_text_ends_before_the_first_text_that_ends_it(served: Served, stream: bool) -> None:
     letters = served.loaded.tokenizer.encode("abcdefghijklmnop", add_special_tokens=False)
@@ -128,6 +129,7 @@ def test_a_text_ends_before_the_first_text_that_ends_it(served: Served, stream: 
     assert checked(receipt)
 
 
+@pytest.mark.slow
 def test_several_texts_are_those_of_their_seeds_and_the_best_are_the_likeliest(served: Served) -> None:
     several = ask(served, n=4)
     made = receipts(served, several)
@@ -157,6 +159,7 @@ def test_several_texts_are_those_of_their_seeds_and_the_best_are_the_likeliest(s
     ]
 
 
+@pytest.mark.slow
 def test_prompts_at_once_get_what_each_gets_alone_in_any_order(served: Served) -> None:
     prompts = ["once", [9, 20, 31], "a rather longer prompt than others", "x", [40]]
     fields: dict[str, Any] = {"logprobs": 2, "echo": True, "max_tokens": 4}
@@ -169,6 +172,7 @@ def test_prompts_at_once_get_what_each_gets_alone_in_any_order(served: Served) -
         assert found.plain["usage"]["completion_tokens"] == 20
 
 
+@pytest.mark.slow_but("all")
 @pytest.mark.parametrize(
     "fields",
     [
@@ -201,6 +205,7 @@ def test_penalties_and_biases_change_logits_as_they_are_defined(served: Served, 
     assert "200" not in receipt.plain()["sampling"].get("logit_bias", {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"top_k": 5}, {"top_p": 0.5}])
 def test_min_p_keeps_tokens_by_their_share_of_the_likeliest_ones(served: Served, more: dict[str, Any]) -> None:
     greedy = ask(served, temperature=0).plain["choices"][0]["text"]

@@ -133,6 +133,7 @@ BODIES: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
 }
 
 
+@pytest.mark.slow_but("text", "two", "logprob", "event*")
 @pytest.mark.parametrize("name", BODIES)
 def test_another_response_is_told(served: Served, name: str) -> None:
     kind, change, said = BODIES[name]

@@ -88,6 +88,7 @@ def test_the_reference_gives_the_engines_bits(name: str) -> None:
         check(name, case, rng)
 
 
+@pytest.mark.slow_but("matmul", "exp", "sum")
 @pytest.mark.parametrize("name", INEXACT)
 def test_infinities_and_nan_have_the_same_bits_for_trainers_auditors_and_the_reference(name: str) -> None:
     """Where they hurt, as in padding: otherwise a trainer could take the bonds of honest auditors."""

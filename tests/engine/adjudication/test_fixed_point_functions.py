@@ -57,6 +57,7 @@ def test_the_contract_decides_every_function_as_the_engine_does(name: str) -> No
         assert fixed.evaluate(name, x) == expected, (name, hex(x), value(x), hex(expected))
 
 
+@pytest.mark.slow_but("exp-23", "sin-31")
 @pytest.mark.parametrize("width", [23, 31])
 @pytest.mark.parametrize("name", NAMES)
 def test_narrower_formats_are_rounded_to_once(name: str, width: int) -> None:

@@ -104,6 +104,7 @@ def chain(code: int = 0, dtype: DType = DType.BF16, terms: int = 5000, segment: 
     )
 
 
+@pytest.mark.slow_but("0")
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_a_chain_of_groups_may_be_cut_anywhere_between_them(code: int) -> None:
     """Segment by segment, to the reference's element: over the ends of 2,048 terms."""

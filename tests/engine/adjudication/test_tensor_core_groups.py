@@ -107,6 +107,7 @@ def possible(
     return nearest | (MINUS if total < 0 else 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(groups())
 def test_no_value_depends_on_what_is_unknown(

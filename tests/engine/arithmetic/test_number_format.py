@@ -50,6 +50,7 @@ def searched(kind: Format, number: Fraction) -> int:
     return word | (kind.sign if number < 0 else 0)
 
 
+@pytest.mark.slow_but("*exponent_bits=8*")
 @pytest.mark.parametrize("kind", SHORT, ids=str)
 def test_encodings_stand_for_pytorchs_numbers_and_come_back(kind: Format) -> None:
     read = numbers(kind)

@@ -56,6 +56,7 @@ def test_capture_gives_the_same_program_in_every_process() -> None:
     assert roots == {program_root(capture(gpt_task).program).hex()}
 
 
+@pytest.mark.slow
 def test_a_large_constant_becomes_a_state_that_stays() -> None:
     big = torch.linspace(0, 1, 60).outer(torch.linspace(1, 2, 60))
     model = Calls(lambda x: (x[0, 0] * big).mean() + (big[1:] * x[1, 0]).cos().mean() + (x * big[:4, :6]).mean())

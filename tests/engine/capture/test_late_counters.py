@@ -267,6 +267,7 @@ def late(way: str) -> Task:
     return task_with(model, lambda m, batch: nn.functional.mse_loss(m(batch["x"]), batch["y"]))
 
 
+@pytest.mark.slow_but("a tuple*")
 @pytest.mark.parametrize(
     ("way", "name"), [("an attribute", "model.held"), ("a tuple", "model.pair[0]"), ("an item", "model.list[0]")]
 )

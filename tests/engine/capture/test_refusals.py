@@ -90,6 +90,7 @@ REFUSED: dict[str, tuple[Callable[[torch.Tensor, Batch], torch.Tensor], str, str
 }
 
 
+@pytest.mark.slow_but("values whose order matters", "dropout*")
 @pytest.mark.parametrize("what", REFUSED)
 def test_it_is_refused_by_name_line_and_reason(what: str) -> None:
     function, operator, reason = REFUSED[what]
@@ -128,12 +129,14 @@ class Dropping(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_layer_drop_is_refused_with_the_option_that_switches_it_off() -> None:
     sentence = r"\(at test_refusals\.py:\d+\): layer drop .*: set layerdrop \(or .*\) to 0 in the model's config$"
     refused(Calls(Dropping(0.5)), sentence)
     linear_through(Dropping(0.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [lambda x: x[x > 0].sort()[0].sum(), lambda x: x[x[:, 0] > -99][0].sum(), lambda x: x[x[:, 0] > -99][1:].sum()],

@@ -103,6 +103,7 @@ class Kept:
         return m["b"](kept.detach() if self.cut else kept).mean()
 
 
+@pytest.mark.slow_but("seen*")
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -124,6 +125,7 @@ def reads(m: Any, b: Mapping[str, Tensor]) -> Tensor:
     return m["b"](b["x"]).mean() * m["a"].weight.grad.norm()
 
 
+@pytest.mark.slow
 def test_a_loss_that_reads_an_optimizer_is_refused_by_its_name() -> None:
     optimizers: list[Any] = []
 

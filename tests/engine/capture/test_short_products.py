@@ -85,6 +85,7 @@ WIDENED: dict[str, Case] = {
 }
 
 
+@pytest.mark.slow
 def test_any_other_bias_is_added_in_fp32() -> None:
     ours, nodes = evaluated(list(WIDENED.values()))
     assert len(of_products(nodes, DType.F32)) == len(WIDENED) and not of_products(nodes, DType.BF16)
@@ -105,6 +106,7 @@ def test_no_layer_multiplies_bf16_numbers_in_fp32(job: Job) -> None:
         assert len(of_products(one.program.nodes, DType.BF16)) == 8
 
 
+@pytest.mark.slow
 def test_micro_batches_slice_the_column_with_the_samples(job: Job) -> None:
     nodes, layouts = job.program.nodes, analyse(job.program, 3).layouts
     joined = [node for node in nodes if node.op == "cat" and nodes[node.inputs[1]].op == "constant"]

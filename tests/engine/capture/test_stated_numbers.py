@@ -43,6 +43,7 @@ def counting(numbers: Mapping[str, Any]) -> Task:
     return task_of(loss, numbers)
 
 
+@pytest.mark.slow_but("of the batch")
 @pytest.mark.parametrize(
     ("make", "columns"),
     [

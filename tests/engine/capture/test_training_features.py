@@ -166,6 +166,7 @@ def test_what_does_not_fit_together_is_refused(change: dict[str, object], messag
     refused(replace(net_task(sgd), **change), message)
 
 
+@pytest.mark.slow
 def test_clipping_by_gradients_that_the_optimizer_does_not_see_is_refused(tmp_path) -> None:
     """clip_grad_norm_(model.parameters()) counts them, and optimizer.zero_grad() lets them grow from step to step."""
     task = net_task(lambda m: torch.optim.SGD(m[3].parameters(), lr=0.1), max_grad_norm=0.05)

@@ -154,7 +154,7 @@ OF_PAIRS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow_but("adapters")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_PAIRS)
 def test_pairs_of_answers_give_the_losses_of_train(name: str, tmp_path: Path) -> None:
     model, arguments = OF_PAIRS[name]

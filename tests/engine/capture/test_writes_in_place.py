@@ -50,6 +50,7 @@ def test_writes_through_what_an_operator_has_written_reach_the_whole() -> None:
     linear_through(Filled.apply)
 
 
+@pytest.mark.slow
 def test_changing_the_shape_of_a_tensor_in_place_writes_nothing() -> None:
     def turn(x: torch.Tensor) -> torch.Tensor:
         y = x.clone()
@@ -72,6 +73,7 @@ def test_changing_the_shape_of_a_tensor_in_place_is_refused_where_there_are_view
     refused(Calls(turn), r"changes the shape of a tensor in place.*use aten\.t$", x=torch.randn(6, 6), batch_size=6)
 
 
+@pytest.mark.slow
 def test_a_write_through_as_strided_reaches_the_elements_that_it_shows() -> None:
     def write(x: torch.Tensor) -> torch.Tensor:
         y = x.clone()
@@ -112,6 +114,7 @@ def zeros(*shape: int) -> torch.Tensor:
     return torch._efficientzerotensor(shape)
 
 
+@pytest.mark.slow_but("negative")
 @pytest.mark.parametrize("make", [negative, zeros])
 def test_a_field_of_the_dataset_has_its_numbers(make: Callable[..., torch.Tensor]) -> None:
     model, x = nn.Linear(6, 6), make(8, 6)

@@ -251,6 +251,7 @@ def job_dir(written: Path, tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
+@pytest.mark.slow
 def test_a_run_on_data_elsewhere_is_the_run(job_dir: Path, tmp_path: Path) -> None:
     trained = Trainer(Job.read(job_dir), tmp_path / "here").run()
     copy = copy_of(job_dir / "data.safetensors")

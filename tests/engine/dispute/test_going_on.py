@@ -49,6 +49,7 @@ def test_everybody_agrees_before_the_stop_and_nobody_after(job: Job, tmp_path: P
     assert again.stopped == "it stopped before this process was started"
 
 
+@pytest.mark.slow_but("2")
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_a_killed_audit_goes_on_to_the_same_claims(job: Job, tmp_path: Path, micro_batches: int) -> None:
     whole = Auditor(job, tmp_path / "whole", RunOptions(continue_after_stop=True, micro_batches=micro_batches)).run()

@@ -46,6 +46,7 @@ def exact(model: Any, adapted: Any, layer: str, scale: float) -> np.ndarray:
     return (base.astype(np.longdouble) + scaled).astype(np.float32)
 
 
+@pytest.mark.slow_but("settings0-dtype0", "settings2-dtype1")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(
     "settings", [{}, {"use_rslora": True}, {"rank_pattern": {"q_proj": 4}, "alpha_pattern": {"q_proj": 2}}]

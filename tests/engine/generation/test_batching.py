@@ -44,6 +44,7 @@ def requests() -> list[TextRequest]:
     ]
 
 
+@pytest.mark.slow
 def test_each_text_has_the_bits_that_it_has_alone(model: torch.nn.Module, batch: BatchGenerator) -> None:
     """More texts than rows, of other lengths and choices, each told token by token."""
     told: list[list[int]] = [[] for _ in requests()]

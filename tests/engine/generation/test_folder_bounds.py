@@ -49,7 +49,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.slow_cases("a million layers")
+@pytest.mark.slow_cases("a million layers", "lists times lists")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_that_asks_for_too_much_is_refused(folder: Path, name: str) -> None:
     changes, said = CONFIGS[name]

@@ -69,7 +69,7 @@ def test_a_text_ends_at_a_stop_token_which_it_has() -> None:
     assert text.tokens == free[: free.index(free[2]) + 1] and text.finish_reason is FinishReason.STOP
 
 
-@pytest.mark.slow_but("llama")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_branches_of_a_prompt_have_the_bits_of_whole_texts(name: str) -> None:
     """Over the ends of chunks, at the end of the cache, and where a branch has one token."""
@@ -84,6 +84,7 @@ def test_branches_of_a_prompt_have_the_bits_of_whole_texts(name: str) -> None:
         generator.likelihoods_behind(prompt, [*texts, [3]])
 
 
+@pytest.mark.slow
 def test_a_model_that_counts_positions_in_the_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a branch they are others than those of its text."""
     generator = Generator(model_of("llama"), positions=12, chunk=9)  # type: ignore[arg-type]
@@ -156,6 +157,7 @@ def test_a_token_that_the_model_does_not_have_is_a_wrong_one() -> None:
     assert found == list(right.choices)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_another_far_from_the_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """From position 599 on it gives other logits than its programs."""
     torch.manual_seed(1)

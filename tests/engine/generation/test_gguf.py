@@ -78,6 +78,7 @@ def test_a_file_that_ends_early_is_refused(plain: Path, tmp_path: Path, share: f
     refused(tmp_path / "cut.gguf", "cannot be read", "fetch it again")
 
 
+@pytest.mark.slow_but("tensors")
 @pytest.mark.parametrize("place", ["tensors", "fields", "a text", "tokens", "types of tokens"])
 def test_counts_that_the_file_has_no_room_for_are_refused(plain: Path, tmp_path: Path, place: str) -> None:
     data, path = plain.read_bytes(), tmp_path / "hostile.gguf"

@@ -43,7 +43,7 @@ def drawn(program: StepProgram, form: SamplingForm, how: Sampling, logits: torch
     ]
 
 
-@pytest.mark.slow_but("few-sorted")
+@pytest.mark.slow
 @pytest.mark.parametrize("bisects", [False, True], ids=["sorted", "bisected"])
 @pytest.mark.parametrize("name", CHOICES)
 def test_numbers_that_are_read_choose_as_constants_do(
@@ -92,6 +92,7 @@ def choices(how: Sampling, vocabulary: int, logits: torch.Tensor, draws: int) ->
     return found
 
 
+@pytest.mark.slow_but("*top_k=20*")
 @pytest.mark.parametrize("how", [Sampling(temperature=0.7), Sampling(temperature=2.0, top_k=20, top_p=0.9)], ids=str)
 def test_parts_give_the_tokens_of_whole_lines(how: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of logits that are equal in many places, too."""

@@ -79,6 +79,7 @@ def test_what_is_left_has_eight_bits_and_is_what_the_arithmetic_gives(name: str,
     assert (np.abs(exact.numpy() - total) < norms.numpy() * bound_of_block(arithmetic_of(name, "bf16"), deep)).all()
 
 
+@pytest.mark.slow_but("hopper-16", "ampere-16")
 @pytest.mark.parametrize("deep", DEPTHS)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_lie_shows_in_many_elements(name: str, deep: int) -> None:

@@ -188,6 +188,7 @@ SHAPES: list[list[tuple[int, ...]]] = [
 ]
 
 
+@pytest.mark.slow_but("0-*")
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_chains_of_both_formats_give_the_same_bits(shapes: list[tuple[int, ...]], seed: int) -> None:

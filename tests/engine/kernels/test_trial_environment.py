@@ -62,6 +62,7 @@ def test_trials_of_products_are_made_in_the_right_environment(change: str) -> No
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.slow_but("flushing")
 @pytest.mark.parametrize("change", CHANGES)
 def test_sums_in_fp64_are_found_right(change: str) -> None:
     with changed(change):

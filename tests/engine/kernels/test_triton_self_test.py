@@ -99,6 +99,7 @@ def test_a_verdict_says_what_a_device_is_used_for(monkeypatch: pytest.MonkeyPatc
             assert said is right or (right is fails and "no compiler" in str(said))
 
 
+@pytest.mark.slow
 def test_a_device_is_refused_in_one_sentence_or_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -162,6 +163,7 @@ LOST = {
 }
 
 
+@pytest.mark.slow_but("a term that is left out")
 @pytest.mark.parametrize("lie", LOST)
 def test_products_in_fp64_that_err_too_much_are_found_out(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert device_check._wrong_sum(CPU) is None

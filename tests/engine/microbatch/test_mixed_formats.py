@@ -75,6 +75,7 @@ def check_executors(made: Made, directory: Path, bits: int = 32) -> None:
             assert follower.findings == []
 
 
+@pytest.mark.slow_but("1")
 @pytest.mark.parametrize("seed", [1, 3])
 def test_executors_and_auditors_come_to_the_same_bits(seed: int, tmp_path: Path) -> None:
     check_executors(make_mixed(seed), tmp_path)

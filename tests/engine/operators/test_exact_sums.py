@@ -63,6 +63,7 @@ def test_a_bound_of_zero_is_given_only_where_every_partial_sum_is_an_fp64_number
         assert abs(Fraction(y) - total) <= Fraction(float(d))
 
 
+@pytest.mark.slow
 def test_every_kernel_finds_the_same_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, columns, and torch, for other devices: otherwise one would look where another has logged nothing."""
     rng = np.random.default_rng(1)

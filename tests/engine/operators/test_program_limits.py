@@ -22,6 +22,7 @@ def document(item: bytes, count: int) -> bytes:
     return HEAD + (item + b",") * (count - 1) + item + TAIL
 
 
+@pytest.mark.slow_but("lists", "tables", "numbers", "strings")
 @pytest.mark.parametrize(
     ("item", "count"),
     [

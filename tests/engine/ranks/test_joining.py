@@ -77,7 +77,7 @@ def listening(ranks: Ranks) -> list[str]:
     return [*found, os.environ.get("GLOO_SOCKET_IFNAME", "the address of this machine's name")]
 
 
-@pytest.mark.slow_but("alone")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment",
     [{}, {"LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": socket.gethostname()}],

@@ -72,6 +72,7 @@ def test_readers_refuse_what_is_no_file(what: str, tmp_path: Path) -> None:
         checked_header(path)
 
 
+@pytest.mark.slow_but("*.json", "data.blocks")
 @pytest.mark.parametrize(
     "name", ["spec.json", "program.json", "initial.safetensors", "data.safetensors", "data.blocks"]
 )

@@ -54,6 +54,7 @@ class _Attention(nn.Module):
         return out
 
 
+@pytest.mark.slow
 def test_what_gradients_wait_for_lies_in_files_which_go_with_their_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a large model. The bits are those that PyTorch has in memory, and files of earlier steps have gone."""
 

@@ -55,7 +55,7 @@ def test_a_wrong_constant_of_an_optimizer_is_noticed(make: Any, numbers: list[fl
             confirm_same_updates(moved(captured, number))
 
 
-@pytest.mark.slow_but("clamp", "where")
+@pytest.mark.slow_but("clamp")
 @pytest.mark.parametrize(
     ("function", "number", "kernel", "loss"),
     [

@@ -57,6 +57,7 @@ def job_of(values: list[float], function: Function, lr: float = 0.0) -> Job:
     return Job.from_task(lambda: task_of(values, function, lr), compare=False)
 
 
+@pytest.mark.slow_but("matmul")
 @pytest.mark.parametrize(("what", "values", "function", "name", "value", "element"), CASES, ids=[c[0] for c in CASES])
 def test_a_value_that_is_not_finite_is_named(
     what: str, values: list[float], function: Function, name: str, value: str, element: int, tmp_path: Path
@@ -193,6 +194,7 @@ DISCARDED: list[tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
 ]
 
 
+@pytest.mark.slow_but("a row*")
 @pytest.mark.parametrize(("what", "function"), DISCARDED, ids=[case[0] for case in DISCARDED])
 def test_what_pytorch_discards_is_discarded(
     what: str, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], tmp_path: Path

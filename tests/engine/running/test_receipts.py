@@ -158,6 +158,7 @@ def test_a_file_that_is_none_or_too_large_is_refused(tmp_path: Path, monkeypatch
     assert "more than 1000 bytes" in says_one_sentence(tmp_path / "large")
 
 
+@pytest.mark.slow_but("0", "3")
 @pytest.mark.parametrize("wrong", range(6))
 def test_the_first_wrong_interval_is_found(wrong: int, trained: Trained, tmp_path: Path) -> None:
     directory, job, result = trained

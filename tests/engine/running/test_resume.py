@@ -239,6 +239,7 @@ def test_two_processes_cannot_share_a_directory(trained, tmp_path) -> None:
     Auditor(job, tmp_path / "run", RunOptions(on_step=second)).run()
 
 
+@pytest.mark.slow
 def test_two_states_are_in_memory_before_and_after_a_step(tmp_path):
     job = kept_job("gpt")
     kind = max(job.program.moved_states.values(), key=lambda kind: kind.numel)

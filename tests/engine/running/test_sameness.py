@@ -37,6 +37,7 @@ def compared(task: Task) -> Sameness:
     return found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lr", "is_still"), [(0.01, False), (1e-12, True)])
 def test_a_training_in_which_no_parameter_changes_is_told(lr: float, is_still: bool) -> None:
     task = task_of(lr=lr)
@@ -104,7 +105,7 @@ def test_a_rule_that_is_slightly_wrong_is_noticed(monkeypatch: pytest.MonkeyPatc
         Job.from_task(task_of)
 
 
-@pytest.mark.slow_but("in a file")
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [sameness, spill_file], ids=["in memory", "in a file"])
 def test_a_large_model_is_compared_by_kernels_and_in_fp64_where_they_seem_off(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType
@@ -135,7 +136,7 @@ def test_a_write_into_a_frozen_parameter_that_capture_has_not_seen_is_noticed(mo
         confirm_same(captured)
 
 
-@pytest.mark.slow_but("0")
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [spill_file._LARGE, 0])
 def test_a_job_keeps_its_weights_when_the_tasks_that_it_was_made_of_change(
     monkeypatch: pytest.MonkeyPatch, large: int

@@ -83,6 +83,7 @@ def test_another_arithmetic_comes_to_other_roots(tmp_path: Path) -> None:
     assert len(roots) == 3
 
 
+@pytest.mark.slow
 def test_fewer_bits_are_those_of_fp32_values_alone(tmp_path: Path) -> None:
     job = Job.from_task(task, arithmetic="hopper", bits=24, compare=False)
     result = Trainer(job, tmp_path / "run").run()

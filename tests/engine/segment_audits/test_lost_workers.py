@@ -21,6 +21,7 @@ from tests.engine.segment_audits.audit_workers import Stand, named
 from tests.engine.segment_audits.published_runs import INTERVALS, Liar, Trained
 
 
+@pytest.mark.slow
 def test_an_audit_ends_though_nobody_is_there_to_repeat_what_one_worker_answers(
     trained: Trained, tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ def stopped() -> Stopped:
     return Stopped()
 
 
+@pytest.mark.slow
 def test_a_worker_whose_process_is_stopped_holds_no_audit_up(
     trained: Trained, tmp_path: Path, stopped: Stopped
 ) -> None:

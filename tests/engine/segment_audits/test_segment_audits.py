@@ -181,6 +181,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow_but("too few roots")
 @pytest.mark.parametrize("form", FORMS)
 def test_an_answer_of_another_form_is_named_and_not_used(trained: Trained, tmp_path: Path, form: str) -> None:
     def bent(order: SegmentOrder) -> WorkerAnswer:
@@ -263,6 +264,7 @@ def test_jobs_numbers_and_directories_that_make_no_sense_are_refused(trained: Tr
         trained.audit(trained.run)
 
 
+@pytest.mark.slow
 def test_a_former_challenge_is_found_again(trained: Trained, tmp_path: Path) -> None:
     """After the loss of its directory a challenger looks for the interval that it has challenged with."""
     liar = Liar(trained, tmp_path / "liar")
