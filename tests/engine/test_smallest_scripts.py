@@ -67,6 +67,9 @@ NEEDS = {
 }
 """Packages that a script needs beside those that tests are run with."""
 
+MARKS = {"bench_sizes": pytest.mark.long}
+"""Of scripts whose smallest form takes minutes."""
+
 _PASSED_BY = (".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build")
 
 
@@ -86,7 +89,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALLEST)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in SMALLEST])
 def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Path) -> None:
     needed = NEEDS.get(name, "").partition(".")[0]
     if needed and importlib.util.find_spec(needed) is None:

@@ -33,7 +33,7 @@ on_one_card = pytest.mark.skipif(cards < 1, reason="no CUDA device is here")
 on_two_cards = pytest.mark.skipif(cards < 2, reason="fewer than two CUDA devices are here")
 
 DEVICES = [
-    pytest.param(FOREIGN, id="foreign"),
+    pytest.param(FOREIGN, id="foreign", marks=pytest.mark.long),
     pytest.param(MIXED, id="mixed"),
     pytest.param(["cuda:0", "cuda:0"], id="one card", marks=on_one_card),
     pytest.param(["cpu", "cuda:0"], id="CPU and card", marks=on_one_card),
@@ -101,7 +101,7 @@ class _NeverEnds:
 @pytest.mark.parametrize("devices", DEVICES)
 def test_ranks_on_devices_give_the_bits_of_one_process_for_random_programs(devices: list[str]) -> None:
     by = ("test_devices_of_ranks:run", devices, "on_ranks:run_programs")
-    assert compare(2, list(range(400, 412)), False, by=by) + compare(2, list(range(412, 424)), True, by=by) > 8
+    assert compare(2, list(range(400, 405)), False, by=by) + compare(2, list(range(412, 417)), True, by=by) > 3
 
 
 @pytest.mark.slow
