@@ -12,7 +12,6 @@ WORKERS ?= 3
 FUZZ_SECONDS ?= 300
 MINUTES ?= 30
 PROGRAMS ?= 2000
-SAMPLE ?=
 RUNS ?= 100
 MARKS ?= not long
 # Tests of `make test`.
@@ -67,8 +66,7 @@ SYNC = $(if $(filter output-sync,$(.FEATURES)),--output-sync=$(1))
 test-python-live:
 	$(MAKE) --no-print-directory $(call SYNC,none) test-python
 
-# What a change has to pass besides: the tests that are marked slow, those in a browser, and all of the contracts'. SAMPLE=8 takes an
-# eighth of the tests of Python, another one with every commit.
+# What a change has to pass besides: the tests that are marked slow, those in a browser, and all of the contracts'.
 test-slow: test-slow-python test-contracts slither prove-sample
 
 lint: $(VENV)/.installed-dev
@@ -87,7 +85,7 @@ test-python: $(VENV)/.installed-dev contracts-tools
 	$(PYTEST) -m '$(QUICK)' --ignore tests/devices
 
 test-slow-python: $(VENV)/.installed-eval contracts-tools browser
-	$(PYTEST) -m '(slow or browser) and not long' $(if $(SAMPLE),--sample $(SAMPLE))
+	$(PYTEST) -m '(slow or browser) and not long'
 
 test-browser: $(VENV)/.installed-dev contracts-tools browser
 	$(PYTEST) -m browser

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -57,25 +54,6 @@ def _matches(case: str, pattern: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), case) is not None
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sample", type=int, default=1, metavar="N", help="one of N tests, others with every commit")
-
-
-def _commit() -> str:
-    """The commit that is tested: the same for all processes of a run. Nothing where git knows of none."""
-    asked = ["git", "rev-parse", "HEAD"]
-    done = subprocess.run(asked, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return "" if done.returncode else done.stdout.strip()
-
-
-def in_sample(test: str, commit: str, parts: int) -> bool:
-    """Whether a test, by its node id, is in the sample of one of `parts` that a commit is tried with. Without a commit
-    all are: the same part would be left out each time."""
-    if not commit:
-        return True
-    return int.from_bytes(hashlib.sha256(f"{commit} {test}".encode()).digest()[:8]) % parts == 0
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks cases of parametrised tests as slow: those that `slow_cases` names, or all but those of `slow_but`."""
     unused: set[tuple[str, str]] = set()
@@ -92,9 +70,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.args_source is config.ArgsSource.TESTPATHS and (wrong := sorted(unused - used)):
         # A case that was renamed would be quick, or slow, without anybody having said so.
         raise pytest.UsageError(f"{wrong[0][0]} has no case {wrong[0][1]}: mend its mark")
-    if (parts := config.getoption("--sample")) > 1:
-        commit, left_out, taken = _commit(), [], []
-        for item in items:
-            (taken if in_sample(item.nodeid, commit, parts) else left_out).append(item)
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = taken
