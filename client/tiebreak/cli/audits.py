@@ -519,12 +519,11 @@ def _posted(number: int, options: PublishedOptions) -> Whereabouts:
 def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
     """Return the findings, as a receipt of the claimed roots."""
     from roundlog.signed_json import printable
-    from roundlog.training import AuditRecord, Receipt, WrongInterval, interval_ranges
+    from roundlog.training import AuditRecord, Receipt, interval_ranges
 
-    wrong = None
-    if found.wrong is not None:
-        stopped = None if found.wrong.stopped is None else printable(found.wrong.stopped)
-        wrong = WrongInterval(interval=found.wrong.interval, root=found.wrong.root, stopped=stopped)
+    wrong = found.wrong
+    if wrong is not None and wrong.stopped is not None:
+        wrong = replace(wrong, stopped=printable(wrong.stopped))
     audit = AuditRecord(
         job=run.where.job,
         claim=run.where.claim,
