@@ -1,5 +1,5 @@
-"""Executors: objects that execute the steps of a program, in one of several modes: in order, in groups, with checks
-deferred, and past stops. All give the same bits. A `RunningStep` holds the values of a step that are alive."""
+"""Executors: objects that execute the steps of a program, in order or in groups, to the same bits. A `RunningStep` has
+the values of a step that are alive."""
 
 from __future__ import annotations
 
@@ -283,7 +283,9 @@ class Executor:
         inputs = replace(inputs, states=in_memory(inputs.states))
         start = partial(RunningStep, self._checked, inputs, rounding)
         try:
-            way = self._quickly if observe is None else partial(_in_order, observe=observe)
+            way: Callable[[Start], RunningStep] = (
+                self._quickly if observe is None else partial(_in_order, observe=observe)
+            )
             result = self._run(inputs, lambda: way(start)).result
             if isinstance(rounding, Follower):
                 rounding.sort_findings()
