@@ -389,8 +389,8 @@ def receipts() -> dict[Path, str]:
                 date="2026-01-01T00:00:00Z",
             )
             if directory.name == SIGNED:
-                receipt = receipt.by(bytes.fromhex(account().address[2:]))
-                receipt = receipt.signed(signature(receipt.signed_text()))
+                signer = bytes.fromhex(account().address[2:])
+                receipt = receipt.signed(signer, signature(receipt.by(signer).signed_text()))
             path = Path(made) / f"{directory.name}.json"
             receipt.write(path)
             found[FOLDER / "receipts" / path.name] = path.read_text()

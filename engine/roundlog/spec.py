@@ -5,13 +5,12 @@ The JSON form is for people and files; it is canonical, so that its SHA-256 can 
 and checkpoints.
 """
 
-import re
 from dataclasses import dataclass, fields
 from hashlib import sha256
-from typing import Any
 
 from roundlog.json_text import canonical_json, parse_json
 from roundlog.number_format import FLOAT32, NARROWEST, Format, narrow_float32
+from roundlog.signed_json import hash_of, hex_of, keys_of
 
 MAX_JSON_BYTES = 16 * 1024
 CHUNK_SIZE = 1024
@@ -131,7 +130,7 @@ class TrainingSpec:
         """
         self.validate()
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        plain = {name: "0x" + value.hex() if isinstance(value, bytes) else value for name, value in plain.items()}
+        plain = {name: hex_of(value) if isinstance(value, bytes) else value for name, value in plain.items()}
         return canonical_json(plain)
 
     @classmethod
@@ -139,21 +138,12 @@ class TrainingSpec:
         """Reads and validates a spec; white space and the order of keys are free. Raises SpecError."""
         if len(text) > MAX_JSON_BYTES:
             raise SpecError(f"a spec of {len(text)} bytes is longer than the {MAX_JSON_BYTES} that one can need")
+        names = frozenset(field.name for field in fields(cls))
         try:
-            plain = parse_json(text, only_integers=True)
+            values = keys_of("text", parse_json(text, only_integers=True), names)
+            values |= {one.name: hash_of(one.name, values[one.name]) for one in fields(cls) if one.type is bytes}
         except ValueError as error:
             raise SpecError(f"the spec {error}") from error
-        if not isinstance(plain, dict):
-            raise SpecError("the spec has to be a JSON object")
-        names = {field.name for field in fields(cls)}
-        if unknown := sorted(plain.keys() - names):
-            raise SpecError(f"the spec has an unknown key {unknown[0][:60]!r}")
-        if missing := sorted(names - plain.keys()):
-            raise SpecError(f"the spec lacks the key {missing[0]!r}")
-        values: dict[str, Any] = {
-            field.name: _root(field.name, plain[field.name]) if field.type is bytes else plain[field.name]
-            for field in fields(cls)
-        }
         spec = cls(**values)
         spec.validate()
         return spec
@@ -178,10 +168,3 @@ def _check_type(name: str, kind: object, value: object) -> None:
         raise SpecError(f"{name} has to be an integer")
     elif not 0 <= value <= _UINT64_MAX:
         raise SpecError(f"{name} has to be an unsigned 64-bit integer")
-
-
-def _root(name: str, value: object) -> bytes:
-    # bytes.fromhex would let white space pass.
-    if isinstance(value, str) and re.fullmatch("0x[0-9a-f]{64}", value):
-        return bytes.fromhex(value[2:])
-    raise SpecError(f"{name} has to be 0x and 64 lower-case hex digits")

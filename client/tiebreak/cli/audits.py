@@ -4,7 +4,6 @@ stranger, in a temporary directory that ends with it, however that ends."""
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import tempfile
@@ -519,13 +518,12 @@ def _posted(number: int, options: PublishedOptions) -> Whereabouts:
 
 def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
     """Return the findings, as a receipt of the claimed roots."""
-    from roundlog.training import MAX_REASON, AuditRecord, Receipt, WrongInterval, interval_ranges
+    from roundlog.signed_json import printable
+    from roundlog.training import AuditRecord, Receipt, interval_ranges
 
-    wrong = None
-    if found.wrong is not None:
-        stopped = found.wrong.stopped
-        stopped = None if stopped is None else re.sub("[^ -~]", "?", stopped)[:MAX_REASON]
-        wrong = WrongInterval(interval=found.wrong.interval, root=found.wrong.root, stopped=stopped)
+    wrong = found.wrong
+    if wrong is not None and wrong.stopped is not None:
+        wrong = replace(wrong, stopped=printable(wrong.stopped))
     audit = AuditRecord(
         job=run.where.job,
         claim=run.where.claim,

@@ -231,14 +231,10 @@ def digest_of_run(path: Path) -> bytes:
 
 def signed_receipt(receipt: AnyReceipt, account: LocalAccount) -> AnyReceipt:
     """Return the receipt with the signature of an account (EIP-191)."""
-    from roundlog.training import Receipt
-
     from tiebreak.transactions.keys import sign_text
 
     signer = bytes.fromhex(account.address[2:])
-    named = receipt.by(signer)
-    signature = sign_text(account, named.signed_text())
-    return named.signed(signature) if isinstance(named, Receipt) else named.signed(signer, signature)
+    return receipt.signed(signer, sign_text(account, receipt.by(signer).signed_text()))
 
 
 def wrong_signature(receipt: AnyReceipt, wanted: str | None) -> str | None:

@@ -13,21 +13,11 @@ from typing import Any
 import rfc8785
 from roundlog.commitments import MerkleTree
 from roundlog.generation import ModelIdentity
-from roundlog.generation.generation_receipt import (
-    DTYPES,
-    MODEL_HASHES,
-    SignedJson,
-    bytes_of,
-    count_of,
-    hash_of,
-    hex_of,
-    number_of,
-    text_of,
-    tokens_of,
-)
+from roundlog.generation.generation_receipt import DTYPES, MODEL_HASHES, tokens_of
 from roundlog.json_text import parse_json
 from roundlog.operators.job_arithmetic import check_arithmetic
 from roundlog.program import ProgramError
+from roundlog.signed_json import SignedJson, count_of, hash_of, hex_of, number_of, signature_of, text_of
 
 FORMAT, VERSION = "tiebreak evaluation", 1
 MAX_EVALUATION_BYTES = 64 << 20
@@ -189,8 +179,7 @@ def parse_evaluation_receipt(data: bytes) -> EvaluationReceipt:
             ),
             answers=tuple(map(_answer, answers)),
             requests_root=hash_of("requests_root", plain["requests_root"]),
-            signer=bytes_of("signer", plain["signer"], 20) if "signer" in plain else None,
-            signature=bytes_of("signature", plain["signature"], 65) if "signature" in plain else None,
+            **signature_of(plain),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks a field, or has one of another kind ({ascii(error)[:60]})") from None
@@ -198,8 +187,6 @@ def parse_evaluation_receipt(data: bytes) -> EvaluationReceipt:
         raise ValueError(f"cannot be followed: {error}") from error
     if not answers or not receipt.tasks or receipt.dtype not in DTYPES:
         raise ValueError("has no answers, no tasks, or weights that are neither fp32 nor bf16")
-    if (receipt.signer is None) is not (receipt.signature is None):
-        raise ValueError("has a signer without a signature, or a signature without a signer")
     # The file has to be what this receipt writes: unknown fields, a smaller count and other forms of numbers are none.
     if receipt.to_json().encode() != rfc8785.dumps(plain):
         raise ValueError("has a field that is not known, or that does not follow from its answers")

@@ -9,6 +9,7 @@ round alike (Ziv's strategy).
 from __future__ import annotations
 
 import threading
+from fractions import Fraction
 from functools import lru_cache
 
 import mpmath
@@ -36,29 +37,6 @@ def round_sums(terms: F64, format: Format = FLOAT32) -> F32:
         superaccumulator.add_terms(sums, some)
         result[start : start + _AT_ONCE] = superaccumulator.rounded(sums, format)
     return result
-
-
-def round_scaled_integer(value: int, exponent: int, format: Format = FLOAT32) -> np.float32:
-    """value * 2^exponent rounded to a format, to nearest, ties to even, by integer arithmetic alone; zero is +0."""
-    if value == 0:
-        return np.float32(0.0)
-    negative, magnitude = value < 0, abs(value)
-    # The result's last place: the fraction's, but never below that of subnormal numbers.
-    place = max(exponent + magnitude.bit_length() - (format.fraction_bits + 1), format.least_place)
-    shift = place - exponent
-    if shift <= 0:
-        quotient = magnitude << -shift
-    else:
-        quotient, rest = magnitude >> shift, magnitude & ((1 << shift) - 1)
-        half = 1 << (shift - 1)
-        if rest > half or (rest == half and quotient & 1):
-            quotient += 1
-    if quotient == 0:
-        return np.float32(0.0)
-    if place + quotient.bit_length() > format.largest_exponent + 1:
-        return np.float32(-np.inf if negative else np.inf)
-    result = float(quotient) * 2.0**place
-    return np.float32(-result if negative else result)
 
 
 Bool = npt.NDArray[np.bool_]
@@ -97,12 +75,12 @@ def _round_one(name: str, x: float, format: Format) -> float:
         sign, mantissa, exponent, _ = value._mpf_
         # Keep `precision` bits, and widen by the guard: the exact value lies strictly between the two ends.
         shift = max(0, precision + 8 - int(mantissa).bit_length())
-        scaled, scale = int(mantissa) << shift, exponent - shift
+        scaled, unit = int(mantissa) << shift, Fraction(2) ** (exponent - shift)
         margin = 1 << (scaled.bit_length() - precision + _GUARD_BITS)
-        low = round_scaled_integer(scaled - margin, scale, format)
-        high = round_scaled_integer(scaled + margin, scale, format)
+        low, high = (format.nearest((scaled + end) * unit) for end in (-margin, margin))
         if low == high:
-            return float(-low if sign and low else low)
+            found = np.array(format.in_float32(low), np.uint32).view(np.float32)
+            return float(-found if sign and low else found)
         precision *= 2
     raise ArithmeticError(f"{name}({x!r}) is not decided at {_LIMIT_BITS} bits: is its value exact?")
 

@@ -1,12 +1,13 @@
-"""Executors: objects that execute the steps of a program, in one of several modes: in order, in groups, with checks
-deferred, and past stops. All give the same bits. A `RunningStep` holds the values of a step that are alive."""
+"""Executors: objects that execute the steps of a program, in order or in groups, to the same bits. A `RunningStep` has
+the values of a step that are alive."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from roundlog.arithmetic import check_machine, right_float_mode
 from roundlog.commitments import canonical
 from roundlog.execution.batches import in_memory
-from roundlog.execution.fusion import Group, SameNumbers, compute, compute_on_device, deaths, plan
+from roundlog.execution.fusion import Group, SameNumbers, Unit, compute, compute_on_device, deaths, plan
 from roundlog.execution.slicing import slices_of
 from roundlog.execution.stops import (
     DeferredChecks,
@@ -71,6 +72,12 @@ class CheckedProgram:
         self.last_uses = program.last_uses()
         self.ends_finite = ends_finite(program)
 
+    @cached_property
+    def groups(self) -> list[tuple[Unit, list[int]]]:
+        """A plan of the step in groups, with the values that nobody reads after each of its units."""
+        units = plan(self.program)
+        return list(zip(units, deaths(self.program, units), strict=True))
+
 
 class RunningStep:
     """A step in progress: the values that are alive, and the computation of further ones."""
@@ -114,6 +121,26 @@ class RunningStep:
         """Lets go of values that no operator reads any more."""
         for value in values:
             del self.values[value]
+
+    def run_in_order(self, see: See | None = None, end: int | None = None) -> None:
+        """Computes operator by operator, in program order. end: the first that is left out. Raises StoppedError."""
+        for index in range(len(self._program.nodes) if end is None else end):
+            self.compute(index)
+            if see is not None:
+                see(index, self.values)
+            self.forget(self._checked.last_uses.get(index, []))
+
+    def run_in_groups(self) -> None:
+        """Computes chains of exact elementwise operators fused, as one kernel each. Only where FP32 values are not
+        rounded to fewer bits. Raises StoppedError, not always of the first operator in program order that stops."""
+        for item, dead in self._checked.groups:
+            if isinstance(item, Group):
+                self.compute_group(item)
+            elif isinstance(item, SameNumbers):
+                self.values[item.value] = self.values[item.source].reshape(item.shape)
+            else:
+                self.compute(item)
+            self.forget(dead)
 
     def compute(self, index: int) -> None:
         """Computes operator `index` by itself. Raises StoppedError."""
@@ -205,128 +232,8 @@ class RunningStep:
 Start = Callable[[], RunningStep]
 Observe = Callable[[int, torch.Tensor], None]
 """Called with every operator's index and output, in program order."""
-
-
-class Mode(Protocol):
-    """A way in which one step is run."""
-
-    def run(self, start: Start) -> RunningStep:
-        """Runs a step to its end. Raises StoppedError, which names the first operator in program order that stops."""
-
-
-class InOrder:
-    """Operator by operator, in program order; every output can be observed."""
-
-    def __init__(self, checked: CheckedProgram, observe: Observe | None = None) -> None:
-        """observe: called with outputs in which every NaN has the same bits."""
-        self._checked = checked
-        self._observe = observe
-
-    def execute(self, running: RunningStep) -> None:
-        for index in range(len(self._checked.program.nodes)):
-            running.compute(index)
-            if self._observe is not None:
-                self._observe(index, canonical(running.values[index]))
-            running.forget(self._checked.last_uses.get(index, []))
-
-    def run(self, start: Start) -> RunningStep:
-        running = start()
-        self.execute(running)
-        return running
-
-
-class InGroups:
-    """In groups: each chain of exact elementwise operators runs fused, as one kernel. Only where FP32 values are not
-    rounded to fewer bits."""
-
-    def __init__(self, checked: CheckedProgram) -> None:
-        self._plan = plan(checked.program)
-        self._dead_after = deaths(checked.program, self._plan)
-        self._in_order = InOrder(checked)
-
-    def execute(self, running: RunningStep) -> None:
-        for item, dead in zip(self._plan, self._dead_after, strict=True):
-            if isinstance(item, Group):
-                running.compute_group(item)
-            elif isinstance(item, SameNumbers):
-                running.values[item.value] = running.values[item.source].reshape(item.shape)
-            else:
-                running.compute(item)
-            running.forget(dead)
-
-    def run(self, start: Start) -> RunningStep:
-        running = start()
-        try:
-            self.execute(running)
-        except StoppedError:
-            # Groups run later than their operators' places in the program. Program order finds the first that stops.
-            running.rounding.start_again()
-            self._in_order.run(start)
-            raise
-        return running
-
-
-class Deferred:
-    """With deferred checks, for devices: one check at the end of the step says whether loss and next state are
-    finite."""
-
-    def __init__(self, checked: CheckedProgram, mode: InOrder | InGroups) -> None:
-        self._mode = mode
-        self._in_order = InOrder(checked)
-
-    def run(self, start: Start) -> RunningStep:
-        running = start()
-        running.deferred = DeferredChecks()
-        try:
-            self._mode.execute(running)
-            stopped = running.deferred.confirmed()
-        except StoppedError:
-            stopped = True
-        if not stopped:
-            return running
-        # The first operator that stops is found by checking each, in program order.
-        running.rounding.start_again()
-        return self._in_order.run(start)
-
-
-class RunToEnd:
-    """To the end in any case, for a step that others execute with this process: a stop is noted and gone past."""
-
-    def __init__(self, mode: InOrder | InGroups) -> None:
-        self._mode = mode
-
-    def run(self, start: Start) -> RunningStep:
-        running = start()
-        running.goes_on = True
-        if running.inputs.device.type != "cpu":
-            running.deferred = DeferredChecks()
-        self._mode.execute(running)
-        if running.deferred is not None and running.deferred.confirmed():
-            running.gone_on = True
-        return running
-
-
-class PastStops:
-    """Operator by operator, past a loss or next state that is not finite, to find the operator at which that began."""
-
-    def __init__(
-        self, checked: CheckedProgram, see: Callable[[int, Mapping[int, torch.Tensor]], None], end: int | None = None
-    ) -> None:
-        """see: called after every operator with its index and the values that are alive. end: the first operator that
-        is left out."""
-        self._checked = checked
-        self._see = see
-        self._end = len(checked.program.nodes) if end is None else end
-
-    def run(self, start: Start) -> RunningStep:
-        """Raises IndexRangeError."""
-        running = start()
-        running.stops = False
-        for index in range(self._end):
-            running.compute(index)
-            self._see(index, running.values)
-            running.forget(self._checked.last_uses.get(index, []))
-        return running
+See = Callable[[int, Mapping[int, torch.Tensor]], None]
+"""Called after every operator with its index and the values that are alive."""
 
 
 class StepExecutor(Protocol):
@@ -358,8 +265,6 @@ class Executor:
         Raises ProgramError if the program does not pass the registry's check, or has an operator that cannot be rounded
         to that format."""
         self._checked = CheckedProgram(program, f32_format)
-        self._in_groups = InGroups(self._checked)
-        self._in_order = InOrder(self._checked)
         self._devices: set[torch.device] = set()
         """Devices on which arithmetic was checked."""
         # The pool keeps the memory of finished steps for the next ones.
@@ -376,9 +281,12 @@ class Executor:
     def run(self, inputs: StepInputs, rounding: Rounding, observe: Observe | None = None) -> StepResult:
         """Executes one step, as `StepExecutor.run`."""
         inputs = replace(inputs, states=in_memory(inputs.states))
-        mode = self._mode(inputs.device) if observe is None else InOrder(self._checked, observe)
+        start = partial(RunningStep, self._checked, inputs, rounding)
         try:
-            result = self._run(mode, inputs, rounding).result
+            way: Callable[[Start], RunningStep] = (
+                self._quickly if observe is None else partial(_in_order, observe=observe)
+            )
+            result = self._run(inputs, lambda: way(start)).result
             if isinstance(rounding, Follower):
                 rounding.sort_findings()
             return result
@@ -392,7 +300,8 @@ class Executor:
     def run_part(self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None) -> StepResult:
         """Executes one step of a program that is a part of another. pass_on: takes every stored value, finite or not,
         and the result then holds no states; None for the last part. Raises as `run`."""
-        return self._run(self._mode(inputs.device), inputs, rounding, pass_on).result
+        start = partial(RunningStep, self._checked, inputs, rounding, pass_on)
+        return self._run(inputs, partial(self._quickly, start)).result
 
     def run_through(
         self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None, passed_from: int
@@ -400,40 +309,66 @@ class Executor:
         """Executes one step of a program that is a part of another, to its end in any case. Returns None if it would
         have stopped. pass_on: takes values stored in slots from `passed_from` on; None if there are only states. Raises
         MachineError, DisturbedError."""
-        mode = RunToEnd(self._in_groups if self._fuses(inputs.device) else self._in_order)
-        start = partial(RunningStep, self._checked, inputs, rounding, pass_on, passed_from)
-        running = self._run_from(start, mode, inputs)
+
+        def run() -> RunningStep:
+            running = RunningStep(self._checked, inputs, rounding, pass_on, passed_from)
+            running.goes_on = True
+            if self._stops(running):
+                running.gone_on = True
+            return running
+
+        running = self._run(inputs, run)
         return None if running.gone_on else running.result
 
-    def replay(
-        self,
-        inputs: StepInputs,
-        rounding: Rounding,
-        pass_on: PassOn | None,
-        see: Callable[[int, Mapping[int, torch.Tensor]], None],
-    ) -> None:
-        """Executes a stopped step again, operator by operator, past the number that is not finite. see: called after
-        every operator with its index and the values that are alive. Raises IndexRangeError."""
-        self._run(PastStops(self._checked, see), inputs, rounding, pass_on)
+    def replay(self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None, see: See) -> None:
+        """Executes a stopped step again, operator by operator, past the number that is not finite. Raises
+        IndexRangeError."""
+        self._past_stops(inputs, rounding, pass_on, see, None)
 
-    def _mode(self, device: torch.device) -> Mode:
-        mode = self._in_groups if self._fuses(device) else self._in_order
-        return mode if device.type == "cpu" else Deferred(self._checked, mode)
+    def _past_stops(
+        self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None, see: See, end: int | None
+    ) -> None:
+        def run() -> RunningStep:
+            running = RunningStep(self._checked, inputs, rounding, pass_on)
+            running.stops = False
+            running.run_in_order(see, end)
+            return running
+
+        self._run(inputs, run)
+
+    def _quickly(self, start: Start) -> RunningStep:
+        """Runs a step to its end. Raises StoppedError, which names the first operator in program order that stops:
+        found by a second run, since groups run later than their operators' places, and devices check at the end."""
+        running = start()
+        rounding = running.rounding
+        with suppress(StoppedError):
+            if not self._stops(running):
+                return running
+        del running
+        rounding.start_again()
+        return _in_order(start)
+
+    def _stops(self, running: RunningStep) -> bool:
+        """Computes a step's operators; whether a check that was deferred, as on devices, fails. Raises StoppedError."""
+        if running.inputs.device.type != "cpu":
+            running.deferred = DeferredChecks()
+        if self._fuses(running.inputs.device):
+            running.run_in_groups()
+        else:
+            running.run_in_order()
+        return running.deferred is not None and running.deferred.confirmed()
 
     def _fuses(self, device: torch.device) -> bool:
         """Whether there are fused kernels. They compute in FP32."""
         there = device.type == "cpu" or has_kernels(device)
         return there and self.f32_format == FLOAT32
 
-    def _run(self, mode: Mode, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None = None) -> RunningStep:
-        return self._run_from(lambda: RunningStep(self._checked, inputs, rounding, pass_on), mode, inputs)
-
-    def _run_from(self, start: Start, mode: Mode, inputs: StepInputs) -> RunningStep:
+    def _run(self, inputs: StepInputs, run: Start) -> RunningStep:
         with own_threads(), right_float_mode(f"step {inputs.step}"):
             if inputs.device not in self._devices:
                 check_machine(inputs.device, tensor_core_products(self.program))
                 self._devices.add(inputs.device)
-            return mode.run(start)
+            return run()
 
     def _origin(self, inputs: StepInputs, rounding: Rounding, stopped: int) -> str:
         """The operator at which the number that is not finite at operator `stopped` first arose, and the remedy."""
@@ -442,5 +377,12 @@ class Executor:
         def see(index: int, values: Mapping[int, torch.Tensor]) -> None:
             watch.sees(index, values[index], [values[value] for value in self.program.nodes[index].inputs])
 
-        self._run(PastStops(self._checked, see, stopped + 1), inputs, rounding)
+        self._past_stops(inputs, rounding, None, see, stopped + 1)
         return watch.origin_of(stopped)
+
+
+def _in_order(start: Start, observe: Observe | None = None) -> RunningStep:
+    """Runs a step operator by operator. observe: called with outputs in which every NaN has the same bits."""
+    running = start()
+    running.run_in_order(None if observe is None else lambda index, values: observe(index, canonical(values[index])))
+    return running

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from roundlog.generation.folder_files import file_sha256
 from roundlog.generation.model_folder import FolderError
-from roundlog.generation.trained_weights import LoraMerger
+from roundlog.generation.trained_weights import merged_weight
 from roundlog.json_text import parse_json
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def merged_adapter(model: PreTrainedModel, folder: Path) -> MergedAdapter:
     each rounded once, the sum rounded to the format of W, with s = lora_alpha / r, or lora_alpha / sqrt(r) where
     `use_rslora` says so; a module of `modules_to_save` takes the place of the model's.
 
-    Raises FolderError, OSError, StoppedError where a result is not finite."""
+    Raises FolderError, OSError."""
     how = _configuration(folder / _CONFIGURATION)
     own = model.state_dict(keep_vars=True)
     names = Counter(map(id, own.values()))
-    merger, weights, rounding = LoraMerger(), dict[str, torch.Tensor](), dict[str, float]()
+    weights, rounding = dict[str, torch.Tensor](), dict[str, float]()
     pairs = dict[str, dict[str, torch.Tensor]]()
     for name, tensor in _tensors(folder / _WEIGHTS):
         plain = name.removeprefix(_PREFIX)
@@ -78,7 +78,7 @@ def merged_adapter(model: PreTrainedModel, folder: Path) -> MergedAdapter:
         if pair.keys() != {"A", "B"}:
             raise FolderError(f"{layer[:200]} has half an adapter: get the adapter again")
         base = own[f"{layer}.weight"].detach()
-        weights[f"{layer}.weight"], rounding[f"{layer}.weight"] = merger.merged(
+        weights[f"{layer}.weight"], rounding[f"{layer}.weight"] = merged_weight(
             base, pair["B"].float(), pair["A"].float(), _scale(how, layer, pair["A"].shape[0])
         )
     files = {name: file_sha256(folder / name) for name in (_CONFIGURATION, _WEIGHTS)}

@@ -4,12 +4,10 @@ the model can check (docs/receipt.md). It says nothing of the machine: with the 
 from __future__ import annotations
 
 import re
-import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,6 +18,17 @@ from roundlog.commitments import tensor_root
 from roundlog.json_text import parse_json
 from roundlog.operators.job_arithmetic import check_arithmetic
 from roundlog.program import ProgramError
+from roundlog.signed_json import (
+    SIGNED,
+    SignedJson,
+    count_of,
+    hash_of,
+    hex_of,
+    keys_of,
+    number_of,
+    signature_of,
+    text_of,
+)
 
 FORMAT, VERSION = "tiebreak generation", 1
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -35,7 +44,6 @@ MAX_LIKELIEST = 20
 MODEL_HASHES = ("model_weight_hash", "config_hash", "tokenizer_hash")
 
 _HALF_CHARACTER = re.compile("[\ud800-\udfff]")
-_TEXT = re.compile("[ -~]{0,200}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,48 +63,6 @@ class ModelIdentity:
         """The model as JSON has it."""
         hashes = {name: hex_of(getattr(self, name)) for name in MODEL_HASHES}
         return {"name": self.name, "revision": self.revision} | hashes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedJson(ABC):
-    """A receipt in canonical JSON (RFC 8785), which an account can sign."""
-
-    signer: bytes | None = None
-    signature: bytes | None = None
-
-    @abstractmethod
-    def plain(self, *, signed: bool = True) -> dict[str, Any]:
-        """The receipt as JSON has it. signed: with its signature."""
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the canonical JSON, without a signature: the name of the receipt."""
-        return sha256(self.signed_text().encode()).digest()
-
-    def signed_text(self) -> str:
-        """The text that is signed (EIP-191): canonical JSON of all but the signature."""
-        import rfc8785
-
-        return rfc8785.dumps(self.plain(signed=False)).decode()
-
-    def to_json(self) -> str:
-        """The receipt in canonical JSON, as a file has it."""
-        import rfc8785
-
-        return rfc8785.dumps(self.plain()).decode()
-
-    def signed(self, signer: bytes, signature: bytes) -> Self:
-        """The receipt with a signature of an account over `by(signer).signed_text()`."""
-        return replace(self, signer=signer, signature=signature)
-
-    def by(self, signer: bytes) -> Self:
-        """The receipt with the name of the account that will sign it."""
-        return replace(self, signer=signer, signature=None)
-
-    def signing(self, *, signed: bool) -> dict[str, str]:
-        """The fields `signer` and `signature` of the receipt, those that it has. signed: with its signature."""
-        found = {} if self.signer is None else {"signer": hex_of(self.signer)}
-        return found if self.signature is None or not signed else found | {"signature": hex_of(self.signature)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,14 +174,12 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
     go on a sentence that names the file: it is damaged, or contradicts itself."""
     if len(data) > MAX_GENERATION_BYTES:
         raise ValueError(f"has more than {MAX_GENERATION_BYTES} bytes")
-    plain = _keys("receipt", parse_json(data), _ALWAYS, _SIGNED | _PERHAPS)
+    plain = keys_of("receipt", parse_json(data), _ALWAYS, SIGNED | _PERHAPS)
     if plain["format"] != FORMAT or type(plain["version"]) is not int or plain["version"] != VERSION:
         raise ValueError(f"is not of the format {FORMAT!r}, version {VERSION}")
-    if len(_SIGNED & plain.keys()) == 1:
-        raise ValueError("has a signer without a signature, or a signature without a signer")
-    model = _keys("model", plain["model"], _MODEL)
-    how = _keys("sampling", plain["sampling"], _SAMPLING, _SAMPLING_PERHAPS)
-    versions = _keys("versions", plain["versions"], _VERSIONS)
+    model = keys_of("model", plain["model"], _MODEL)
+    how = keys_of("sampling", plain["sampling"], _SAMPLING, _SAMPLING_PERHAPS)
+    versions = keys_of("versions", plain["versions"], _VERSIONS)
     if model["dtype"] not in tuple(DTYPES):
         raise ValueError("has a dtype that is neither fp32 nor bf16")
     seed = how["seed"]
@@ -243,9 +207,8 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
     stop_texts = how.get("stop_texts", [])
     if not isinstance(stop_texts, list) or len(stop_texts) > MAX_STOP_TEXTS or not all(map(is_stop_text, stop_texts)):
         raise ValueError(f"has stop_texts that are not at most {MAX_STOP_TEXTS} texts")
-    top = _keys("top_logprobs", plain.get("top_logprobs", {"count": 0, "root": None}), frozenset(["count", "root"]))
+    top = keys_of("top_logprobs", plain.get("top_logprobs", {"count": 0, "root": None}), frozenset(["count", "root"]))
     told, index = plain.get("prompt_logprobs_root"), plain.get("choice_index")
-    signed = "signer" in plain
     receipt = GenerationReceipt(
         model=ModelIdentity(
             name=text_of("name", model["name"]),
@@ -272,8 +235,7 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
             name: None if plain[name] is None else hash_of(name, plain[name])
             for name in ("training_receipt", "request_sha256", "response_sha256")
         },
-        signer=bytes_of("signer", plain["signer"], 20) if signed else None,
-        signature=bytes_of("signature", plain["signature"], 65) if signed else None,
+        **signature_of(plain),
     )
     if any(token in stop for token in tokens[:-1]):
         raise ValueError("goes on behind a token that ends its text")
@@ -295,7 +257,6 @@ def parse_generation_receipt(data: bytes) -> GenerationReceipt:
     return receipt
 
 
-_SIGNED = frozenset(["signer", "signature"])
 _VERSIONS = frozenset(["tiebreak", "torch", "transformers"])
 _MODEL = frozenset(["name", "revision", *MODEL_HASHES, "dtype"])
 _SAMPLING = frozenset(["temperature", "top_k", "top_p", "repetition_penalty", "seed", "max_new_tokens", "stop_tokens"])
@@ -308,41 +269,6 @@ _ALWAYS = frozenset(
         *("token_count", "finish_reason", "logprobs_root", "training_receipt", "request_sha256", "response_sha256"),
     ]
 )
-
-
-def _keys(what: str, plain: object, always: frozenset[str], perhaps: frozenset[str] = frozenset()) -> dict[str, Any]:
-    if not isinstance(plain, dict):
-        raise ValueError(f"has a {what} that is no object")
-    if missing := sorted(always - plain.keys()):
-        raise ValueError(f"lacks {missing[0]}")
-    if unknown := sorted(plain.keys() - always - perhaps):
-        raise ValueError(f"has an unknown key {unknown[0][:60]!r}")
-    return cast(dict[str, Any], plain)
-
-
-def text_of(name: str, value: object) -> str:
-    """A text of a stranger's receipt. name: of its field. Raises ValueError, as those below do, with words that go on a
-    sentence that names the file."""
-    if not (isinstance(value, str) and _TEXT.fullmatch(value)):
-        raise ValueError(f"has a {name} that is no text of at most 200 ASCII characters")
-    return value
-
-
-def bytes_of(name: str, value: object, size: int) -> bytes:
-    if not (isinstance(value, str) and re.fullmatch(f"0x[0-9a-f]{{{2 * size}}}", value)):
-        raise ValueError(f"has a {name} that is not 0x and {2 * size} lower-case hex digits")
-    return bytes.fromhex(value[2:])
-
-
-def hash_of(name: str, value: object) -> bytes:
-    return bytes_of(name, value, 32)
-
-
-def number_of(name: str, value: object) -> float:
-    # A whole number may be too large for a float.
-    if type(value) not in (int, float) or not -sys.float_info.max <= cast(float, value) <= sys.float_info.max:
-        raise ValueError(f"has a {name} that is no number")
-    return float(cast(float, value))
 
 
 def _biases(value: object) -> tuple[tuple[int, float], ...]:
@@ -359,22 +285,11 @@ def is_stop_text(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 1000 and not _HALF_CHARACTER.search(value)
 
 
-def count_of(name: str, value: object, least: int) -> int:
-    if type(value) is not int or not least <= value <= MAX_TOKENS:
-        raise ValueError(f"has a {name} that is not a whole number from {least} to {MAX_TOKENS}")
-    return value
-
-
 def tokens_of(name: str, value: object) -> tuple[int, ...]:
     fits = isinstance(value, list) and len(value) <= MAX_TOKENS
     if not fits or any(type(one) is not int or not 0 <= one < 1 << 31 for one in cast(list[Any], value)):
         raise ValueError(f"has {name} that are not a list of at most {MAX_TOKENS} token numbers")
     return tuple(cast(list[int], value))
-
-
-def hex_of(data: bytes) -> str:
-    """Bytes as receipts have them: 0x and lower-case hex digits."""
-    return "0x" + data.hex()
 
 
 def _optional(data: bytes | None) -> str | None:

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
+from roundlog.arithmetic import as_float32, format_of, right_float_mode
 from roundlog.generation.model_folder import FolderError
-from roundlog.generation.step_program import StepProgram
+from roundlog.kernels import own_threads
+from roundlog.operators import Inexact, operator
+from roundlog.operators.elementwise import convert
 from roundlog.program import DType, Program
 from roundlog.program.model import SAVED, split
+from roundlog.rounding import Recorder
+from roundlog.spec import MIN_LOG_GUARD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,7 +33,7 @@ def trained_weights(program: Program, states: Mapping[str, torch.Tensor]) -> dic
     """Weights by the names of the model without adapters: W, or W + s (B A) where there is an adapter. B A, its product
     with s and the sum are FP32 numbers, each rounded once; the sum is then rounded to the format of W. s is the factor
     by which the program multiplies the adapter's output. Raises FolderError for adapters that are no LoRA of linear
-    layers, StoppedError where a result is not finite."""
+    layers, and where a result is not finite."""
     plain = {own: states[name] for name in program.state_names for kind, own in [split(name)] if kind in SAVED}
     slots = {split(name)[1]: number for number, name in enumerate(program.state_names) if split(name)[0] in SAVED}
     pairs = dict[str, dict[str, str]]()
@@ -39,7 +43,6 @@ def trained_weights(program: Program, states: Mapping[str, torch.Tensor]) -> dic
                 raise FolderError(f"{found[1]} has several adapters: train with one")
         elif any(part in name for part in _OTHER_ADAPTERS):
             raise FolderError(f"{name[:200]} belongs to an adapter that is not followed: train LoRA of linear layers")
-    merger = LoraMerger()
     merged = dict[str, torch.Tensor]()
     for name, tensor in plain.items():
         if _ADAPTER.fullmatch(name):
@@ -50,7 +53,7 @@ def trained_weights(program: Program, states: Mapping[str, torch.Tensor]) -> dic
             if pair.keys() != {"A", "B"}:
                 raise FolderError(f"{layer[:200]} has half an adapter: give the state that a job has trained")
             scale = _scale(program, slots[pair["B"]])
-            tensor, _ = merger.merged(tensor, plain[pair["B"]], plain[pair["A"]], scale)
+            tensor, _ = merged_weight(tensor, plain[pair["B"]], plain[pair["A"]], scale)
         own = layer.removeprefix("base_model.model.") + end
         if own in merged:
             raise FolderError(f"the state has {own[:200]} twice: give the state that a job has trained")
@@ -113,47 +116,18 @@ def _constant(program: Program, value: int) -> float | None:
     return float(struct.unpack("<f", struct.pack("<I", bits[0]))[0])
 
 
-class LoraMerger:
-    """Merges adapters into weights. Programs are kept for weights of one shape."""
-
-    def __init__(self) -> None:
-        self._programs = dict[tuple[object, ...], StepProgram]()
-
-    def merged(self, base: torch.Tensor, b: torch.Tensor, a: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
-        """W + s (B A) in the format of W, and the largest distance of an element of it from that sum in FP32. Shapes:
-        [o, i], [o, r], [r, i]; B and A are FP32. Raises FolderError for others, StoppedError."""
-        fits = base.ndim == a.ndim == b.ndim == 2 and b.dtype == a.dtype == torch.float32 and b.shape[1] == a.shape[0]
-        if not fits or (b.shape[0], a.shape[1]) != tuple(base.shape):
-            raise FolderError("an adapter does not fit its layer: merge LoRA of linear layers in FP32 alone")
-        key = (base.shape, base.dtype, a.shape[0], scale)
-        if key not in self._programs:
-            self._programs[key] = StepProgram(_Merger(base, b, a, scale))
-        after = self._programs[key].run({"buffer/base": base, "buffer/b": b, "buffer/a": a}, {})
-        merged = after["buffer/merged"]
-        return merged, float((merged.double() - after["buffer/whole"].double()).abs().max())
-
-
-class _Merger(nn.Module):
-    """W + s (B A), of shapes [o, i], [o, r], [r, i]; its first buffers are what is given."""
-
-    base: torch.Tensor
-    b: torch.Tensor
-    a: torch.Tensor
-    merged: torch.Tensor
-    whole: torch.Tensor
-
-    def __init__(self, base: torch.Tensor, b: torch.Tensor, a: torch.Tensor, scale: float) -> None:
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(()))
-        self.scale = scale
-        # Numbers of their own: a capture computes with them.
-        for name, tensor in (("base", base), ("b", b), ("a", a), ("merged", base)):
-            self.register_buffer(name, tensor.clone())
-        self.register_buffer("whole", base.float().clone())
-
-    def forward(self) -> torch.Tensor:
-        """Merges, and gives a loss that has nothing to do with it."""
-        with torch.no_grad():
-            self.whole.copy_(self.base.float() + self.scale * (self.b @ self.a))
-            self.merged.copy_(self.whole.to(self.base.dtype))
-        return self.unused
+def merged_weight(base: torch.Tensor, b: torch.Tensor, a: torch.Tensor, scale: float) -> tuple[torch.Tensor, float]:
+    """W + s (B A) in the format of W, and the largest distance of an element of it from that sum in FP32. Shapes:
+    [o, i], [o, r], [r, i]; B and A are FP32. Raises FolderError for others, and for a result that is not finite."""
+    fits = base.ndim == a.ndim == b.ndim == 2 and b.dtype == a.dtype == torch.float32 and b.shape[1] == a.shape[0]
+    if not fits or (b.shape[0], a.shape[1]) != tuple(base.shape):
+        raise FolderError("an adapter does not fit its layer: merge LoRA of linear layers in FP32 alone")
+    product = operator("matmul")
+    assert isinstance(product, Inexact)
+    with own_threads(), right_float_mode("an adapter"):
+        low_rank = Recorder(MIN_LOG_GUARD).round(0, product, [b, a], {})
+        whole = as_float32(base) + low_rank * torch.tensor(scale, dtype=torch.float32)
+        merged = convert(whole, format_of(base.dtype))
+    if not bool(merged.isfinite().all()):
+        raise FolderError("an adapter makes weights that are not finite: get it again")
+    return merged, float((merged.double() - whole.double()).abs().max())

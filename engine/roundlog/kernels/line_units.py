@@ -13,7 +13,6 @@ from numba import njit
 from roundlog.kernels.elementary import of_word
 from roundlog.kernels.threads import in_parts
 
-F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 I64 = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint32] | npt.NDArray[np.uint16]
@@ -24,7 +23,7 @@ Lines = tuple[Bits, int, tuple[int, int, int]]
 _ANY_ORDER = {"reassoc"}
 """Of magnitudes of a line whose sum counts, all partial sums are FP64 numbers."""
 _TOGETHER = 64
-"""Terms, or columns, after which it is asked whether there is a number that is not of BF16."""
+"""Terms after which it is asked whether there is a number that is not of BF16."""
 _NONE = np.uint32(0xFFFFFFFF)
 EXACT = 2.0**53
 """A sum of products whose lines' units multiply to less is one that FP64 adds exactly."""
@@ -81,60 +80,6 @@ def _of_line(words: Any, first: int, stride: int, terms: int) -> Any:
         if others:
             break
     return _in_units(size, least, places, others)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
-def _along_terms(words: Any, first: int, strides: Any, terms: int, units: Any, start: int, stop: int) -> None:
-    for line in range(start, stop):
-        outer, inner = divmod(line, units.shape[1])
-        units[outer, inner] = _of_line(words, first + outer * strides[0] + inner * strides[1], strides[2], terms)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
-def _along_lines(words: Any, first: int, stride: int, terms: int, units: Any, begin: int) -> None:
-    """Of lines whose numbers lie side by side: some, from `begin` on."""
-    count, others = min(_TOGETHER, len(units) - begin), 0
-    for c in range(count):
-        others += _is_other(words, first + begin + c)
-    if others == count:
-        units[begin : begin + count] = inf
-        return
-    size, least, places = np.zeros(count), np.full(count, _NONE), np.zeros(count, np.uint32)
-    for k in range(terms):
-        line = words[first + k * stride + begin : first + k * stride + begin + count]
-        short = 0
-        for c in range(count):
-            bits = _bits(line, c)
-            size[c] += _size(bits)
-            least[c] = min(least[c], bits - np.uint32(1))
-            places[c] |= bits
-            short += (places[c] & np.uint32(0xFFFF)) == 0
-        if not short:
-            break
-    for c in range(count):
-        units[begin + c] = _in_units(size[c], least[c], places[c], places[c] & np.uint32(0xFFFF))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _some_lines(words: Any, first: int, strides: Any, terms: int, units: Any, start: int, stop: int) -> None:
-    blocks = -(-units.shape[1] // _TOGETHER)
-    for part in range(start, stop):
-        outer, block = divmod(part, blocks)
-        _along_lines(words, first + outer * strides[0], strides[2], terms, units[outer], block * _TOGETHER)
-
-
-def line_units(lines: Lines, shape: tuple[int, int, int]) -> F64:
-    """float64[A, R] of lines [A, R, K]: the sum of a line's magnitudes in units of its last place, a whole number; in
-    any order of summation, if it is below 2^53, and no less, if it is not. Infinite for a line with a number that BF16
-    has not: of those, little more than the beginning is read."""
-    words, first, strides = lines
-    units = np.empty(shape[:2])
-    if strides[1] == 1 and strides[2] != 1:
-        parts, work = shape[0] * -(-shape[1] // _TOGETHER), _some_lines
-    else:
-        parts, work = shape[0] * shape[1], _along_terms
-    in_parts(lambda *ends: work(words, first, strides, shape[2], units, *ends), parts, units.size * shape[2])
-    return units
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,11 +166,6 @@ class Sums:
     terms' bits, or-ed."""
 
 
-def sum_rows(x: F32) -> Sums:
-    """x: float32[R, K] -> [R] sums."""
-    return sum_runs(x[None])
-
-
 def sum_runs(x: F32) -> Sums:
     """x: float32[A, R, B], contiguous -> [R] sums over A and B."""
     runs, lines, length = x.shape
@@ -192,7 +186,16 @@ def sum_columns(x: F32) -> Sums:
     total, magnitude = np.zeros((len(x), x.shape[2])), np.zeros((len(x), x.shape[2]))
     bits = np.empty((2, len(x), x.shape[2]), np.uint32)
     words = x.view(np.uint32)
-    _over_columns(x, lambda *ends: _sum_columns(x, words, total, magnitude, bits, *ends))
+
+    def over(left: int, right: int, start: int, stop: int) -> None:
+        _sum_columns(x, words, total, magnitude, bits, left, right, start, stop)
+
+    # Loops are given whole arrays: columns cut out of one would be taken for numbers that lie anywhere.
+    columns, work = x.shape[2], x.size // _SHARE
+    if len(x) == 1:
+        in_parts(lambda a, b: over(a * _PART, min(b * _PART, columns), 0, 1), -(-columns // _PART), work)
+    else:
+        in_parts(lambda a, b: over(0, columns, a, b), len(x), work)
     return Sums(total, magnitude, bits)
 
 
@@ -253,58 +256,6 @@ def mark_sums(sums: Sums, gamma: float, factor: float, out: F32) -> list[Ambiguo
         4 * len(total),
     )
     return found
-
-
-def _over_columns(x: F32, work: Callable[[int, int, int, int], None]) -> None:
-    """Call work(left, right, start, stop) for columns left to right of x[start:stop], until that was all of x. Loops
-    are given whole arrays: columns cut out of one would be taken for numbers that lie anywhere, not side by side."""
-    outer, _, columns = x.shape
-    if outer == 1:
-        in_parts(
-            lambda start, stop: work(start * _PART, min(stop * _PART, columns), 0, 1),
-            -(-columns // _PART),
-            x.size // _SHARE,
-        )
-    else:
-        in_parts(lambda start, stop: work(0, columns, start, stop), outer, x.size // _SHARE)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_ANY_ORDER)
-def _square_rows(x: Any, energy: Any, start: int, stop: int) -> None:
-    for r in range(start, stop):
-        line = x[r]
-        s = 0.0
-        for c in range(len(line)):
-            v = np.float64(line[c])
-            s += v * v
-        energy[r] = s
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _square_columns(x: Any, energy: Any, left: int, right: int, start: int, stop: int) -> None:
-    for outer in range(start, stop):
-        for first in range(left, right, _COLUMNS):
-            last = min(first + _COLUMNS, right)
-            sums = energy[outer, first:last]
-            for r in range(x.shape[1]):
-                line = x[outer, r, first:last]
-                for c in range(last - first):
-                    v = np.float64(line[c])
-                    sums[c] += v * v
-
-
-def square_rows(x: F32) -> F64:
-    """x: float32[R, K] -> float64[R], the sums of squares."""
-    energy = np.empty(len(x))
-    in_parts(lambda start, stop: _square_rows(x, energy, start, stop), len(x), x.size // _SHARE)
-    return energy
-
-
-def square_columns(x: F32) -> F64:
-    """x: float32[A, K, B] -> float64[A, B], the sums of squares over K."""
-    energy = np.zeros((len(x), x.shape[2]))
-    _over_columns(x, lambda *ends: _square_columns(x, energy, *ends))
-    return energy
 
 
 _CHECKED = 1 << 14

@@ -23,14 +23,12 @@ from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels import exact_products, has_kernels
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.number_words import storage_of
-from roundlog.kernels.reducing import square_columns, square_rows
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
 from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.exact_lines import (
     ExactOrProductBound,
     measure_operands,
-    operand_units,
     refine_products,
     units_of,
 )
@@ -164,26 +162,17 @@ def row_norms(x: torch.Tensor) -> torch.Tensor:
 
 
 def row_energies(x: torch.Tensor) -> torch.Tensor:
-    """f32[..., K] -> f64[...]: sums of squares over the last axis. FP32 inputs cannot overflow FP64. Or bf16."""
-    x = as_float32(x)
+    """f32 or bf16[..., K] -> f64[...]: sums of squares over the last axis. FP32 inputs cannot overflow FP64."""
     if x.device.type != "cpu":
-        norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64)
+        norm: torch.Tensor = torch.linalg.vector_norm(as_float32(x), dim=-1, dtype=torch.float64)
         return norm.square_()
-    if x.ndim >= 2 and not x.is_contiguous() and x.mT.is_contiguous():
-        return column_energies(x.mT)
-    flat = x.contiguous().reshape(prod(x.shape[:-1]), x.shape[-1])
-    return torch.from_numpy(square_rows(flat.numpy())).reshape(x.shape[:-1])
+    parts = (x[..., start:stop].to(torch.float64).square_().sum(-1) for start, stop in blocks(x.shape[-1]))
+    return reduce(torch.Tensor.add_, parts)
 
 
 def column_energies(x: torch.Tensor) -> torch.Tensor:
-    """f32[..., K, B] -> f64[..., B]: sums of squares over the last axis but one. Or bf16."""
-    x = as_float32(x)
-    if x.device.type != "cpu":
-        return row_energies(x.mT)
-    if not x.is_contiguous() and x.mT.is_contiguous():
-        return row_energies(x.mT)
-    flat = x.contiguous().reshape(prod(x.shape[:-2]), *x.shape[-2:])
-    return torch.from_numpy(square_columns(flat.numpy())).reshape(*x.shape[:-2], x.shape[-1])
+    """f32 or bf16[..., K, B] -> f64[..., B]: sums of squares over the last axis but one."""
+    return row_energies(x.mT)
 
 
 def product_bound(of_rows: torch.Tensor, of_columns: torch.Tensor, terms: int) -> ProductBound:
@@ -247,12 +236,7 @@ class MatMul(Contraction, Summation):
         if a.device.type != "cpu" or not a.numel() or not b.numel():
             staged = self._certified_in_stages(a, b, scale, FLOAT32) if has_kernels(a.device) else None
             return super().certify(inputs, attributes, scale) if staged is None else staged
-        a, b = as_float32(a), as_float32(b)
-        if (units := operand_units(a, b)) is None:
-            return self._certified(a, b, scale)
-        bound = ExactOrProductBound(product_bound(row_energies(a), column_energies(b), a.shape[-1]), *units)
-        rounded, marked = self._certified(a, b, scale, bound.coarse())
-        return rounded, bound.refine(marked)
+        return self._certified(as_float32(a), as_float32(b), scale)
 
     def certify_short(
         self, inputs: Tensors, attributes: Attributes, scale: float, format: Format
@@ -262,8 +246,7 @@ class MatMul(Contraction, Summation):
             return self._certified_in_stages(a, b, scale, format) if has_kernels(a.device) else None
         if format != BFLOAT16 or not a.dtype == b.dtype == torch.bfloat16 or not a.numel() or not b.numel():
             return None
-        rounded, marked = self._certified(a, b, scale)
-        return rounded, refine_products(marked, a, b)
+        return self._certified(a, b, scale)
 
     def _certified_in_stages(
         self, a: torch.Tensor, b: torch.Tensor, scale: float, format: Format
@@ -292,13 +275,10 @@ class MatMul(Contraction, Summation):
         rounded = found.rounded.view(*a.shape[:-1], columns)
         return rounded, replace(some, indices=found.elements.cpu()[some.indices])
 
-    def _certified(
-        self, a: torch.Tensor, b: torch.Tensor, scale: float, bound: ProductBound | None = None
-    ) -> tuple[torch.Tensor, Ambiguous]:
-        if a.ndim == 3:
-            return certify_product(a, b, scale, bound)
-        rounded, marked = certify_product(a[None], b[None], scale, bound)
-        return rounded[0], marked
+    def _certified(self, a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
+        x, y = (one if one.ndim == 3 else one[None] for one in (a, b))
+        rounded, marked = certify_product(x, y, scale)
+        return rounded.view(*a.shape[:-1], b.shape[-1]), refine_products(marked, a, b)
 
     def exact(
         self, inputs: Tensors, attributes: Attributes, elements: torch.Tensor, format: Format = FLOAT32

@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 
-import numpy as np
 import torch
 
 from roundlog.arithmetic import as_float32
-from roundlog.kernels.line_units import EXACT, Lines, exact_products, line_units
+from roundlog.kernels.line_units import EXACT, Lines, exact_products
 from roundlog.kernels.number_words import words_around
 from roundlog.operators.bounds import Ambiguous, Bound, ProductBound
 from roundlog.operators.reduction import sum_and_measures
@@ -52,11 +51,7 @@ def _are_short(x: torch.Tensor, dim: int) -> torch.Tensor:
     """Whether all numbers of a line are numbers of BF16, for the lines along an axis of a matrix, or of several."""
     if x.dtype == torch.bfloat16:
         return torch.ones((*x.shape[:dim], *x.shape[dim + 1 :]), dtype=torch.bool, device=x.device)
-    if x.device.type != "cpu":
-        return (x.view(torch.int32) & 0xFFFF == 0).all(dim)
-    axis = -2 if dim == x.ndim - 1 else -1
-    units = line_units(_lines(x, axis), _shape(x, axis))
-    return torch.from_numpy(units).isfinite().view(*x.shape[:dim], *x.shape[dim + 1 :])
+    return ~(x.view(torch.int32) & 0xFFFF).any(dim)
 
 
 def units_of(measures: Measures) -> torch.Tensor:
@@ -102,21 +97,9 @@ class ExactOrProductBound(Bound):
         return replace(marked, d=marked.d.masked_fill(exact, 0.0))
 
 
-def operand_units(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """`units_of` the rows of f32[.., M, K] and of the columns of f32[.., K, N], on the CPU: f64[.. M] and f64[.., N].
-    None if one of them has no line of BF16 numbers, so that no sum of their product is known to be exact."""
-    found = []
-    for x, axis in ((a, -2), (b, -1)):
-        units = line_units(_lines(x, axis), _shape(x, axis))
-        if not np.isfinite(units).any():
-            return None
-        found.append(torch.from_numpy(units))
-    rows, columns = found
-    return rows.reshape(-1), columns
-
-
 def refine_products(marked: Ambiguous, a: torch.Tensor, b: torch.Tensor) -> Ambiguous:
-    """Marked elements of the product of bf16[.., M, K] and bf16[.., K, N], with a bound of 0 where it is exact."""
+    """Marked elements of the product of f32 or bf16[.., M, K] and [.., K, N], on the CPU, with a bound of 0 where it is
+    exact."""
     if not marked.indices.numel():
         return marked
     size = a.shape[-2], b.shape[-1]
@@ -129,7 +112,3 @@ def _lines(x: torch.Tensor, axis: int) -> Lines:
     words = words_around(x)
     batch = x.stride(0) if x.ndim == 3 else 0
     return words.view(f"u{words.itemsize}"), int(x.storage_offset()), (batch, x.stride(axis), x.stride(-3 - axis))
-
-
-def _shape(x: torch.Tensor, axis: int) -> tuple[int, int, int]:
-    return len(x) if x.ndim == 3 else 1, x.shape[axis], x.shape[-3 - axis]

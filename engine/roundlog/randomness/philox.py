@@ -22,17 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from roundlog.kernels.hashing import HASH_SIZE, hash_pieces
 from roundlog.kernels.threads import in_parts
-
-if TYPE_CHECKING:
-    from hashlib import _Hash as Hash
 
 
 class RandomnessError(ValueError):
@@ -179,8 +176,8 @@ def shuffled_rows(positions: ArrayLike, count: int, seed: bytes) -> NDArray[np.i
         raise RandomnessError(f"a position in {rows.min()}..{rows.max()} is outside a shuffle of {count} rows")
     all_blocks = np.arange(-(-count // _POSITIONS_PER_HASH)) if rows.size * _POSITIONS_PER_HASH >= count else None
     for round_number in range(SHUFFLE_ROUNDS):
-        prefix = sha256(seed + bytes([round_number]))
-        pivot = int.from_bytes(prefix.digest()[:8], "little") % count
+        prefix = seed + bytes([round_number])
+        pivot = int.from_bytes(sha256(prefix).digest()[:8], "little") % count
         flip = (pivot - rows) % count
         position = np.maximum(rows, flip)
         block = position // _POSITIONS_PER_HASH
@@ -189,20 +186,11 @@ def shuffled_rows(positions: ArrayLike, count: int, seed: bytes) -> NDArray[np.i
             slot = slot.reshape(block.shape)
         else:
             blocks, slot = all_blocks, block
-        sources = _sources(prefix, blocks)
+        hashes = hash_pieces(prefix, blocks.astype("<u4").tobytes(), 4)
+        sources = np.frombuffer(hashes, np.uint8).reshape(-1, HASH_SIZE)
         byte = sources[slot, position % _POSITIONS_PER_HASH // 8]
         rows = np.where(byte >> (position % 8).astype(np.uint8) & 1, flip, rows)
     return rows
-
-
-def _sources(prefix: Hash, blocks: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """The source hash of each block: uint8[len(blocks), 32]."""
-    digests = bytearray()
-    for suffix in blocks.astype("<u4").view("V4").tolist():
-        state = prefix.copy()
-        state.update(suffix)
-        digests += state.digest()
-    return np.frombuffer(bytes(digests), np.uint8).reshape(-1, 32)
 
 
 def epoch_seed(seed: int, epoch: int) -> bytes:

@@ -32,7 +32,6 @@ from roundlog.segment_audits.plan import (
     Reports,
     SegmentAudit,
     Sharing,
-    Wrong,
     draw_sample,
     units,
 )
@@ -50,6 +49,7 @@ from roundlog.segment_audits.segment import (
 from roundlog.segment_audits.workers import Assignment, NoWorkersError, Worker, WorkerPool
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
+from roundlog.training.receipt import WrongInterval
 from roundlog.training.run import Run, RunError
 
 ROLE = "parallel auditor"
@@ -138,7 +138,7 @@ class _Audit:
         self._plan.begin()
         self._unsettled: list[Assignment] = []
         """Answered tasks that are to be repeated, and are not yet."""
-        self._found: list[Wrong] = []
+        self._found: list[WrongInterval] = []
         self._losses: dict[Segment, int] = {}
         self._slowest = 0.0
         """Seconds of an interval of the slowest answer; 0 while there is none."""
@@ -146,7 +146,7 @@ class _Audit:
         self._fetched = 0
         self._unusable: list[str] = []
         self._distrusted: list[str] = []
-        self._first_wrong: Wrong | None = None
+        self._first_wrong: WrongInterval | None = None
         self._random = random.SystemRandom()
 
     def report_progress(self) -> None:
@@ -166,7 +166,7 @@ class _Audit:
             self.report_progress()
             return self._result(self._first_wrong, pool)
 
-    def _ends_with(self, wrong: Wrong) -> bool:
+    def _ends_with(self, wrong: WrongInterval) -> bool:
         """Return whether the search ends with this interval."""
         self._first_wrong = self._first_wrong or wrong
         if self._challenged is None or MerkleTree(self._roots(wrong)).root == self._challenged:
@@ -174,13 +174,13 @@ class _Audit:
         self._plan.give_up(wrong.interval)
         return False
 
-    def _roots(self, wrong: Wrong | None) -> list[bytes]:
+    def _roots(self, wrong: WrongInterval | None) -> list[bytes]:
         roots = list(self._plan.listing.roots)
         if wrong is not None:
             roots[wrong.interval] = wrong.root
         return roots
 
-    def _result(self, wrong: Wrong | None, pool: WorkerPool) -> SegmentAudit:
+    def _result(self, wrong: WrongInterval | None, pool: WorkerPool) -> SegmentAudit:
         parts = units(self._plan.listing)
         drawn = [part for part in parts if self._wanted is None or part.first in self._wanted]
         return SegmentAudit(
@@ -339,8 +339,7 @@ class _Audit:
             self._plan.learn(fact, _HERE)
         self._record.add(computed.facts, _HERE)
         if computed.wrong is not None:
-            interval, root = computed.wrong
-            self._found.append(Wrong(interval=interval, root=root, stopped=computed.stopped))
+            self._found.append(computed.wrong)
         return computed
 
     def _distrust(self, pool: WorkerPool, worker: Worker, why: str) -> None:
@@ -393,9 +392,9 @@ def _agrees(task: Assignment, computed: Computed) -> bool:
     known = {(fact.interval, fact.start): fact.end for fact in computed.facts}
     if any(known.get((fact.interval, fact.start), fact.end) != fact.end for fact in _facts(task, task.answer)):
         return False
-    first = task.order.segment.first
+    first, wrong = task.order.segment.first, computed.wrong
     ended = first + len(task.answer.roots)
-    if computed.stopped is not None and computed.wrong is not None and first <= computed.wrong[0] < ended:
+    if wrong is not None and wrong.stopped is not None and first <= wrong.interval < ended:
         return False
     return task.answer.stopped is None or ended not in {fact.interval for fact in computed.facts}
 
@@ -406,10 +405,8 @@ class Computed:
 
     facts: list[IntervalResult] = field(default_factory=list)
     """Intervals that came to a root without a stop."""
-    wrong: tuple[int, bytes] | None = None
-    """The first interval that is not as claimed, and the root that it comes to; none behind it was executed."""
-    stopped: str | None = None
-    """Why that interval has stopped; its root is that of fabricated values."""
+    wrong: WrongInterval | None = None
+    """The first interval that is not as claimed; none behind it was executed."""
 
 
 def compute_here(
@@ -432,8 +429,8 @@ def compute_here(
             if run.stopped is None:
                 found.facts.append(IntervalResult(interval, root_before, root))
             if run.stopped is not None or root != plan.listing.roots[interval]:
-                found.wrong = interval, root
-                found.stopped = None if run.stopped is None else str(run.stopped)
+                stopped = None if run.stopped is None else str(run.stopped)
+                found.wrong = WrongInterval(interval=interval, root=root, stopped=stopped)
                 if interval:
                     ends.close()
                     _keep_before(run, source, plan, interval)

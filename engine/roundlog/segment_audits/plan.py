@@ -33,6 +33,7 @@ from pathlib import Path
 from roundlog.commitments import MerkleTree
 from roundlog.segment_audits.segment import Listing, MakeWorker, Segment, Start
 from roundlog.storage import append_file, open_regular
+from roundlog.training.receipt import WrongInterval
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,16 +294,6 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrong:
-    """An interval that ends in another root than the claimed one, as this process has found, too."""
-
-    interval: int
-    root: bytes
-    """The root that it ends in; of fabricated values if it stops."""
-    stopped: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentAudit:
     """The result of an audit by many workers."""
 
@@ -310,7 +301,8 @@ class SegmentAudit:
     """The claimed roots; if one is wrong, with the right one in its place, which is a claim that wins a game."""
     right: list[int]
     """Intervals that come from the root claimed before them to the one claimed after them, ascending."""
-    wrong: Wrong | None
+    wrong: WrongInterval | None
+    """An interval that ends in another root than the claimed one, as this process has found, too."""
     sizes: list[int]
     """Intervals of each part of the run that can be audited for itself: of the segments between published states."""
     drawn: int

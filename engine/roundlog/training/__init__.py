@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from roundlog.training.rank_runs import Helpers, agree, by_ranks, help_rank_0, help_with_runs
     from roundlog.training.receipt import (
         MAX_ADDRESS,
-        MAX_REASON,
         MAX_RECEIPT_BYTES,
         RECEIPT_FORMATS,
         AuditRecord,

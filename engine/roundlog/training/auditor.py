@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -318,14 +318,11 @@ class LogStanding(enum.StrEnum):
     """It is damaged or absent, in whole or in part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The verdict on a claim and on a log."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(AuditResult):
+    """The verdict on a claim and on a log. With a log that is SAMPLED, `checkpoint_root` is the right one as far as the
+    sample shows."""
 
-    checkpoint_root: bytes
-    """The right checkpoint root; with a log that is SAMPLED, as far as the sample shows. Where the log
-    decides, the root that the log leads to on this machine."""
-    state_roots: list[bytes]
     right: bool | None
     """Whether the claim is right; None without a claim, and if the log decides and is
     unusable."""
@@ -334,12 +331,6 @@ class Verdict:
     log: LogStanding
     run_dir: Path
     """Directory of the run that these roots are from."""
-    findings: list[LogFinding] = field(default_factory=list)
-    """Wrong log entries, in order."""
-    unreadable: list[str] = field(default_factory=list)
-    """Logs that could not be used, one sentence each, as in `AuditResult`."""
-    stopped: str | None = None
-    """The reason why the run stopped; None if it did not."""
 
 
 def audit(
@@ -409,17 +400,8 @@ def _verdict(
     result: AuditResult, claim: bytes | Sequence[bytes] | None, standing: LogStanding, run_dir: Path
 ) -> Verdict:
     right, first_wrong = _compare(result, claim)
-    return Verdict(
-        result.checkpoint_root,
-        result.state_roots,
-        right,
-        first_wrong,
-        standing,
-        run_dir,
-        result.findings,
-        result.unreadable,
-        result.stopped,
-    )
+    own = {one.name: getattr(result, one.name) for one in fields(result)}
+    return Verdict(**own, right=right, first_wrong=first_wrong, log=standing, run_dir=run_dir)
 
 
 def _compare(result: AuditResult, claim: bytes | Sequence[bytes] | None) -> tuple[bool | None, int | None]:

@@ -11,21 +11,31 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from roundlog.commitments import MerkleTree
 from roundlog.json_text import canonical_json, parse_json
+from roundlog.signed_json import (
+    SIGNED,
+    SignedJson,
+    count_of,
+    hash_of,
+    hex_of,
+    keys_of,
+    printable,
+    signature_of,
+    text_of,
+)
 from roundlog.spec import MAX_JSON_BYTES, SpecError, TrainingSpec
 from roundlog.storage import open_regular, replace_file
 
 MAX_ADDRESS = 200
-MAX_REASON = 200
-"""Most characters of an address, and of why a run stopped."""
+"""Most characters of an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,27 +92,26 @@ def interval_ranges(intervals: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def parse_audit_record(plain: object, intervals: int) -> AuditRecord:
-    """The result in a file of a stranger, of a run of so many intervals. Raises ValueError, with a clause."""
-    fields = _fields("audit", plain, "job", "claim", "parts", "drawn", "right", "wrong")
+    """The result in a file of a stranger, of a run of so many intervals. Raises ValueError, with words that go on a
+    sentence that names the file."""
+    found = keys_of("audit", plain, frozenset(one.name for one in fields(AuditRecord)))
     for name in ("job", "claim"):
-        if not isinstance(fields[name], str) or not re.fullmatch(f"[!-~]{{1,{MAX_ADDRESS}}}", fields[name]):
-            raise ValueError(f"the {name} of its audit is no address")
-    parts = _number("parts", fields["parts"], 1, intervals)
-    drawn = _number("drawn", fields["drawn"], 1, parts)
-    right, end = fields["right"], 0
-    if not isinstance(right, list):
-        raise ValueError("the right intervals of its audit are no list")
+        if not isinstance(found[name], str) or not re.fullmatch(f"[!-~]{{1,{MAX_ADDRESS}}}", found[name]):
+            raise ValueError(f"has an audit whose {name} is no address")
+    parts = count_of("parts", found["parts"], 1, intervals)
+    drawn = count_of("drawn", found["drawn"], 1, parts)
+    right, end = found["right"], 0
+    if not isinstance(right, list) or not all(isinstance(one, list) and len(one) == 2 for one in right):
+        raise ValueError("has an audit whose right intervals are no list of ranges")
     for one in right:
-        if not (isinstance(one, list) and len(one) == 2):
-            raise ValueError("the right intervals of its audit are no ranges")
-        first = _number("right", one[0], end, intervals - 1)
-        end = _number("right", one[1], first + 1, intervals)
-    wrong = _wrong(fields["wrong"], intervals)
+        first = count_of("right", one[0], end, intervals - 1)
+        end = count_of("right", one[1], first + 1, intervals)
+    wrong = _wrong(found["wrong"], intervals)
     if wrong is not None and any(first <= wrong.interval < stop for first, stop in right):
-        raise ValueError("an interval of its audit is right and wrong")
+        raise ValueError("has an audit with an interval that is right and wrong")
     return AuditRecord(
-        job=fields["job"],
-        claim=fields["claim"],
+        job=found["job"],
+        claim=found["claim"],
         parts=parts,
         drawn=drawn,
         right=tuple((first, stop) for first, stop in right),
@@ -113,26 +122,12 @@ def parse_audit_record(plain: object, intervals: int) -> AuditRecord:
 def _wrong(plain: object, intervals: int) -> WrongInterval | None:
     if plain is None:
         return None
-    fields = _fields("wrong interval", plain, "interval", "root", "stopped")
-    root, stopped = fields["root"], fields["stopped"]
-    if not isinstance(root, str) or not re.fullmatch("0x[0-9a-f]{64}", root):
-        raise ValueError("the root of its wrong interval is not 0x and 64 lower-case hex digits")
-    if stopped is not None and not (isinstance(stopped, str) and re.fullmatch(f"[ -~]{{0,{MAX_REASON}}}", stopped)):
-        raise ValueError(f"the reason of its wrong interval is not a text of at most {MAX_REASON} ASCII characters")
-    interval = _number("interval", fields["interval"], 0, intervals - 1)
-    return WrongInterval(interval=interval, root=bytes.fromhex(root[2:]), stopped=stopped)
-
-
-def _fields(what: str, plain: object, *names: str) -> dict[str, Any]:
-    if not isinstance(plain, dict) or plain.keys() != set(names):
-        raise ValueError(f"its {what} has other keys than {', '.join(names)}")
-    return plain
-
-
-def _number(name: str, value: object, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} of its audit is not a number from {least} to {most}")
-    return value
+    found = keys_of("wrong interval", plain, frozenset(one.name for one in fields(WrongInterval)))
+    return WrongInterval(
+        interval=count_of("interval", found["interval"], 0, intervals - 1),
+        root=hash_of("root", found["root"]),
+        stopped=None if found["stopped"] is None else text_of("stopped", found["stopped"]),
+    )
 
 
 FORMAT = "tiebreak receipt"
@@ -142,28 +137,11 @@ RECEIPT_FORMATS = frozenset([FORMAT, AUDIT_FORMAT])
 VERSION = 1
 MAX_RECEIPT_BYTES = 64 << 20
 """Most bytes of a receipt: some 900,000 checkpoints."""
-MAX_TEXT = 200
-"""Most characters of a text in it."""
-
-SIGNER_BYTES = 20
-SIGNATURE_BYTES = 65
 
 _DATE = "%Y-%m-%dT%H:%M:%SZ"
-_ALWAYS = frozenset(
-    [
-        "format",
-        "version",
-        "spec",
-        "run_id",
-        "state_roots",
-        "checkpoint_root",
-        "final_state_root",
-        "versions",
-        "machine",
-        "date",
-    ]
-)
-_SIGNED = frozenset(["signer", "signature"])
+_FOLLOWING = ("run_id", "checkpoint_root", "final_state_root")
+"""Fields that follow from others."""
+_ALWAYS = frozenset(["format", "version", "spec", "state_roots", "versions", "machine", "date", *_FOLLOWING])
 _AGAIN = "get the receipt again from its author"
 
 
@@ -193,7 +171,7 @@ class MachineProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class Receipt(SignedJson):
     """The result of a run: its spec and roots, and the party that signed them, if any did."""
 
     spec: TrainingSpec
@@ -203,13 +181,13 @@ class Receipt:
     machine: MachineProfile
     date: str
     """Instant at which the receipt was written, in UTC: 2026-01-31T12:00:00Z."""
-    signer: bytes | None = None
-    """The account that has signed, 20 bytes; None without a signature."""
-    signature: bytes | None = None
-    """65 bytes, over `signed_text`."""
     audit: AuditRecord | None = None
     """Findings of an audit of these roots, which are somebody else's claim then; None if they are the writer's
     own."""
+
+    @property
+    def run_id(self) -> bytes:
+        return self.spec.run_id
 
     @property
     def checkpoint_root(self) -> bytes:
@@ -239,26 +217,9 @@ class Receipt:
             date=datetime.now(UTC).strftime(_DATE),
         )
 
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of `signed_text`: the name of the receipt, however its file is laid out."""
-        return sha256(self.signed_text().encode()).digest()
-
     def signed_text(self) -> str:
-        """The text that is signed: canonical JSON (sorted keys, no spaces, ASCII) of all but the signature."""
-        return canonical_json(self._plain(signed=False))
-
-    def plain(self) -> dict[str, Any]:
-        """The receipt as JSON has it, with its signature."""
-        return self._plain(signed=True)
-
-    def by(self, signer: bytes) -> Receipt:
-        """The receipt with the name of the account that will sign it."""
-        return replace(self, signer=signer, signature=None)
-
-    def signed(self, signature: bytes) -> Receipt:
-        """The receipt with the signature of its `signer`."""
-        return replace(self, signature=signature)
+        # Seeds are larger than numbers of RFC 8785 may be; there is no fraction.
+        return canonical_json(self.plain(signed=False))
 
     def about(self, audit: AuditRecord) -> Receipt:
         """The result of an audit of these roots."""
@@ -272,26 +233,20 @@ class Receipt:
         with replace_file(path) as file:
             file.write(data)
 
-    def _plain(self, *, signed: bool) -> dict[str, Any]:
-        plain: dict[str, Any] = {
+    def plain(self, *, signed: bool = True) -> dict[str, Any]:
+        found: dict[str, Any] = {
             "format": FORMAT if self.audit is None else AUDIT_FORMAT,
             "version": VERSION,
             "spec": json.loads(self.spec.to_json()),
-            "run_id": _hex(self.spec.run_id),
-            "state_roots": [_hex(root) for root in self.state_roots],
-            "checkpoint_root": _hex(self.checkpoint_root),
-            "final_state_root": _hex(self.final_state_root),
+            "state_roots": [hex_of(root) for root in self.state_roots],
+            **{name: hex_of(getattr(self, name)) for name in _FOLLOWING},
             "versions": asdict(self.versions),
             "machine": asdict(self.machine),
             "date": self.date,
         }
         if self.audit is not None:
-            plain["audit"] = self.audit.plain()
-        if self.signer is not None:
-            plain["signer"] = _hex(self.signer)
-        if signed and self.signature is not None:
-            plain["signature"] = _hex(self.signature)
-        return plain
+            found["audit"] = self.audit.plain()
+        return found | self.signing(signed=signed)
 
 
 def read_receipt(path: Path) -> Receipt:
@@ -312,9 +267,9 @@ def parse_receipt(data: bytes, name: Path) -> Receipt:
         return _parse(data)
     except _NewerError as error:
         raise ReceiptError(f"{name} {error}: install the version of tiebreak that wrote it") from error
-    except (SpecError, ValueError) as error:
+    except ValueError as error:
         reason = str(error)[:300].replace("\n", " ")
-        raise ReceiptError(f"{name} is no receipt that could be checked ({reason}): {_AGAIN}") from error
+        raise ReceiptError(f"{name} is no receipt that could be checked (it {reason}): {_AGAIN}") from error
 
 
 class _NewerError(Exception):
@@ -324,108 +279,83 @@ class _NewerError(Exception):
 def _parse(data: bytes) -> Receipt:
     """The receipt of a file's bytes. Raises ValueError, _NewerError."""
     if len(data) > MAX_RECEIPT_BYTES:
-        raise ValueError(f"it has more than {MAX_RECEIPT_BYTES} bytes")
+        raise ValueError(f"has more than {MAX_RECEIPT_BYTES} bytes")
     plain = parse_json(data, only_integers=True)
     if not isinstance(plain, dict) or plain.get("format") not in (FORMAT, AUDIT_FORMAT):
-        raise ValueError(f"it does not say that its format is {FORMAT!r}")
-    always = _ALWAYS | {"audit"} if plain["format"] == AUDIT_FORMAT else _ALWAYS
+        raise ValueError(f"does not say that its format is {FORMAT!r}")
     version = plain.get("version")
     if type(version) is not int:
-        raise ValueError("its version is not an integer")
+        raise ValueError("has a version that is not an integer")
     if version != VERSION:
         raise _NewerError(f"is a receipt of version {str(version)[:20]}, and this version reads version {VERSION}")
-    if missing := sorted(always - plain.keys()):
-        raise ValueError(f"it lacks {missing[0]}")
-    if unknown := sorted(plain.keys() - always - _SIGNED):
-        raise ValueError(f"it has an unknown key {unknown[0][:60]!r}")
-    if len(_SIGNED & plain.keys()) == 1:
-        raise ValueError("it has a signer without a signature, or a signature without a signer")
+    is_audit = plain["format"] == AUDIT_FORMAT
+    keys_of("receipt", plain, _ALWAYS | {"audit"} if is_audit else _ALWAYS, SIGNED)
     spec = _spec(plain["spec"])
     roots = plain["state_roots"]
     if not isinstance(roots, list) or len(roots) != spec.intervals:
-        raise ValueError(f"its state_roots are not a list of {spec.intervals} roots, as its spec says")
-    is_signed = "signer" in plain
+        raise ValueError(f"has state_roots that are not a list of {spec.intervals} roots, as its spec says")
+    versions = keys_of("versions", plain["versions"], frozenset(one.name for one in fields(Versions)))
+    machine = dict(keys_of("machine", plain["machine"], frozenset(one.name for one in fields(MachineProfile))))
+    threads = count_of("machine's threads", machine.pop("threads"), 1)
     receipt = Receipt(
         spec=spec,
-        state_roots=tuple(_bytes(f"state root {number}", root, 32) for number, root in enumerate(roots)),
-        versions=Versions(**_texts("versions", plain["versions"], "python", "torch", "tiebreak")),
-        machine=_profile(plain["machine"]),
+        state_roots=tuple(hash_of(f"state root {number}", root) for number, root in enumerate(roots)),
+        versions=Versions(**_texts(versions)),
+        machine=MachineProfile(**_texts(machine), threads=threads),
         date=_date(plain["date"]),
-        signer=_bytes("signer", plain["signer"], SIGNER_BYTES) if is_signed else None,
-        signature=_bytes("signature", plain["signature"], SIGNATURE_BYTES) if is_signed else None,
-        audit=parse_audit_record(plain["audit"], spec.intervals) if "audit" in always else None,
+        audit=parse_audit_record(plain["audit"], spec.intervals) if is_audit else None,
+        **signature_of(plain),
     )
-    for name, follows in (
-        ("run_id", spec.run_id),
-        ("checkpoint_root", receipt.checkpoint_root),
-        ("final_state_root", receipt.final_state_root),
-    ):
-        if _bytes(name, plain[name], 32) != follows:
-            raise ValueError(f"its {name} is not the one that follows from its other fields")
+    for name in _FOLLOWING:
+        if hash_of(name, plain[name]) != getattr(receipt, name):
+            raise ValueError(f"has another {name} than follows from its other fields")
     return receipt
 
 
 def _spec(plain: object) -> TrainingSpec:
     text = json.dumps(plain)
     if len(text) > MAX_JSON_BYTES:
-        raise ValueError("its spec is too long")
-    spec = TrainingSpec.from_json(text)
+        raise ValueError("has a spec that is too long")
+    try:
+        spec = TrainingSpec.from_json(text)
+    except SpecError as error:
+        raise ValueError(f"has a wrong spec: {error}") from error
     if spec.log_decides:
         raise ValueError(
-            f"its job rounds by the policy {spec.policy_name}, under which nobody can repeat a run without its log"
+            f"is of a job that rounds by the policy {spec.policy_name}, under which nobody can repeat a run without "
+            "its log"
         )
     return spec
 
 
-def _profile(plain: object) -> MachineProfile:
-    threads = plain.get("threads") if isinstance(plain, dict) else None
-    if not isinstance(plain, dict) or type(threads) is not int or not 1 <= threads <= 1 << 20:
-        raise ValueError("its machine is not an object with the number of threads")
-    others = {name: value for name, value in plain.items() if name != "threads"}
-    texts = _texts("machine", others, "system", "architecture", "processor", "instructions")
-    return MachineProfile(**texts, threads=threads)
-
-
-def _texts(what: str, plain: object, *names: str) -> dict[str, str]:
-    if not isinstance(plain, dict) or plain.keys() != set(names):
-        raise ValueError(f"its {what} has other keys than {', '.join(names)}")
-    for name, value in plain.items():
-        if not isinstance(value, str) or not re.fullmatch(f"[ -~]{{0,{MAX_TEXT}}}", value):
-            raise ValueError(f"{name} of its {what} is not a text of at most {MAX_TEXT} ASCII characters")
-    return dict(plain)
+def _texts(plain: Mapping[str, object]) -> dict[str, str]:
+    return {name: text_of(name, value) for name, value in plain.items()}
 
 
 def _date(value: object) -> str:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", value):
-        datetime.strptime(value, _DATE)
-        return value
-    raise ValueError("its date is not of the form 2026-01-31T12:00:00Z")
-
-
-def _bytes(name: str, value: object, size: int) -> bytes:
-    if isinstance(value, str) and re.fullmatch(f"0x[0-9a-f]{{{2 * size}}}", value):
-        return bytes.fromhex(value[2:])
-    raise ValueError(f"{name} is not 0x and {2 * size} lower-case hex digits")
-
-
-def _hex(data: bytes) -> str:
-    return "0x" + data.hex()
+        with suppress(ValueError):
+            datetime.strptime(value, _DATE)
+            return value
+    raise ValueError("has a date that is not of the form 2026-01-31T12:00:00Z")
 
 
 def _versions(tiebreak_version: str) -> Versions:
     import torch
 
-    return Versions(python=platform.python_version(), torch=_text(torch.__version__), tiebreak=_text(tiebreak_version))
+    return Versions(
+        python=platform.python_version(), torch=printable(torch.__version__), tiebreak=printable(tiebreak_version)
+    )
 
 
 def _machine() -> MachineProfile:
     import torch
 
     return MachineProfile(
-        system=_text(platform.system()),
-        architecture=_text(platform.machine()),
-        processor=_text(_processor()),
-        instructions=_text(torch.backends.cpu.get_cpu_capability()),
+        system=printable(platform.system()),
+        architecture=printable(platform.machine()),
+        processor=printable(_processor()),
+        instructions=printable(torch.backends.cpu.get_cpu_capability()),
         threads=torch.get_num_threads(),
     )
 
@@ -438,8 +368,3 @@ def _processor() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor()
-
-
-def _text(value: object) -> str:
-    """A text of this machine as receipts may have it."""
-    return re.sub("[^ -~]", "?", str(value))[:MAX_TEXT]

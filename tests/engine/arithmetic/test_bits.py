@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import adjacent, in_format, neighbour, round_interval, round_to
-from roundlog.arithmetic.exact_sums import round_scaled_integer
 from roundlog.arithmetic.formats import ordinal
 from roundlog.number_format import narrow_float32
 
@@ -137,10 +136,3 @@ def test_both_zeros_lie_between_the_smallest_numbers(zero: float) -> None:
     z = torch.tensor([zero])
     assert bool(adjacent(f32(0x80000001), z)) and bool(adjacent(z, f32(1)))
     assert not bool(adjacent(f32(0x80000001), f32(1)))
-
-
-@given(st.integers(-(2**200), 2**200), st.integers(-400, 200), widths)
-@settings(max_examples=100)
-def test_a_scaled_integer_rounds_as_its_fraction(number: int, exponent: int, width: int) -> None:
-    result = round_scaled_integer(number, exponent, narrow_float32(width))
-    assert int(result.view(np.uint32)) == ieee.rounded(number * Fraction(2) ** exponent, narrow_float32(width))

@@ -241,16 +241,16 @@ except MachineError:
 FORKED = """
 import os, signal
 import numpy as np, torch
-from roundlog.kernels.reducing import sum_rows
+from roundlog.kernels.reducing import sum_runs
 from roundlog.kernels.threads import on_every_thread
 torch.set_num_threads(3)
 many = np.ones((8, 1 << 18), dtype=np.float32)
-sum_rows(many)  # the kernels' threads start
+sum_runs(many[None])  # the kernels' threads start
 child = os.fork()
 if not child:
     signal.alarm(30)
     asked = on_every_thread(lambda: True)
-    os._exit(0 if asked and (sum_rows(many).total == 1 << 18).all() else 1)
+    os._exit(0 if asked and (sum_runs(many[None]).total == 1 << 18).all() else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 

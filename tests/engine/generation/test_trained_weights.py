@@ -10,7 +10,7 @@ import pytest
 import torch
 from roundlog.capture import Task, capture
 from roundlog.generation import FolderError, set_weights, trained_weights
-from roundlog.generation.trained_weights import LoraMerger
+from roundlog.generation.trained_weights import merged_weight
 from roundlog.program import Program
 
 from tests.engine.generation.small_gguf import small_model
@@ -53,7 +53,7 @@ def test_adapters_are_merged_as_those_in_files_are(trained: tuple[Program, dict[
     assert weights.keys() == model.state_dict().keys()
     pair = [states[f"parameter/{LAYER}.lora_{one}.default.weight"] for one in "BA"]
     base, found = states[f"parameter/{LAYER}.base_layer.weight"], weights["model.layers.1.self_attn.q_proj.weight"]
-    assert torch.equal(found, LoraMerger().merged(base, *pair, ALPHA / RANK)[0]) and not torch.equal(found, base)
+    assert torch.equal(found, merged_weight(base, *pair, ALPHA / RANK)[0]) and not torch.equal(found, base)
     others = [name for name in weights if "q_proj" not in name and "v_proj" not in name]
     assert all(torch.equal(weights[name], states[f"parameter/base_model.model.{name}"]) for name in others)
     set_weights(model, weights)

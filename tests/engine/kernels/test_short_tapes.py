@@ -13,7 +13,7 @@ import torch
 from roundlog.adjudication.binary32 import ROUNDED, SCALARS
 from roundlog.capture.builder import Builder
 from roundlog.execution import Executor, NonFiniteError, fusion
-from roundlog.execution.executor import CheckedProgram, InGroups, InOrder, RunningStep
+from roundlog.execution.executor import CheckedProgram, RunningStep
 from roundlog.execution.fusion import Group, SameNumbers, plan
 from roundlog.number_format import BFLOAT16, FLOAT32
 from roundlog.operators import StepInputs
@@ -55,10 +55,10 @@ def both_ways(program: Program, states: list[torch.Tensor]) -> Iterator[tuple[to
     """Everything that is stored, finite or not: in groups, and operator by operator."""
     checked = CheckedProgram(program, FLOAT32)
     results = []
-    for mode in (InGroups(checked), InOrder(checked)):
+    for run in (RunningStep.run_in_groups, RunningStep.run_in_order):
         running = RunningStep(checked, inputs_of(states), Recorder(4))
         running.stops = False
-        mode.execute(running)
+        run(running)
         results.append(running.states)
     return zip(*results, strict=True)
 

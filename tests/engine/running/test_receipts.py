@@ -51,11 +51,12 @@ def test_a_receipt_is_read_as_it_was_written(trained: Trained, file: Path) -> No
     assert plain["checkpoint_root"] == "0x" + result.checkpoint_root.hex() and plain["version"] == 1
     assert json.loads(found.signed_text()) == plain
     signed = found.by(bytes(20))
-    assert signed.signed(bytes(65)).signed_text() == signed.signed_text(), "all but the signature is signed"
+    assert signed.signed(bytes(20), bytes(65)).signed_text() == signed.signed_text(), "all but the signature is signed"
     assert signed.signed_text() != found.signed_text(), "the signer, too"
     assert " " not in re.sub('"[^"]*"', "", found.signed_text())
-    signed.signed(b"\x07" * 65).write(file)
-    assert read_receipt(file) == signed.signed(b"\x07" * 65)
+    signed = found.signed(bytes(20), b"\x07" * 65)
+    signed.write(file)
+    assert read_receipt(file) == signed
 
 
 def test_an_unfinished_run_and_a_run_by_threshold_have_no_receipt(trained: Trained) -> None:

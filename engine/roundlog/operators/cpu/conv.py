@@ -20,7 +20,6 @@ from roundlog.kernels import gemm_microkernel
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.gemm_tiles import OutputPlace, Product, certify_part, sum_part
 from roundlog.kernels.marking import AmbiguousPart
-from roundlog.kernels.reducing import square_rows
 from roundlog.kernels.scratch import empty
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Images, lines_of
@@ -124,7 +123,8 @@ def to_input(g: torch.Tensor, w: torch.Tensor, shape: Shape, scale: float) -> tu
     # torch transposes a matrix faster than several.
     by_channel = by_channel[0].contiguous() if shape.groups == 1 else by_channel.contiguous()
     by_channel = by_channel.view(shape.channels, *_pair(shape, 2), each)
-    limits = np.sqrt(square_rows(by_channel.reshape(shape.channels, -1).numpy())) * gamma(additions + 1) * SLACK
+    norms = np.linalg.norm(by_channel.reshape(shape.channels, -1).double().numpy(), axis=1)
+    limits = norms * gamma(additions + 1) * SLACK
     gradients, products = _dense(g), []
     for rows, columns in classes:
         taps = np.array(list(product(rows.offsets, columns.offsets)), dtype=np.int64)

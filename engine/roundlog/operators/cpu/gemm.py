@@ -11,7 +11,6 @@ from functools import lru_cache
 from itertools import pairwise, product
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from roundlog.arithmetic.formats import interval_factor
@@ -35,7 +34,7 @@ from roundlog.kernels.short_products import (
 )
 from roundlog.kernels.threads import one_by_one, threads_for
 from roundlog.kernels.tile_packing import Operand, lines_of
-from roundlog.operators.bounds import Ambiguous, ProductBound
+from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.summation import blocked_gamma, longest_block
 
 MOST_ROWS, MOST_COLUMNS = 512, 1024
@@ -43,15 +42,11 @@ MOST_ROWS, MOST_COLUMNS = 512, 1024
 level of the cache."""
 
 Range = tuple[int, int]
-F64 = npt.NDArray[np.float64]
 
 
-def certify_product(
-    a: torch.Tensor, b: torch.Tensor, scale: float, bound: ProductBound | None = None
-) -> tuple[torch.Tensor, Ambiguous]:
+def certify_product(a: torch.Tensor, b: torch.Tensor, scale: float) -> tuple[torch.Tensor, Ambiguous]:
     """a: f32[B, M, K], b: f32[B, K, N], on the CPU, nothing empty. Returns f32[B, M, N] and what is marked in it. Or a,
-    b and the product are all of them bf16. bound: of f32, by which to mark, where that is known;
-    elements that it says are exact may be marked all the same."""
+    b and the product are all of them bf16. Elements that are exact may be marked, too."""
     lanes = gemm_microkernel.tile_lanes()
     (batches, rows, terms), columns = a.shape, b.shape[2]
     out = empty((batches, rows, columns), a.dtype)
@@ -67,9 +62,7 @@ def certify_product(
     def part(number: int) -> None:
         (first, last), row, column = parts[number]
         some = Product(_lines(a, of_a, 1, first), _lines(b, of_b, 2, first), row, column, terms, block)
-        if bound is not None:
-            some = _bounded(some, bound.rows.numpy().reshape(batches, rows), bound.columns.numpy(), (first, last))
-        elif short is None:
+        if short is None:
             some = replace(some, gamma=blocked_gamma(terms))
         else:
             fast = short.certify(parts[number], flat)
@@ -110,13 +103,9 @@ class _Short:
 
     def bounded(self, part: Product, batches: Range) -> Product:
         """A part with its bounds."""
-        return _bounded(part, self._of_rows.double, self._of_columns.double, batches)
-
-
-def _bounded(part: Product, rows: F64, columns: F64, batches: Range) -> Product:
-    """A part with its bounds, of those of all rows and columns: float64[batches, lines]."""
-    of_rows, of_columns = rows[slice(*batches), slice(*part.rows)], columns[slice(*batches), slice(*part.columns)]
-    return replace(part, rows_of_bound=of_rows.reshape(-1), columns_of_bound=of_columns.reshape(-1))
+        of_rows = self._of_rows.double[slice(*batches), slice(*part.rows)]
+        of_columns = self._of_columns.double[slice(*batches), slice(*part.columns)]
+        return replace(part, rows_of_bound=of_rows.reshape(-1), columns_of_bound=of_columns.reshape(-1))
 
 
 def fast_short_products() -> bool:
