@@ -29,6 +29,15 @@ SIGNING_KEY = option("P-256 key (PEM, of mode 0600) that signs the statement in 
 _AGAIN = "get the receipt again from its author."
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer of `verify`: facts for programs, and lines for people."""
+
+    is_right: bool
+    plain: dict[str, object]
+    lines: list[str]
+
+
 class ReceiptForm(enum.StrEnum):
     """Forms of a receipt's file."""
 
