@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
 from hashlib import sha256
 from hmac import compare_digest
@@ -39,8 +38,6 @@ RECEIPT_HEADER = "Tiebreak-Receipt"
 """Header with the digests of the receipts of an answer's texts, by their places; streams, whose headers go out before
 their end, have none."""
 
-_LOG = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
 _BODY_SECONDS = 10.0
@@ -55,13 +52,25 @@ def make_completion_app(service: TextService) -> Starlette:
     handlers = _Handlers(service)
     routes = [
         Route(_HEALTH, handlers.health, methods=["GET"]),
-        Route("/v1/completions", handlers.guarded(handlers.text), methods=["POST"]),
-        Route("/v1/chat/completions", handlers.guarded(handlers.chat), methods=["POST"]),
-        Route("/v1/models", handlers.guarded(handlers.models), methods=["GET"]),
-        Route("/v1/models/{name}", handlers.guarded(handlers.model), methods=["GET"]),
-        Route("/v1/receipts/{name}", handlers.guarded(handlers.receipt), methods=["GET"]),
+        Route("/v1/completions", handlers.text, methods=["POST"]),
+        Route("/v1/chat/completions", handlers.chat, methods=["POST"]),
+        Route("/v1/models", handlers.models, methods=["GET"]),
+        Route("/v1/models/{name}", handlers.model, methods=["GET"]),
+        Route("/v1/receipts/{name}", handlers.receipt, methods=["GET"]),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: handlers.no_route})
+    errors = (RequestError, ClientDisconnect, HTTPException, Exception)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _refused))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Return the answer to a request that has ended with an error: an object as OpenAI's."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=400)
+    if isinstance(error, HTTPException):
+        said = {404: "There is nothing at this address: see GET /v1/models.", 405: "This address has another method."}
+        message = said.get(error.status_code, "The request cannot be answered.")
+        error = RequestError(message, status=error.status_code, headers=error.headers)
+    return _refusal(error if isinstance(error, RequestError) else _internal(error))
 
 
 class GuardedApplication:
@@ -103,37 +112,9 @@ class GuardedApplication:
         await app(scope, receive, send)
 
 
-_Handler = Callable[[Request], Awaitable[Response]]
-
-
 class _Handlers:
-    """The handlers. Each error of theirs is an object as OpenAI's."""
-
     def __init__(self, service: TextService) -> None:
         self._service = service
-
-    def guarded(self, handler: _Handler) -> _Handler:
-        """Return a handler whose errors become answers."""
-
-        async def answered(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except RequestError as error:
-                return _refusal(error)
-            except ClientDisconnect:
-                return Response(status_code=400)
-            except Exception as error:
-                _LOG.debug("no answer could be made", exc_info=True)
-                return _refusal(_internal(error))
-
-        return answered
-
-    async def no_route(self, request: Request, error: Exception) -> Response:
-        """Return the answer to a request for something that is not here."""
-        assert isinstance(error, HTTPException)
-        said = {404: "There is nothing at this address: see GET /v1/models.", 405: "This address has another method."}
-        message = said.get(error.status_code, "The request cannot be answered.")
-        return _refusal(RequestError(message, status=error.status_code, headers=error.headers))
 
     async def health(self, request: Request) -> Response:
         return Response()
