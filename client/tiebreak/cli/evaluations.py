@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tiebreak.cli import output
-from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.failures import CommandError, WrongUsage, extra
 from tiebreak.cli.generation import ARITHMETIC, DTYPE, WeightFormat
 from tiebreak.cli.option_groups import JSON, MODEL, command, option
 from tiebreak.cli.posted_receipts import BlockBeacon, read_beacon
@@ -56,8 +56,8 @@ def evaluate(
     """
     from tiebreak.evaluation.evaluation_receipt import EvaluatedTask, EvaluationReceipt, requests_root
 
-    _require_harness()
-    from tiebreak.evaluation.engine_model import LM_EVAL_VERSION, Answers
+    with extra("eval", "evaluations need"):
+        from tiebreak.evaluation.engine_model import LM_EVAL_VERSION, Answers
 
     if not tasks:
         raise WrongUsage("there is no task: name the YAML file of one with --tasks.")
@@ -120,8 +120,8 @@ class EvaluationOptions:
         """Repeat an evaluation, or a share of its answers. Raises CommandError, TaskError, FolderError."""
         from tiebreak.evaluation.evaluation_receipt import drawn_requests, largest_unnoticed
 
-        _require_harness()
-        from tiebreak.evaluation.engine_model import LM_EVAL_VERSION
+        with extra("eval", "evaluations need"):
+            from tiebreak.evaluation.engine_model import LM_EVAL_VERSION
 
         total, beacon = len(read.answers), None
         if (self.beacon, self.posted) != (None, None):
@@ -256,14 +256,6 @@ def _other_scores(read: EvaluationReceipt, scores: Sequence[dict[str, float]]) -
         for name in sorted(found.keys() | task.scores.keys())
         if found.get(name) != task.scores.get(name)
     ]
-
-
-def _require_harness() -> None:
-    """Raise CommandError where lm-eval is not installed."""
-    try:
-        import tiebreak.evaluation.engine_model  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise CommandError(f"evaluations need {error.name}: pip install 'tiebreak[eval]'.") from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tiebreak.cli import network, output
-from tiebreak.cli.failures import CommandError
+from tiebreak.cli.failures import CommandError, extra
 from tiebreak.cli.generation import ARITHMETIC, DTYPE, TRAINING_RECEIPT, ProductArithmetic, WeightFormat
 from tiebreak.cli.option_groups import MODEL, command, option
 from tiebreak.cli.receipt_files import digest_of_run
@@ -70,10 +70,8 @@ def serve(
 
     The answer to a request and its seed is the same on every machine, alone or beside others. Ctrl-C ends the server.
     """
-    try:
+    with extra("serve", "the server needs"):
         from tiebreak.server import CompletionServer, IssuedReceipts, TextService, listen_at
-    except ModuleNotFoundError as error:
-        raise CommandError(f"the server needs {error.name}: pip install 'tiebreak[serve]'.") from error
     from roundlog.generation import Generator
 
     for origin in allow_origin or ():

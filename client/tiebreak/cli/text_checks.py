@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tiebreak.cli import output
-from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.failures import CommandError, WrongUsage, extra
 from tiebreak.cli.option_groups import option
 from tiebreak.cli.receipt_files import Answer, digest_of_run, signer_text
 from tiebreak.generated_text import StopTexts, prompt_text, text_behind, with_unseen
@@ -141,11 +141,9 @@ class TextOptions:
         difference. Raises CommandError for files that cannot be read, and for a receipt of no server's answer."""
         if self.request is None:
             return [], []
-        try:
+        with extra("serve", "comparing bodies needs"):
             from tiebreak.server.completion_requests import MAX_REQUEST_BYTES
             from tiebreak.server.exchange_check import MAX_RESPONSE_BYTES, wrong_request, wrong_response
-        except ModuleNotFoundError as error:
-            raise CommandError(f"comparing bodies needs {error.name}: pip install 'tiebreak[serve]'.") from error
         request, response = _body(self.request, MAX_REQUEST_BYTES), _body(self.response, MAX_RESPONSE_BYTES)
         compared = [name for name, data in (("request", request), ("response", response)) if data is not None]
         for name in compared:
