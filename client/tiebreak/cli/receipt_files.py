@@ -225,11 +225,6 @@ def read_receipt_of_run(path: Path) -> Receipt:
     return found
 
 
-def digest_of_run(path: Path) -> bytes:
-    """Return the digest of a run's receipt in a file. Raises CommandError, ReceiptError."""
-    return read_receipt_of_run(path).digest
-
-
 def signed_receipt(receipt: AnyReceipt, account: LocalAccount) -> AnyReceipt:
     """Return the receipt with the signature of an account (EIP-191)."""
     from roundlog.training import Receipt

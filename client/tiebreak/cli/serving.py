@@ -11,7 +11,7 @@ from tiebreak.cli import network, output
 from tiebreak.cli.failures import CommandError, extra
 from tiebreak.cli.generation import ARITHMETIC, DTYPE, TRAINING_RECEIPT, ProductArithmetic, WeightFormat
 from tiebreak.cli.option_groups import MODEL, command, option
-from tiebreak.cli.receipt_files import digest_of_run
+from tiebreak.cli.receipt_files import read_receipt_of_run
 from tiebreak.cli.text_checks import READS_MODEL, read_model
 
 DEFAULT_TEXT_PORT = 8000
@@ -80,7 +80,7 @@ def serve(
             raise CommandError(f"{said}: name each, like https://chat.example or http://localhost:3000.")
     api_key = _api_key(api_key_file) if api_key_file is not None else None
     signer = network.account(keystore) if sign else None
-    training = digest_of_run(training_receipt) if training_receipt is not None else None
+    training = read_receipt_of_run(training_receipt).digest if training_receipt is not None else None
     with listen_at(host, port) as listening:
         kept = IssuedReceipts(receipts, signer)
         with output.progress("Preparing", stages=3) as bar:

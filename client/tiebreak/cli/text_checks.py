@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError, WrongUsage, extra
 from tiebreak.cli.option_groups import option
-from tiebreak.cli.receipt_files import Answer, digest_of_run, signer_text
+from tiebreak.cli.receipt_files import Answer, read_receipt_of_run, signer_text
 from tiebreak.generated_text import StopTexts, prompt_text, text_behind, with_unseen
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class TextOptions:
             raise WrongUsage("a response follows from its request: give --request, too.")
         checked = list[str]()
         if self.training_receipt is not None:
-            if digest_of_run(self.training_receipt) != receipt.training_receipt:
+            if read_receipt_of_run(self.training_receipt).digest != receipt.training_receipt:
                 other = f"it does not name {self.training_receipt} as its origin"
                 lines = [f"WRONG: {file}: {other}; nothing was repeated."]
                 return Answer(False, {"wrong_training_receipt": other}, lines)

@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any, TypeVar
@@ -30,7 +31,7 @@ from tiebreak.http_server import (
     read_body,
     url_of,
 )
-from tiebreak.server.completion_bodies import error_event
+from tiebreak.server.completion_bodies import event_of
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
 from tiebreak.server.text_service import PendingAnswer, TextChangedError, TextService
 
@@ -52,8 +53,8 @@ def make_completion_app(service: TextService) -> Starlette:
     handlers = _Handlers(service)
     routes = [
         Route(_HEALTH, handlers.health, methods=["GET"]),
-        Route("/v1/completions", handlers.text, methods=["POST"]),
-        Route("/v1/chat/completions", handlers.chat, methods=["POST"]),
+        Route("/v1/completions", partial(handlers.complete, is_chat=False), methods=["POST"]),
+        Route("/v1/chat/completions", partial(handlers.complete, is_chat=True), methods=["POST"]),
         Route("/v1/models", handlers.models, methods=["GET"]),
         Route("/v1/models/{name}", handlers.model, methods=["GET"]),
         Route("/v1/receipts/{name}", handlers.receipt, methods=["GET"]),
@@ -119,12 +120,6 @@ class _Handlers:
     async def health(self, request: Request) -> Response:
         return Response()
 
-    async def chat(self, request: Request) -> Response:
-        return await self._complete(request, is_chat=True)
-
-    async def text(self, request: Request) -> Response:
-        return await self._complete(request, is_chat=False)
-
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
 
@@ -145,7 +140,7 @@ class _Handlers:
         service = self._service
         return {"id": service.model, "object": "model", "created": service.created, "owned_by": "tiebreak"}
 
-    async def _complete(self, request: Request, *, is_chat: bool) -> Response:
+    async def complete(self, request: Request, *, is_chat: bool) -> Response:
         service = self._service
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             # A page of another site can send other types without asking (CORS).
@@ -195,7 +190,7 @@ class _Answered(Response):
                 async for event in events:
                     await send({"type": "http.response.body", "body": event, "more_body": True})
         except Exception as error:
-            said = error_event(_internal(error).body())
+            said = event_of(_internal(error).body())
             await send({"type": "http.response.body", "body": said, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -200,7 +200,12 @@ class TextService:
     def enter(self) -> None:
         """Take a place in the line. Raises RequestError if too many wait."""
         if self._answering >= self.most_answers:
-            raise too_many()
+            raise RequestError(
+                "Too many requests wait already: ask again later.",
+                code="overloaded",
+                status=503,
+                headers={"Retry-After": str(_RETRY_SECONDS)},
+            )
         self._answering += 1
 
     def leave(self) -> None:
@@ -377,16 +382,6 @@ class TextService:
             training_receipt=self._training,
             stop_texts=stop_texts,
         )
-
-
-def too_many() -> RequestError:
-    """Return the refusal of a request for which there is no place."""
-    return RequestError(
-        "Too many requests wait already: ask again later.",
-        code="overloaded",
-        status=503,
-        headers={"Retry-After": str(_RETRY_SECONDS)},
-    )
 
 
 def _prompt_name(request: CompletionRequest) -> str:
