@@ -19,12 +19,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tiebreak.process_resources import usable_memory
+from tiebreak.process_resources import system_text, usable_memory
 
 if TYPE_CHECKING:
     import torch
 
-_MOST_READ = 1 << 20
 _MOST_TEXT = 300
 _MOST_DEVICES = 64
 
@@ -59,12 +58,14 @@ class HostFacts:
 
 def host_facts(root: Path = Path("/")) -> HostFacts:
     """Return the facts of this machine. `root` is there for tests."""
-    lines = _read(root / "proc/cpuinfo").splitlines()
+    lines = system_text(root / "proc/cpuinfo").splitlines()
     found = {line.partition(":")[0].strip(): line.partition(":")[2].strip() for line in reversed(lines)}
     flags = found.get("flags", found.get("Features"))
-    total = re.search(r"^MemTotal:\s*(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
+    total = re.search(r"^MemTotal:\s*(\d+) kB$", system_text(root / "proc/meminfo"), re.MULTILINE)
     # NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu ...
-    driver = re.search(r"Kernel Module\D*?(?: for \S+)?\s+(\d+(?:\.\d+)+)", _read(root / "proc/driver/nvidia/version"))
+    driver = re.search(
+        r"Kernel Module\D*?(?: for \S+)?\s+(\d+(?:\.\d+)+)", system_text(root / "proc/driver/nvidia/version")
+    )
     # Linux alone tells which cores a process may use.
     allowed = getattr(os, "sched_getaffinity", None)
     all_cores = os.cpu_count() or 1
@@ -82,15 +83,6 @@ def host_facts(root: Path = Path("/")) -> HostFacts:
         python=platform.python_version(),
         driver=driver[1] if driver else "",
     )
-
-
-def _read(path: Path) -> str:
-    """Return the text of a file of the system; empty where it cannot be read."""
-    try:
-        with path.open(errors="replace") as file:
-            return file.read(_MOST_READ)
-    except OSError:
-        return ""
 
 
 # The process, seen from outside.

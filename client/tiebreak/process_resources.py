@@ -29,14 +29,14 @@ def usable_memory(root: Path = Path("/")) -> int:
 
 
 def _available(root: Path) -> int | None:
-    match = re.search(r"^MemAvailable:\s*(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
+    match = re.search(r"^MemAvailable:\s*(\d+) kB$", system_text(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else None
 
 
 def _left_in_groups(root: Path) -> list[int | None]:
     """Limit less use, for every group from this process's up to the top one."""
     left: list[int | None] = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in system_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
@@ -54,15 +54,16 @@ def _left_in_groups(root: Path) -> list[int | None]:
 
 
 def _left(group: Path, limit: str, used: str, cache: str) -> int | None:
-    most, now = _read(group / limit).strip(), _read(group / used).strip()
+    most, now = system_text(group / limit).strip(), system_text(group / used).strip()
     if not most.isdecimal() or not now.isdecimal():
         return None  # "max", or no such file
     # Pages of files that nobody has touched lately are given back before anything is killed.
-    match = re.search(rf"^{cache} (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
+    match = re.search(rf"^{cache} (\d+)$", system_text(group / "memory.stat"), re.MULTILINE)
     return max(0, int(most) - int(now) + (int(match[1]) if match else 0))
 
 
-def _read(path: Path) -> str:
+def system_text(path: Path) -> str:
+    """Return the text of a file of the system; empty where it cannot be read."""
     try:
         return path.read_text("ascii", "replace")
     except OSError:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from tiebreak.quantities import exact_ether
 from tiebreak.rpc.chain_errors import printable
 
 from tiebreak_demo.report import Check, Report, Story
@@ -137,6 +138,4 @@ def shortened(text: str) -> str:
 
 def ether(wei: int) -> str:
     """Return a change of a balance: `+1`, `-0.5`, exact."""
-    whole, rest = divmod(abs(wei), 10**18)
-    digits = f"{whole}.{rest:018d}".rstrip("0").rstrip(".")
-    return f"{'-' if wei < 0 else '+'}{digits}"
+    return ("" if wei < 0 else "+") + exact_ether(wei).removesuffix(" ether")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-import threading
-import time
 import typing
-from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from eth_typing import ChecksumAddress
@@ -35,7 +32,7 @@ from tiebreak.dashboard import showing
 from tiebreak.dashboard.game_history import GameHistory, verdict
 from tiebreak.dashboard.path import LEAST, WIDTH, depth, draw_levels
 from tiebreak.dashboard.showing import DUE, ENDS, FINDINGS, LEVELS, OUTCOMES, STATUSES, UNKNOWN, Names
-from tiebreak.dashboard.site import LocalFiles
+from tiebreak.dashboard.site import directories_of, names_in
 
 from tests.client.disputes import SPEC, TERMS
 from tests.engine.kept_jobs import kept_job
@@ -173,9 +170,6 @@ def test_a_computed_element_is_told_with_both_numbers() -> None:
     )
 
 
-T = TypeVar("T")
-
-
 @pytest.fixture(scope="module")
 def role(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A role's directory with a job. Read only."""
@@ -195,30 +189,16 @@ def room_of(role: Path) -> Path:
     return next(role.iterdir())
 
 
-def waited(ask: Callable[[], T], good: Callable[[T], bool]) -> T:
-    """The answer once it is good: files are read beside."""
-    ends = time.monotonic() + 60
-    while not good(found := ask()):
-        assert time.monotonic() < ends, found
-        time.sleep(0.02)
-    return found
-
-
 def test_operators_get_their_names_from_a_roles_directory_or_a_jobs(role: Path) -> None:
     job = Job.read(room_of(role) / "job")
     for directory in (role, room_of(role) / "job"):
-        local = LocalFiles([directory])
-        names = waited(lambda local=local: local.names(posted(job)), lambda found: found is not UNKNOWN)
+        names = names_in(directories_of([directory], posted(job)), job.spec.program_root)
         assert [kind for kind, _ in names.operators] == [node.op for node in job.program.nodes]
         assert tuple(names.slots) == job.program.state_names
-        local.close()
 
 
 def test_files_of_another_job_and_damaged_ones_give_no_names(role: Path, tmp_path: Path) -> None:
     (tmp_path / "program.json").write_bytes(b"\x00" * 100)
     (tmp_path / "spec.json").write_text("[" * 100_000)
     for directory in (room_of(role) / "job", tmp_path):
-        done = threading.Event()
-        local = LocalFiles([directory], done=done.set)
-        assert local.names(JOB) is UNKNOWN and done.wait(60) and local.names(JOB) is UNKNOWN
-        local.close()
+        assert names_in(directories_of([directory], JOB), SPEC.program_root) is UNKNOWN

@@ -12,7 +12,7 @@ import pytest
 import torch
 from roundlog.capture import Task
 from roundlog.data import fields_of, write_fields
-from roundlog.execution import Executor, NonFiniteError, RunningStep
+from roundlog.execution import NonFiniteError, RunningStep
 from roundlog.program import first_store
 from roundlog.segment_audits.segment import CHECKPOINTS_FILE
 from roundlog.training.auditor import Auditor
@@ -40,7 +40,7 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.store import FolderStore
 from tiebreak.store.dagpb import Cid
-from tiebreak_demo.adversary.engines import BentExecutor, Lie, SwitchingExecutor, execution_of, lying
+from tiebreak_demo.adversary.engines import BentExecutor, Lie, execution_of, lying
 from tiebreak_demo.adversary.parties import poisoning_trainer, tampering_auditor, tampering_trainer
 from torch import nn
 
@@ -472,7 +472,7 @@ def test_a_spec_that_the_contract_takes_and_the_engine_does_not_gets_no_bond(
     assert {name: world.balance(name) for name in funds} == funds
 
 
-def timid(job: Job) -> SwitchingExecutor:
+def timid(job: Job) -> BentExecutor:
     """Stop at an element of the first product of step 3 that has a value, as if its kernel had made NaN of it."""
     first = next(i for i, node in enumerate(job.program.nodes) if node.op == "matmul")
 
@@ -483,8 +483,7 @@ def timid(job: Job) -> SwitchingExecutor:
             bad.view(-1)[2] = torch.nan
             raise NonFiniteError.at(job.program, 3, index, bad)
 
-    bent = BentExecutor(job.program, compute=compute)
-    return SwitchingExecutor(Executor(job.program), bent, lambda step: step == 3)
+    return BentExecutor(job.program, compute=compute, steps=lambda step: step == 3)
 
 
 def audited(job: Job, room: Path, options: RunOptions = DEFAULT_OPTIONS) -> DisputeTrees:

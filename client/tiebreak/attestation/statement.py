@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from roundlog.generation.folder_files import file_sha256
+from roundlog.training import JOB_FILES
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 MODEL_SIGNING_TYPE = "https://model_signing/signature/v1.0"
@@ -25,10 +26,7 @@ PREDICATE_TYPES = {
 
 FINAL_STATE = "final state"
 _STATE_ROOT = "tiebreakStateRoot"  # no SHA-256 of a file, and of a name of its own so that nobody takes it for one
-_JOB_FILES = (
-    *("data.blocks", "data.safetensors", "initial.safetensors", "program.json", "schedule.safetensors"),
-    "spec.json",
-)
+_JOB_FILES = tuple(sorted(JOB_FILES))
 _UNSIGNED = (".git", ".gitattributes", ".github", ".gitignore")
 """What package `model-signing` leaves out of a model's folder."""
 

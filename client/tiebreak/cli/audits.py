@@ -59,15 +59,6 @@ def claimed_states(directory: Path, job: Job, roots: Sequence[bytes]) -> States:
     return States(checkpoint_path(directory, job.spec.steps).exists(), wrong)
 
 
-def has_failure(verdict: Verdict, states: States | None) -> bool:
-    """Return whether something that was given is not right."""
-    from roundlog.training import LogStanding
-
-    if states is not None and states.wrong:
-        return True
-    return verdict.right is False or verdict.log in (LogStanding.WRONG, LogStanding.UNUSABLE)
-
-
 def plain_verdict(job: Job, verdict: Verdict, states: States | None) -> dict[str, object]:
     """Return the verdict for programs."""
     return {
@@ -154,17 +145,12 @@ def _log(verdict: Verdict, share: float) -> str | None:
     """Return the worth of the log, in one clause; None if there was none."""
     from roundlog.training import LogStanding
 
-    match verdict.log:
-        case LogStanding.NOT_GIVEN:
-            return None
-        case LogStanding.RIGHT:
-            return "right: no wrong entry, and none is missing"
-        case LogStanding.SAMPLED:
-            return f"no wrong entry found in a sample of {100 * share:g} %; the rest was believed"
-        case LogStanding.WRONG:
-            return f"WRONG: {len(verdict.findings)} wrong entries; nothing else was concluded from them"
-        case LogStanding.UNUSABLE:
-            return "DAMAGED or absent, in whole or in part: it says nothing"
+    return {
+        LogStanding.RIGHT: "right: no wrong entry, and none is missing",
+        LogStanding.SAMPLED: f"no wrong entry found in a sample of {100 * share:g} %; the rest was believed",
+        LogStanding.WRONG: f"WRONG: {len(verdict.findings)} wrong entries; nothing else was concluded from them",
+        LogStanding.UNUSABLE: "DAMAGED or absent, in whole or in part: it says nothing",
+    }.get(verdict.log)
 
 
 def about_data(job: Job, count: int | None) -> dict[str, object]:
@@ -575,6 +561,7 @@ def audit(
     Exit code 0 if claim, states and log, as far as they were given, are right; 3 if the claim is wrong, a state is not
     the claimed one, or the log has wrong entries, lacks some, or is damaged or absent in whole or in part.
     """
+    from roundlog.training import LogStanding
     from roundlog.training import audit as audit_claim
 
     options.use_threads()
@@ -626,5 +613,6 @@ def audit(
     else:
         share = options.verify_log
         show_verdict(made, verdict, states, fetched=fetched_bytes, has_claim=claimed is not None, share=share)
-    if has_failure(verdict, states):
+    is_log_wrong = verdict.log in (LogStanding.WRONG, LogStanding.UNUSABLE)
+    if verdict.right is False or is_log_wrong or (states is not None and states.wrong):
         raise typer.Exit(ANSWER_IS_NO)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tiebreak.cli import network, output
-from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.failures import CommandError, WrongUsage, extra
 from tiebreak.cli.option_groups import command, option
 
 DEFAULT_PORT = 8646
@@ -39,13 +39,10 @@ def dashboard(
             raise CommandError(f"there is no directory {directory}: check the path.")
     if explorer is not None and not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/-]*)?", explorer):
         raise WrongUsage(f"{explorer} is not the address of a block explorer: use the form https://etherscan.io.")
-    try:
+    with extra("dashboard", "the page needs"):
+        from tiebreak.dashboard.site import Site
         from tiebreak.dashboard.web import serve
         from tiebreak.http_server import listen_at, url_of
-    except ModuleNotFoundError as error:
-        raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
-
-    from tiebreak.dashboard.site import Site
 
     site = Site(chain.open_game(), files=files or (), explorer=explorer or "")
     with listen_at(host, port, only_local=True) as listening:

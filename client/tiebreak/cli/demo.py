@@ -9,7 +9,7 @@ import typer
 
 from tiebreak import quantities
 from tiebreak.cli.dashboard import DEFAULT_PORT
-from tiebreak.cli.failures import ANSWER_IS_NO, CommandError
+from tiebreak.cli.failures import ANSWER_IS_NO, CommandError, extra
 from tiebreak.cli.option_groups import command, option
 
 if TYPE_CHECKING:
@@ -52,12 +52,8 @@ def demo(
     from tiebreak_demo.play import play
     from tiebreak_demo.scene import Page
 
-    page = None
-    if dashboard:
-        try:
-            page = Page(port)
-        except ModuleNotFoundError as error:
-            raise CommandError(f"the page needs {error.name}: pip install 'tiebreak[dashboard]'.") from error
+    with extra("dashboard", "the page needs"):
+        page = Page(port) if dashboard else None
     found = play(Console(highlight=False), steps=steps, asked=asked, pace=pace, page=page)
     if report is not None:
         with replace_file(report) as file:

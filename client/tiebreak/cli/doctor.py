@@ -54,7 +54,9 @@ def doctor(json: bool = JSON) -> None:
         _show_machine(found)
         for title, grave in (("Wrong", True), ("Could be better", False)):
             if some := [one.sentence for one in wrong if one.is_grave is grave]:
-                output.show_sentences(title, some)
+                output.show_line(f"{title}:")
+                for sentence in some:
+                    output.show_line(f"- {sentence}")
         if not wrong:
             output.show_line("All is as it should be.")
     if not is_right:

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tiebreak.cli import output
-from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.failures import CommandError, WrongUsage, extra
 from tiebreak.cli.generation import ARITHMETIC, DTYPE, WeightFormat
 from tiebreak.cli.option_groups import JSON, MODEL, command, option
 from tiebreak.cli.posted_receipts import BlockBeacon, read_beacon
-from tiebreak.cli.receipt_files import SigningOptions, signer_text
+from tiebreak.cli.receipt_files import Answer, SigningOptions, signer_text
 from tiebreak.cli.text_checks import READS_MODEL, read_model
 from tiebreak.generated_text import with_unseen
 
@@ -56,8 +56,8 @@ def evaluate(
     """
     from tiebreak.evaluation.evaluation_receipt import EvaluatedTask, EvaluationReceipt, requests_root
 
-    _require_harness()
-    from tiebreak.evaluation.engine_model import LM_EVAL_VERSION, Answers
+    with extra("eval", "evaluations need"):
+        from tiebreak.evaluation.engine_model import LM_EVAL_VERSION, Answers
 
     if not tasks:
         raise WrongUsage("there is no task: name the YAML file of one with --tasks.")
@@ -115,28 +115,19 @@ class EvaluationOptions:
     posted: str | None = option("Transaction that has posted it, as `post` prints it.", metavar="HASH")
 
     def check(
-        self,
-        file: Path,
-        read: EvaluationReceipt,
-        fault: str | None,
-        model: Path,
-        share: float | None,
-        chain: ChainOptions,
-        json: bool,
-    ) -> bool:
-        """Return whether the receipt of an evaluation is right, as far as it is repeated, which is printed. fault: of
-        its signature, in one clause; nothing is repeated then. Raises CommandError, TaskError, FolderError."""
+        self, file: Path, read: EvaluationReceipt, model: Path, share: float | None, chain: ChainOptions
+    ) -> Answer:
+        """Repeat an evaluation, or a share of its answers. Raises CommandError, TaskError, FolderError."""
         from tiebreak.evaluation.evaluation_receipt import drawn_requests, largest_unnoticed
 
-        _require_harness()
-        from tiebreak.evaluation.engine_model import LM_EVAL_VERSION
+        with extra("eval", "evaluations need"):
+            from tiebreak.evaluation.engine_model import LM_EVAL_VERSION
 
-        started, total = time.monotonic(), len(read.answers)
-        beacon = None
+        total, beacon = len(read.answers), None
         if (self.beacon, self.posted) != (None, None):
             if self.beacon is None or self.posted is None or share is None or self.seed is not None:
                 raise WrongUsage("a chain draws a share: give --share, --beacon chain, --posted HASH, and no --seed.")
-            beacon = read_beacon(chain.connect_final(), self.posted, read) if fault is None else None
+            beacon = read_beacon(chain.connect_final(), self.posted, read)
         seed = beacon.seed if beacon is not None else self.seed or str(secrets.randbits(64))
         count = total if share is None else max(1, round(share * total))
         if read.versions["lm_eval"] != LM_EVAL_VERSION:
@@ -144,24 +135,17 @@ class EvaluationOptions:
                 f"{file} was written with lm-eval {read.versions['lm_eval']}, and this is {LM_EVAL_VERSION}, which may "
                 f"ask for other things: pip install lm-eval=={read.versions['lm_eval']}"
             )
-        wrong = [fault] if fault is not None else []
-        if not wrong:
-            drawn = drawn_requests(seed, read.digest, total, count)
-            with _tasks(self.tasks or ()) as tasks:
-                wrong = _other_tasks(read, tasks) or _repeated(file, read, model, tasks, drawn)
-        bound = largest_unnoticed(total, count) if beacon is None else largest_unnoticed(total, count, beacon.odds)
-        if json:
-            facts: dict[str, object] = {"right": not wrong, "wrong": wrong, "requests": total, "repeated": count}
-            facts |= {"seed": seed if share is not None else None, "most_wrong_at_95_percent": bound}
-            facts["beacon"] = asdict(beacon) if beacon is not None else None
-            facts |= {"receipt": file, "digest": read.digest, "signer": read.signer}
-            output.show_json(facts | {"seconds": round(time.monotonic() - started, 3)})
-        else:
-            for clause in wrong:
-                output.show_line(f"WRONG: {file}: {clause}.")
-            if not wrong:
-                _show_right(file, read, count, bound, seed, beacon)
-        return not wrong
+        drawn = drawn_requests(seed, read.digest, total, count)
+        with _tasks(self.tasks or ()) as tasks:
+            wrong = _other_tasks(read, tasks) or _repeated(file, read, model, tasks, drawn)
+        bound = largest_unnoticed(total, count, 20 if beacon is None else beacon.odds)
+        facts: dict[str, object] = {"wrong": wrong, "requests": total, "repeated": count}
+        facts |= {"seed": seed if share is not None else None, "most_wrong_at_95_percent": bound}
+        facts["beacon"] = asdict(beacon) if beacon is not None else None
+        lines = [f"WRONG: {file}: {clause}." for clause in wrong] or _about_right(
+            file, read, count, bound, seed, beacon
+        )
+        return Answer(not wrong, facts, lines)
 
 
 def _repeated(
@@ -204,26 +188,26 @@ def _warn_of_unseen(loaded: LoadedModel, requests: Sequence[EvaluationRequest]) 
             return
 
 
-def _show_right(
+def _about_right(
     file: Path, read: EvaluationReceipt, count: int, bound: int, seed: str, beacon: BlockBeacon | None
-) -> None:
+) -> list[str]:
+    """Return the answer on a receipt that is right, for people."""
     total = len(read.answers)
     which = f"all {total}" if count == total else f"{count} of {total}"
-    output.show_line(
+    lines = [
         f"Right: the model gives {which} answers of {file}, and its scores and its root follow from all of them; "
         f"{signer_text(read)}."
-    )
+    ]
     if count < total:
-        output.show_line(
+        lines.append(
             f"The {total - count} others were not repeated. If more than {bound} of all were wrong "
             f"({100 * bound / total:.2g} %), one would have been met with 95 %. The seed {seed} has drawn the share. "
             f"{beacon or 'If the author knew it before, the share shows nothing.'}"
         )
     if read.limit is not None:
-        output.show_line(f"Of each task the first {read.limit} documents alone were evaluated.")
-    output.show_line(
-        f"Its model's name, {read.model.name!r}, is the author's word; its hashes are those of your model."
-    )
+        lines.append(f"Of each task the first {read.limit} documents alone were evaluated.")
+    name = read.model.name
+    return [*lines, f"Its model's name, {name!r}, is the author's word; its hashes are those of your model."]
 
 
 def about_evaluation(read: EvaluationReceipt) -> dict[str, object]:
@@ -272,14 +256,6 @@ def _other_scores(read: EvaluationReceipt, scores: Sequence[dict[str, float]]) -
         for name in sorted(found.keys() | task.scores.keys())
         if found.get(name) != task.scores.get(name)
     ]
-
-
-def _require_harness() -> None:
-    """Raise CommandError where lm-eval is not installed."""
-    try:
-        import tiebreak.evaluation.engine_model  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise CommandError(f"evaluations need {error.name}: pip install 'tiebreak[eval]'.") from error
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from __future__ import annotations
 import errno
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -83,6 +85,15 @@ class WrongUsage(CommandError):
     """A command line that contradicts itself; exit code 2."""
 
     code = WRONG_USAGE
+
+
+@contextmanager
+def extra(name: str, needs: str) -> Iterator[None]:
+    """Make a block that imports libraries of an extra. needs: who needs them, with the verb. Raises CommandError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{needs} {error.name}: pip install 'tiebreak[{name}]'.") from error
 
 
 class OneSentenceErrors(TyperGroup):

@@ -17,15 +17,15 @@ import typer
 from tiebreak.cli import output
 from tiebreak.cli.failures import CommandError, WrongUsage
 from tiebreak.cli.option_groups import JSON, MODEL, command, option
-from tiebreak.cli.receipt_files import SigningOptions, digest_of_run, signer_text
+from tiebreak.cli.receipt_files import SigningOptions, read_receipt_of_run, signer_text
 from tiebreak.cli.text_checks import READS_MODEL, read_model
 from tiebreak.generated_text import TextDecoder, without_controls
 
 if TYPE_CHECKING:
     from roundlog.capture.huggingface import Sampling
-    from roundlog.generation import Choice, Generation, Generator, LoadedModel
+    from roundlog.generation import Choice, LoadedModel
 
-    from tiebreak.cli.receipt_files import AnyReceipt
+    from tiebreak.cli.receipt_files import AnyReceipt, ReceiptWriter
 
 _MAX_PROMPT_BYTES = 16 << 20
 _MOST_TOKENS = 1 << 20
@@ -97,38 +97,17 @@ class ReceiptOptions(SigningOptions):
     receipt: Path | None = option("File for the text's receipt, which `verify` takes.", metavar="FILE")
     training_receipt: Path | None = option(TRAINING_RECEIPT, metavar="FILE")
 
-    def text_writer(
-        self, model: Path, choice: ChoiceOptions
-    ) -> Callable[[LoadedModel, Generator, list[int], Generation], AnyReceipt] | None:
-        """Return what writes the receipt of a text behind a prompt; None without one. What it needs is checked before
-        anything is computed. Raises WrongUsage, CommandError, ReceiptError, AccountError."""
-        file = self.receipt
-        if file is None:
+    def opened(self) -> tuple[ReceiptWriter, bytes | None] | None:
+        """Return what writes the receipt, and the digest of the run's; None without one. What they need is checked
+        before anything is computed. Raises WrongUsage, CommandError, ReceiptError, AccountError."""
+        if self.receipt is None:
             if self.sign or self.signing_key is not None or self.training_receipt is not None:
                 raise WrongUsage("there is no receipt to be signed, or to name another: add --receipt FILE.")
             return None
-        if not file.parent.is_dir():
-            raise CommandError(f"there is no directory {file.parent} for the receipt: make it.")
-        training = digest_of_run(self.training_receipt) if self.training_receipt is not None else None
-        writer = self.writer()
-
-        def write(loaded: LoadedModel, generator: Generator, prompt: list[int], text: Generation) -> AnyReceipt:
-            from roundlog.generation import make_receipt
-
-            made = make_receipt(
-                loaded,
-                generator,
-                prompt,
-                text,
-                sampling=choice.sampling(),
-                seed=choice.seed,
-                max_new_tokens=choice.max_new_tokens,
-                tiebreak_version=version("tiebreak"),
-                training_receipt=training,
-            )
-            return writer.write(file, made, model=model)
-
-        return write
+        if not self.receipt.parent.is_dir():
+            raise CommandError(f"there is no directory {self.receipt.parent} for the receipt: make it.")
+        run = self.training_receipt
+        return self.writer(), read_receipt_of_run(run).digest if run is not None else None
 
 
 @command(
@@ -152,9 +131,9 @@ def generate(
     The prompt goes through the tokenizer's chat template if there is one. A receipt says which model wrote which tokens
     behind it; `tiebreak verify` checks that in one pass.
     """
-    from roundlog.generation import Generator
+    from roundlog.generation import Generator, make_receipt
 
-    sampling, write_receipt = choice.sampling(), wanted.text_writer(model, choice)
+    sampling, opened = choice.sampling(), wanted.opened()
     said = _prompt(prompt)
     started = time.monotonic()
     bar = output.Steps("Preparing", stages=4)
@@ -178,7 +157,21 @@ def generate(
     finally:
         bar.close()
     stream.close()
-    made = None if write_receipt is None else write_receipt(loaded, generator, tokens, text)
+    made: AnyReceipt | None = None
+    if opened is not None and wanted.receipt is not None:
+        writer, training = opened
+        made = make_receipt(
+            loaded,
+            generator,
+            tokens,
+            text,
+            sampling=sampling,
+            seed=choice.seed,
+            max_new_tokens=choice.max_new_tokens,
+            tiebreak_version=version("tiebreak"),
+            training_receipt=training,
+        )
+        made = writer.write(wanted.receipt, made, model=model)
     if json:
         facts: dict[str, object] = {
             "text": stream.text,

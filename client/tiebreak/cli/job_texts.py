@@ -150,24 +150,18 @@ def _state_of_run(run: Path, root: str | None, job: Job) -> tuple[int, Mapping[s
 
 def _state_of_file(file: Path, root: str | None, job: Job) -> tuple[int, Mapping[str, torch.Tensor]]:
     """Return (steps, state) in a stranger's file, which has the root. Raises WrongUsage, CommandError."""
-    from roundlog.commitments import CommitmentError, state_root
-    from roundlog.storage import StorageError, load_tensors
+    from roundlog.storage import load_tensors
+    from roundlog.training import wrong_state
 
     wanted = as_root(root) if root is not None else None
     if wanted is None:
         raise WrongUsage(f"what {file} has to be says a root of 64 hex digits: give --root, as `status` prints it.")
-    try:
-        state = load_tensors(file, job.program.states)
-        found = state_root(state.values())
-    except StorageError as error:
-        raise CommandError(f"{file} is no state of this job, since it {error.reason}: fetch it again.") from error
-    except CommitmentError as error:
-        raise CommandError(f"{file} has no state root ({error}): fetch it again.") from error
-    if found != wanted:
+    if (why := wrong_state(file, job.program, wanted)) is not None:
         raise CommandError(
-            f"{file} is not the state of the root 0x{wanted.hex()}, but of 0x{found.hex()}: fetch it again, or give "
-            "the root that the chain has for the job."
+            f"{file} is not the state of the root 0x{wanted.hex()}: {why}; fetch it again, or give the root that the "
+            "chain has for the job."
         )
+    state = load_tensors(file, job.program.states)
     # A step moves the position by one; a root of steps before the last one is a state, too.
     return int(state["buffer/position"]), state
 

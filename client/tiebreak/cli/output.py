@@ -98,16 +98,8 @@ def in_words(plain: Mapping[str, object], before: str = "") -> dict[str, object]
 
 def show_facts(title: str, facts: Mapping[str, object]) -> None:
     """Print a title and aligned lines of name and value, for people. Values are never cut, to be copied."""
-    show_lines(facts_text(title, facts, _columns()))
-
-
-def show_lines(text: Text) -> None:
-    """Print a text of lines that are short enough, and never cut."""
+    text = facts_text(title, facts, COLUMNS if results().is_terminal else _UNBOUNDED)
     results().print(text, soft_wrap=True)
-
-
-def _columns() -> int:
-    return COLUMNS if results().is_terminal else _UNBOUNDED
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -130,15 +122,6 @@ def facts_text(title: str, facts: Mapping[str, object], columns: int = COLUMNS) 
         text.append(f"  {first}" if first else "", style="default")
         text.append("".join(f"\n{' ' * indent}{line}" for line in rest), style="default")
     return text
-
-
-def show_sentences(title: str, sentences: Sequence[str]) -> None:
-    """Print a title and a list of sentences, for people; none of their words is ever cut."""
-    text = Text(printable(title), style="bold")
-    for sentence in sentences:
-        lines = _wrapped(printable(sentence), _columns() - 4)
-        text.append("".join(f"\n  {' ' if at else '-'} {line}" for at, line in enumerate(lines)), style="default")
-    show_lines(text)
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tiebreak.cli import network, output
-from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.failures import CommandError, WrongUsage, extra
 from tiebreak.cli.option_groups import option
 
 if TYPE_CHECKING:
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 SIGNING_KEY = option("P-256 key (PEM, of mode 0600) that signs the statement in its envelope, too.", metavar="FILE")
 
 _AGAIN = "get the receipt again from its author."
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer of `verify`: facts for programs, and lines for people."""
+
+    is_right: bool
+    plain: dict[str, object]
+    lines: list[str]
 
 
 class ReceiptForm(enum.StrEnum):
@@ -61,7 +70,8 @@ class SigningOptions:
         if form is ReceiptForm.MODEL_SIGNING and self.signing_key is None:
             raise WrongUsage("--format model-signing is signed by a P-256 key: add --signing-key FILE.")
         if form is not ReceiptForm.JSON and (self.sign or self.signing_key is not None):
-            _require_envelopes()
+            with extra("in-toto", "signed statements need"):
+                import tiebreak.attestation.envelope  # noqa: F401
         if self.signing_key is not None:
             from tiebreak.attestation.envelope import read_signing_key
 
@@ -170,9 +180,8 @@ def read_receipt_file(path: Path) -> ReceiptFile:
             raise ValueError(f"has more than {MAX_RECEIPT_BYTES} bytes")
         plain, envelope, statement = parse_json(data), None, None
         if isinstance(plain, dict) and plain.keys() & {"payload", "dsseEnvelope"}:
-            _require_envelopes()
-            from tiebreak.attestation.envelope import parse_envelope
-
+            with extra("in-toto", "signed statements need"):
+                from tiebreak.attestation.envelope import parse_envelope
             envelope = parse_envelope(plain)
             plain = parse_json(envelope.payload)
         if not isinstance(plain, dict):
@@ -206,14 +215,6 @@ def read_receipt_file(path: Path) -> ReceiptFile:
     return ReceiptFile(found, statement, envelope)
 
 
-def _require_envelopes() -> None:
-    """Raise CommandError where securesystemslib is not installed."""
-    try:
-        import tiebreak.attestation.envelope  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise CommandError(f"signed statements need {error.name}: pip install 'tiebreak[in-toto]'.") from error
-
-
 def read_receipt_of_run(path: Path) -> Receipt:
     """Read the receipt of a run in a file. Raises CommandError, ReceiptError."""
     from roundlog.training import Receipt
@@ -222,11 +223,6 @@ def read_receipt_of_run(path: Path) -> Receipt:
     if not isinstance(found, Receipt):
         raise CommandError(f"{path} is the receipt of a text: give that of a run.")
     return found
-
-
-def digest_of_run(path: Path) -> bytes:
-    """Return the digest of a run's receipt in a file. Raises CommandError, ReceiptError."""
-    return read_receipt_of_run(path).digest
 
 
 def signed_receipt(receipt: AnyReceipt, account: LocalAccount) -> AnyReceipt:

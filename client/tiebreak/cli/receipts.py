@@ -21,6 +21,7 @@ from tiebreak.cli.network import ContentOptions
 from tiebreak.cli.option_groups import JSON, MEMORY, Computing, argument, command, option
 from tiebreak.cli.output import Listener
 from tiebreak.cli.receipt_files import (
+    Answer,
     SigningOptions,
     account_text,
     read_receipt_file,
@@ -29,7 +30,8 @@ from tiebreak.cli.receipt_files import (
 from tiebreak.cli.text_checks import TextOptions, about_text, plain_choice
 
 if TYPE_CHECKING:
-    from roundlog.training import Job, Receipt, Repetition
+    from roundlog.spec import TrainingSpec
+    from roundlog.training import Receipt, Repetition
 
     from tiebreak.cli.receipt_files import AnyReceipt
 
@@ -110,6 +112,34 @@ class RunReceiptOptions:
         if run is not None and not run.is_dir():
             raise CommandError(f"there is no run directory {run}: name a copy of the run, or leave --run away.")
 
+    def repeat(self, file: Path, read: Receipt, computing: Computing, content: ContentOptions) -> Answer:
+        """Repeat the run of a receipt, or a share of it. Raises CommandError for the receipt of another job, JobError,
+        StoreError."""
+        from roundlog.training import draw_intervals, repeat, repeat_all
+
+        job, directory = self.job, self.directory
+        assert job is not None and directory is not None
+        made = read_job(job, computing.max_memory, computing.micro_batches, content)
+        if made.spec != read.spec:
+            raise CommandError(
+                f"{file} is the receipt of the run 0x{read.spec.run_id.hex()}, and the job in {job} is that of "
+                f"0x{made.spec.run_id.hex()}: give the job that the receipt is of."
+            )
+        drawn = draw_intervals(made.spec.intervals, 1.0 if self.share is None else self.share)
+        if self.run is None:
+            with output.progress("repeating", made.spec.steps) as bar:
+                listener = Listener(bar, made.spec.steps)
+                chosen = computing.run_options(listener, listener.resumes)
+                found = repeat_all(made, read.state_roots, directory, chosen)
+        else:
+            with output.progress("repeating intervals", len(drawn)) as bar:
+                chosen = computing.run_options()
+                found = repeat(made, read.state_roots, self.run, directory, drawn, chosen, bar.done)
+        answer = _about_run(file, read, made.spec, found, len(drawn))
+        answer.plain["fetched_data_bytes"] = fetched(made)
+        answer.lines.extend(f"{name.capitalize()}: {one}." for name, one in about_data(made, fetched(made)).items())
+        return answer
+
 
 @command(
     "verify",
@@ -159,12 +189,14 @@ def verify(
     from roundlog.generation.generation_receipt import GenerationReceipt
     from roundlog.training import Receipt
 
+    started = time.monotonic()
     if of_run.root is not None:
         if offline or signer is not None or public_key is not None or of_text != TextOptions() or of_run.job is None:
             raise WrongUsage(
                 "a state is held against --root by the job that it is of: name that with --job, and no more."
             )
-        is_right = _verify_state(file, of_run.root, of_run.job, computing.max_memory, json)
+        facts: dict[str, object] = {"file": file}
+        answer = _about_state(file, of_run.root, of_run.job, computing.max_memory)
     else:
         wanted = network.address(signer, "the signer") if signer is not None else None
         computing.use_threads()
@@ -176,8 +208,15 @@ def verify(
         read, fault = held.receipt, held.fault(wanted, public_key)
         if fault is None:
             held.require_subject(file, of_text.model, of_run.job)
+        facts = {"receipt": file, "digest": read.digest, "signer": read.signer, "wrong_signature": fault}
+        unsigned = None if fault is None else Answer(False, {}, [f"WRONG: {file}: {fault}; nothing was repeated."])
         if offline:
-            is_right = _agrees(file, read, fault, json)
+            plain, about = _described(read)
+            facts |= {"valid": fault is None} | plain
+            if fault is None and not json:
+                signed = account_text(read.signer) if read.signer is not None else "nobody"
+                output.show_facts(f"Receipt in {file}", about | {"digest": read.digest, "signed by": signed})
+            answer = unsigned or Answer(True, {}, [f"{file} agrees with itself; nothing was repeated."])
         elif isinstance(read, Receipt):
             others = (of_text, of_evaluation) != (TextOptions(), EvaluationOptions())
             if others or of_run.job is None or of_run.directory is None:
@@ -189,14 +228,14 @@ def verify(
                 raise WrongUsage(
                     "a share of the run starts from its checkpoints: name a copy of it with --run, or repeat all."
                 )
-            is_right = _verify_run(file, read, fault, of_run, computing, content, json)
+            answer = unsigned or of_run.repeat(file, read, computing, content)
         elif isinstance(read, GenerationReceipt):
             if of_text.model is None or (of_run, of_evaluation) != (RunReceiptOptions(), EvaluationOptions()):
                 raise WrongUsage(
                     f"{file} is the receipt of a text: name its model's folder with --model, and no job or run; "
                     "--offline checks it against itself."
                 )
-            is_right = of_text.check(file, read, fault, json)
+            answer = unsigned or of_text.check(file, read)
         else:
             model, share = of_text.model, of_run.share
             alone = of_run == RunReceiptOptions(share=share) and of_text == TextOptions(model=model)
@@ -205,13 +244,19 @@ def verify(
                     f"{file} is the receipt of an evaluation: name its model with --model and the files of its tasks "
                     "with --tasks, and no job, run or text; --offline checks it against itself."
                 )
-            is_right = of_evaluation.check(file, read, fault, model, share, chain, json)
-    if not is_right:
+            answer = unsigned or of_evaluation.check(file, read, model, share, chain)
+    if json:
+        facts |= {"right": answer.is_right} | answer.plain
+        output.show_json(facts | {"seconds": round(time.monotonic() - started, 3)})
+    else:
+        for line in answer.lines:
+            output.show_line(line)
+    if not answer.is_right:
         raise typer.Exit(ANSWER_IS_NO)
 
 
-def _verify_state(file: Path, root: str, job: Path, max_memory: int, as_json: bool) -> bool:
-    """Return whether a file holds the state with this root, which is printed."""
+def _about_state(file: Path, root: str, job: Path, max_memory: int) -> Answer:
+    """Hold the state in a file against a root."""
     from roundlog.training import read_program, wrong_state
 
     wanted = as_root(root)
@@ -226,164 +271,67 @@ def _verify_state(file: Path, root: str, job: Path, max_memory: int, as_json: bo
     if need > max_memory:
         raise CommandError(f"reading a state of this job takes up to {need} bytes: allow them with --max-memory.")
     why = wrong_state(file, program, wanted)
-    if as_json:
-        output.show_json({"file": file, "root": wanted, "right": why is None, "why": why})
-    elif why is None:
-        output.show_line(f"Right: {file} is the state with the root 0x{wanted.hex()}.")
-    else:
-        output.show_line(f"WRONG: {file} is not the state with the root 0x{wanted.hex()}: {why}.")
-    return why is None
+    said = f"{file} is the state with the root 0x{wanted.hex()}."
+    if why is not None:
+        said = f"WRONG: {file} is not the state with the root 0x{wanted.hex()}: {why}."
+    return Answer(why is None, {"root": wanted, "why": why}, [said if why is not None else f"Right: {said}"])
 
 
-def _agrees(file: Path, read: AnyReceipt, fault: str | None, as_json: bool) -> bool:
-    """Return whether a receipt agrees with itself, which is printed. fault: of its signature."""
+def _described(read: AnyReceipt) -> tuple[dict[str, object], dict[str, object]]:
+    """Return what a receipt is of, for programs and for people."""
     from roundlog.generation.generation_receipt import GenerationReceipt
     from roundlog.training import Receipt
 
-    if isinstance(read, Receipt):
-        kind, more = "run" if read.audit is None else "audit", dict[str, object]()
-        about: dict[str, object] = {
-            "receipt of": "a run" if read.audit is None else "an audit of a run",
-            "run id": read.spec.run_id,
-            "checkpoint root": read.checkpoint_root,
-            "final state root": read.final_state_root,
-        }
-    elif isinstance(read, GenerationReceipt):
-        kind, more, about = "text", plain_choice(read), about_text(read)
-    else:
-        kind, more, about = "evaluation", {}, about_evaluation(read)
-    if as_json:
-        facts = {"receipt": file, "kind": kind, "digest": read.digest, "signer": read.signer}
-        output.show_json({"valid": fault is None} | facts | more | {"wrong_signature": fault})
-    elif fault is not None:
-        output.show_line(f"WRONG: {file}: {fault}; nothing was repeated.")
-    else:
-        output.show_facts(f"Receipt in {file}", about | {"digest": read.digest, "signed by": _signed_by(read)})
-        output.show_line(f"{file} agrees with itself; nothing was repeated.")
-    return fault is None
+    if isinstance(read, GenerationReceipt):
+        return {"kind": "text"} | plain_choice(read), about_text(read)
+    if not isinstance(read, Receipt):
+        return {"kind": "evaluation"}, about_evaluation(read)
+    about: dict[str, object] = {
+        "receipt of": "a run" if read.audit is None else "an audit of a run",
+        "run id": read.spec.run_id,
+        "checkpoint root": read.checkpoint_root,
+        "final state root": read.final_state_root,
+    }
+    return {"kind": "run" if read.audit is None else "audit"}, about
 
 
-def _signed_by(read: AnyReceipt) -> str:
-    return account_text(read.signer) if read.signer is not None else "nobody"
+def _about_run(file: Path, read: Receipt, spec: TrainingSpec, found: Repetition, drawn: int) -> Answer:
+    """Return the answer on a receipt of a run. drawn: intervals that were repeated, at random."""
+    intervals, repeated = spec.intervals, len(found.repeated)
 
-
-def _verify_run(
-    file: Path,
-    read: Receipt,
-    fault: str | None,
-    wanted: RunReceiptOptions,
-    computing: Computing,
-    content: ContentOptions,
-    as_json: bool,
-) -> bool:
-    """Return whether the receipt of a run is right, as far as it is repeated, which is printed."""
-    from roundlog.training import draw_intervals, repeat, repeat_all
-
-    job, directory, run = wanted.job, wanted.directory, wanted.run
-    assert job is not None and directory is not None
-    made = read_job(job, computing.max_memory, computing.micro_batches, content)
-    if made.spec != read.spec:
-        raise CommandError(
-            f"{file} is the receipt of the run 0x{read.spec.run_id.hex()}, and the job in {job} is that of "
-            f"0x{made.spec.run_id.hex()}: give the job that the receipt is of."
-        )
-    started = time.monotonic()
-    drawn = draw_intervals(made.spec.intervals, 1.0 if wanted.share is None else wanted.share)
-    found = None
-    if fault is None and run is None:
-        with output.progress("repeating", made.spec.steps) as bar:
-            listener = Listener(bar, made.spec.steps)
-            chosen = computing.run_options(listener, listener.resumes)
-            found = repeat_all(made, read.state_roots, directory, chosen)
-    elif fault is None and run is not None:
-        with output.progress("repeating intervals", len(drawn)) as bar:
-            chosen = computing.run_options()
-            found = repeat(made, read.state_roots, run, directory, drawn, chosen, bar.done)
-    answer = _RunAnswer(read, made, fault, found, len(drawn))
-    if as_json:
-        facts = {"receipt": file, "fetched_data_bytes": fetched(made)}
-        output.show_json(answer.plain() | facts | {"seconds": round(time.monotonic() - started, 3)})
-    else:
-        answer.show(file)
-        for name, count in about_data(made, fetched(made)).items():
-            output.show_line(f"{name.capitalize()}: {count}.")
-    return answer.is_right
-
-
-@dataclass(frozen=True, slots=True)
-class _RunAnswer:
-    """Answer of `verify` on the receipt of a run."""
-
-    read: Receipt
-    job: Job
-    wrong_signature: str | None
-    found: Repetition | None
-    """Result of the repetition; None if nothing was repeated, because of the signature."""
-    drawn: int
-    """Intervals that were to be repeated, drawn at random."""
-
-    @property
-    def is_right(self) -> bool:
-        found = self.found
-        return found is not None and found.first_wrong is None and not found.wrong_states
-
-    def plain(self) -> dict[str, object]:
-        """Return the answer for programs."""
-        found, intervals = self.found, self.job.spec.intervals
-        return {
-            "right": self.is_right,
-            "run_id": self.read.spec.run_id,
-            "checkpoint_root": self.read.checkpoint_root,
-            "signer": self.read.signer,
-            "wrong_signature": self.wrong_signature,
-            "intervals": intervals,
-            "repeated_intervals": len(found.repeated) if found is not None else 0,
-            "first_wrong_interval": found.first_wrong if found is not None else None,
-            "stopped": found.stopped if found is not None else None,
-            "wrong_states": found.wrong_states if found is not None else [],
-            "one_wrong_unnoticed": self._unnoticed(1) if found is not None else 1.0,
-        }
-
-    def show(self, file: Path) -> None:
-        """Print the answer for people."""
-        found, spec = self.found, self.job.spec
-        if found is None:
-            output.show_line(f"WRONG: {file}: {self.wrong_signature}; nothing was repeated.")
-            return
-        for text in found.wrong_states:
-            output.show_line(f"WRONG: {text}; it was not used.")
-        if found.first_wrong is not None:
-            first = found.first_wrong * spec.interval
-            claimed = self.read.state_roots[found.first_wrong].hex()
-            came = (
-                f"stops ({found.stopped})" if found.found is None else f"comes to the state root 0x{found.found.hex()}"
-            )
-            output.show_line(
-                f"WRONG: interval {found.first_wrong + 1} of {spec.intervals} (steps {first} to "
-                f"{first + spec.interval - 1}) {came}, and {file} says 0x{claimed}."
-            )
-            return
-        repeated = len(found.repeated)
-        said = signer_text(self.read)
-        if repeated == spec.intervals:
-            output.show_line(f"Right: all {repeated} intervals come to the state roots of {file}; {said}.")
-            return
-        output.show_line(
-            f"Right as far as it was repeated: {repeated} of {spec.intervals} intervals, drawn at random, come to the "
-            f"state roots of {file}; {said}."
-        )
-        many = max(2, spec.intervals // 10)
-        output.show_line(
-            f"A single wrong interval goes unnoticed with a probability of {_percent(self._unnoticed(1))}, "
-            f"{many} wrong ones with {_percent(self._unnoticed(many))} at most. Nothing is said about the intervals "
-            "that were not repeated: repeat all to be sure."
-        )
-
-    def _unnoticed(self, wrong: int) -> float:
+    def unnoticed(wrong: int) -> float:
         """Return the probability, at most, that none of so many wrong intervals is repeated."""
-        intervals, drawn = self.job.spec.intervals, self.drawn
         return prod(max(intervals - drawn - k, 0) / (intervals - k) for k in range(wrong))
 
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    plain = {
+        "run_id": read.spec.run_id,
+        "checkpoint_root": read.checkpoint_root,
+        "intervals": intervals,
+        "repeated_intervals": repeated,
+        "first_wrong_interval": found.first_wrong,
+        "stopped": found.stopped,
+        "wrong_states": found.wrong_states,
+        "one_wrong_unnoticed": unnoticed(1),
+    }
+    lines = [f"WRONG: {text}; it was not used." for text in found.wrong_states]
+    said = signer_text(read)
+    if found.first_wrong is not None:
+        first = found.first_wrong * spec.interval
+        claimed = read.state_roots[found.first_wrong].hex()
+        came = f"stops ({found.stopped})" if found.found is None else f"comes to the state root 0x{found.found.hex()}"
+        lines.append(
+            f"WRONG: interval {found.first_wrong + 1} of {intervals} (steps {first} to {first + spec.interval - 1}) "
+            f"{came}, and {file} says 0x{claimed}."
+        )
+    elif repeated == intervals:
+        lines.append(f"Right: all {repeated} intervals come to the state roots of {file}; {said}.")
+    else:
+        many = max(2, intervals // 10)
+        lines += [
+            f"Right as far as it was repeated: {repeated} of {intervals} intervals, drawn at random, come to the state "
+            f"roots of {file}; {said}.",
+            f"A single wrong interval goes unnoticed with a probability of {100 * unnoticed(1):.3g} %, {many} wrong "
+            f"ones with {100 * unnoticed(many):.3g} % at most. Nothing is said about the intervals that were not "
+            "repeated: repeat all to be sure.",
+        ]
+    return Answer(found.first_wrong is None and not found.wrong_states, plain, lines)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.markup import escape
 
 from tiebreak.cli import output
-from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.failures import WrongUsage, extra
 from tiebreak.cli.network import PartyOptions
 from tiebreak.cli.option_groups import SpendingLimits, option
 from tiebreak.cli.ranks import RankGroup, rank_group, refuse_ranks
@@ -69,20 +69,12 @@ class Operation:
             if self.metrics is None:
                 monitor = RoleMonitor(role, tell, messenger=messenger)
             else:
-                try:
-                    from tiebreak.http_server import ServingError
+                with extra("operate", "--metrics needs"):
                     from tiebreak.operation.metrics import Metrics, endpoint
-                except ImportError as error:
-                    raise CommandError(
-                        f"--metrics needs {error.name}, which is not installed: pip install 'tiebreak[operate]'."
-                    ) from error
                 metrics = Metrics(role)
                 monitor = RoleMonitor(role, tell, messenger=messenger, metrics=metrics)
                 answers = {"/health": monitor.health, "/ready": monitor.ready}
-                try:
-                    server = endpoint(self.metrics, metrics.text, answers)
-                except ServingError as error:
-                    raise CommandError(str(error)) from error
+                server = endpoint(self.metrics, metrics.text, answers)
                 stack.callback(server.stop)
                 text = f"serves its metrics at {server.url}/metrics"
                 monitor.notice(Notice(role=role, what=What.COMPUTED, text=text))

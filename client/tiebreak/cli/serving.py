@@ -8,10 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tiebreak.cli import network, output
-from tiebreak.cli.failures import CommandError
+from tiebreak.cli.failures import CommandError, extra
 from tiebreak.cli.generation import ARITHMETIC, DTYPE, TRAINING_RECEIPT, ProductArithmetic, WeightFormat
 from tiebreak.cli.option_groups import MODEL, command, option
-from tiebreak.cli.receipt_files import digest_of_run
+from tiebreak.cli.receipt_files import read_receipt_of_run
 from tiebreak.cli.text_checks import READS_MODEL, read_model
 
 DEFAULT_TEXT_PORT = 8000
@@ -70,10 +70,8 @@ def serve(
 
     The answer to a request and its seed is the same on every machine, alone or beside others. Ctrl-C ends the server.
     """
-    try:
+    with extra("serve", "the server needs"):
         from tiebreak.server import CompletionServer, IssuedReceipts, TextService, listen_at
-    except ModuleNotFoundError as error:
-        raise CommandError(f"the server needs {error.name}: pip install 'tiebreak[serve]'.") from error
     from roundlog.generation import Generator
 
     for origin in allow_origin or ():
@@ -82,7 +80,7 @@ def serve(
             raise CommandError(f"{said}: name each, like https://chat.example or http://localhost:3000.")
     api_key = _api_key(api_key_file) if api_key_file is not None else None
     signer = network.account(keystore) if sign else None
-    training = digest_of_run(training_receipt) if training_receipt is not None else None
+    training = read_receipt_of_run(training_receipt).digest if training_receipt is not None else None
     with listen_at(host, port) as listening:
         kept = IssuedReceipts(receipts, signer)
         with output.progress("Preparing", stages=3) as bar:

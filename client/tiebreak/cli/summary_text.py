@@ -51,6 +51,11 @@ def find_job(game: VerificationGame, number: int) -> JobView:
     return game.job(number)
 
 
+_OF_CLAIM = ("trainer", "checkpoint_root", "final_state_root", "log_cid", "model_cid", "challenge_deadline")
+_OF_AUDITS = ("count", "audit_deadline", "opening_deadline", "audit_opening_deadline", "verdict", "appeal_deadline")
+"""Fields of the contract's views that are told as they are."""
+
+
 def plain_job(number: int, job: JobView) -> dict[str, object]:
     """Return a job as JSON."""
     terms = job.terms
@@ -70,16 +75,7 @@ def plain_job(number: int, job: JobView) -> dict[str, object]:
         "clock_seconds": terms.clock_allowance,
         "concurrent_games": terms.concurrent_games,
         "commit_deadline": job.commit_deadline,
-        "claim": None
-        if not job.claim.committed_at
-        else {
-            "trainer": job.claim.trainer,
-            "checkpoint_root": job.claim.checkpoint_root,
-            "final_state_root": job.claim.final_state_root,
-            "log_cid": job.claim.log_cid,
-            "model_cid": job.claim.model_cid,
-            "challenge_deadline": job.claim.challenge_deadline,
-        },
+        "claim": None if not job.claim.committed_at else {name: getattr(job.claim, name) for name in _OF_CLAIM},
         "attestations": job.attestations,
         "audits": None
         if not terms.attestations_needed
@@ -88,12 +84,7 @@ def plain_job(number: int, job: JobView) -> dict[str, object]:
             "fee_wei": str(terms.audit_fee),
             "share_wei": str(fee_share(terms)),
             "bond_wei": str(terms.attestation_bond),
-            "count": job.audits.count,
-            "audit_deadline": job.audits.audit_deadline,
-            "opening_deadline": job.audits.opening_deadline,
-            "audit_opening_deadline": job.audits.audit_opening_deadline,
-            "verdict": job.audits.verdict,
-            "appeal_deadline": job.audits.appeal_deadline,
+            **{name: getattr(job.audits, name) for name in _OF_AUDITS},
         },
         "live_games": job.live_games,
         "queued_games": job.queued_games,

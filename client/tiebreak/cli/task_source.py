@@ -103,13 +103,9 @@ def _place(error: Exception, path: Path) -> str:
     if isinstance(error, SyntaxError):
         line = error.lineno
     else:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_file(frame.filename, path)]
-        line = frames[-1].lineno if frames else None
+        frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+        line = next((line for file, line in reversed(frames) if file.exists() and file.samefile(path)), None)
     return f"{path}, line {line}" if line else f"{path}"
-
-
-def _is_file(name: str, path: Path) -> bool:
-    return Path(name).exists() and Path(name).samefile(path)
 
 
 def _arguments(function: Callable[..., object], settings: Sequence[str], source: str) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tiebreak.cli import output
-from tiebreak.cli.failures import CommandError, WrongUsage
+from tiebreak.cli.failures import CommandError, WrongUsage, extra
 from tiebreak.cli.option_groups import option
-from tiebreak.cli.receipt_files import digest_of_run, signer_text
+from tiebreak.cli.receipt_files import Answer, read_receipt_of_run, signer_text
 from tiebreak.generated_text import StopTexts, prompt_text, text_behind, with_unseen
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from roundlog.generation import Choice, GenerationReceipt, LoadedModel, TextCheck
 
 READS_MODEL = "reads the model"
+_BODIES = {"request": "request_sha256", "response": "response_sha256"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,44 +49,48 @@ class TextOptions:
         metavar="FILE",
     )
 
-    def check(self, file: Path, receipt: GenerationReceipt, fault: str | None, json: bool) -> bool:
-        """Return whether a receipt is right, which is printed, with its prompt and its text where they are asked for.
-        fault: of its signature, in one clause; nothing is repeated then.
+    def check(self, file: Path, receipt: GenerationReceipt) -> Answer:
+        """Repeat a text, and compare bodies of the exchange that it is from, where they are given.
 
-        Raises CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
+        Raises WrongUsage, CommandError for the receipt of another model, FolderError, CaptureError, ProgramError."""
         if self.response is not None and self.request is None:
             raise WrongUsage("a response follows from its request: give --request, too.")
-        started = time.monotonic()
-        named = digest_of_run(self.training_receipt) if self.training_receipt is not None else None
-        other = None if named in (None, receipt.training_receipt) else f"it does not name {self.training_receipt}"
-        if fault is not None or other is not None:
-            answer = _Answer(receipt, fault, wrong_training=None if other is None else f"{other} as its origin")
-        else:
-            answer = self._repeat(file, receipt)
-        compared, wrong = self._compare(file, receipt, answer) if answer.loaded is not None else ([], [])
-        is_right = answer.is_right and not wrong
-        if json:
-            words: dict[str, object] = {}
-            if self.show_prompt:
-                is_same = answer.other_prompt is None if answer.loaded is not None else None
-                words |= {"prompt": answer.prompt, "prompt_as_tokenized": is_same}
-            words |= {"text": answer.text} if self.show_text else {}
-            checked = {*(f"{name}_sha256" for name in compared), *(["training_receipt"] if named is not None else [])}
-            words |= {"compared": compared, "wrong_bodies": wrong, "right": is_right}
-            words["unchecked"] = [name for name in answer.words_of_author if name not in checked]
-            seconds = round(time.monotonic() - started, 3)
-            output.show_json(answer.plain() | words | {"receipt": file, "seconds": seconds})
-            return is_right
-        answer.show(file)
-        if answer.loaded is not None:
-            _show_bodies(file, receipt, compared, wrong)
+        checked = list[str]()
+        if self.training_receipt is not None:
+            if read_receipt_of_run(self.training_receipt).digest != receipt.training_receipt:
+                other = f"it does not name {self.training_receipt} as its origin"
+                lines = [f"WRONG: {file}: {other}; nothing was repeated."]
+                return Answer(False, {"wrong_training_receipt": other}, lines)
+            checked.append("training_receipt")
+        text = self._repeat(file, receipt)
+        compared, wrong = self._compare(file, receipt, text)
+        checked += [f"{name}_sha256" for name in compared]
+        digests = [name for name in ("training_receipt", *_BODIES.values()) if getattr(receipt, name) is not None]
+        plain = text.plain() | {
+            "compared": compared,
+            "wrong_bodies": wrong,
+            "unchecked": [
+                name for name in ("model.name", "model.revision", "versions", *digests) if name not in checked
+            ],
+        }
+        lines = text.lines(file) + _about_bodies(file, receipt, compared, wrong)
         if self.show_prompt:
-            answer.show_prompt(file)
+            prompt, instead = prompt_text(text.loaded.tokenizer, receipt.prompt), text.other_prompt
+            plain |= {"prompt": prompt, "prompt_as_tokenized": instead is None}
+            whose = "with what a chat template has put around it; whose words these are, a receipt does not say"
+            lines += _quoted(f"Prompt of {file}, {whose}", prompt)
+            if instead is not None:
+                lines.append(
+                    f"The model has read OTHER TOKENS than this text gives, {instead}. Who types this text may get "
+                    "another answer."
+                )
         if self.show_text:
-            answer.show_text(file)
-        return is_right
+            said = text_behind(text.loaded.tokenizer, receipt.prompt, receipt.tokens)
+            plain["text"] = said
+            lines += _quoted(f"Text of {file}, {text.whose}", said)
+        return Answer(text.is_right and not wrong, plain, lines)
 
-    def _repeat(self, file: Path, receipt: GenerationReceipt) -> _Answer:
+    def _repeat(self, file: Path, receipt: GenerationReceipt) -> _Repeated:
         from roundlog.execution import StoppedError
         from roundlog.generation import Choice, Generator, check_text, expected_seconds, other_model
 
@@ -128,29 +133,27 @@ class TextOptions:
                     receipt, generator, stop=loaded.stop, ends=ends, by_token=by_token, tell=right.append
                 )
             except StoppedError as error:
-                return _Answer(receipt, None, loaded, None, len(right), f"the repetition stops ({error})")
-        return _Answer(receipt, None, loaded, found, len(right), choices=tuple(right))
+                return _Repeated(receipt, loaded, None, right, f"the repetition stops ({error})")
+        return _Repeated(receipt, loaded, found, right)
 
-    def _compare(self, file: Path, receipt: GenerationReceipt, answer: _Answer) -> tuple[list[str], list[str]]:
+    def _compare(self, file: Path, receipt: GenerationReceipt, text: _Repeated) -> tuple[list[str], list[str]]:
         """Return the names of the bodies that were compared with the receipt in a file, and a clause for each
         difference. Raises CommandError for files that cannot be read, and for a receipt of no server's answer."""
         if self.request is None:
             return [], []
-        try:
+        with extra("serve", "comparing bodies needs"):
             from tiebreak.server.completion_requests import MAX_REQUEST_BYTES
             from tiebreak.server.exchange_check import MAX_RESPONSE_BYTES, wrong_request, wrong_response
-        except ModuleNotFoundError as error:
-            raise CommandError(f"comparing bodies needs {error.name}: pip install 'tiebreak[serve]'.") from error
         request, response = _body(self.request, MAX_REQUEST_BYTES), _body(self.response, MAX_RESPONSE_BYTES)
         compared = [name for name, data in (("request", request), ("response", response)) if data is not None]
         for name in compared:
-            if getattr(receipt, f"{name}_sha256") is None:
+            if getattr(receipt, _BODIES[name]) is None:
                 raise CommandError(f"{file} has no {name}_sha256, as the receipt of a server's answer: leave --{name}.")
-        assert answer.loaded is not None and request is not None
-        wrong = [*wrong_request(receipt, answer.loaded, request)]
+        assert request is not None
+        wrong = [*wrong_request(receipt, text.loaded, request)]
         if response is not None:
-            told = (answer.found.prompt_choices, answer.choices) if answer.found and answer.is_right else None
-            wrong += wrong_response(receipt, answer.loaded, response, request=request, told=told)
+            told = (text.found.prompt_choices, text.choices) if text.found and text.is_right else None
+            wrong += wrong_response(receipt, text.loaded, response, request=request, told=told)
         return compared, wrong
 
 
@@ -170,21 +173,21 @@ def _body(path: Path | None, most: int) -> bytes | None:
     return data
 
 
-def _show_bodies(file: Path, receipt: GenerationReceipt, compared: Sequence[str], wrong: Sequence[str]) -> None:
-    """Print what a server's bodies differ in, and which of them were not compared."""
-    for clause in wrong:
-        output.show_line(f"WRONG: {clause}.")
+def _about_bodies(file: Path, receipt: GenerationReceipt, compared: Sequence[str], wrong: Sequence[str]) -> list[str]:
+    """Return what a server's bodies differ in, and which of them were not compared."""
+    lines = [f"WRONG: {clause}." for clause in wrong]
     if compared and not wrong:
-        output.show_line(
+        lines.append(
             f"Right: {' and '.join(compared)} {'have' if len(compared) == 2 else 'has'} the bytes that {file} names, "
             "and the content that it follows from or leads to."
         )
-    named = [name for name in ("request", "response") if getattr(receipt, f"{name}_sha256") is not None]
+    named = [name for name, field in _BODIES.items() if getattr(receipt, field) is not None]
     if missing := [name for name in named if name not in compared]:
-        output.show_line(
+        lines.append(
             f"{' and '.join(missing).capitalize()} {'were' if len(missing) == 2 else 'was'} not compared, and may say "
             f"something else: give {' and '.join(f'--{name}' for name in missing)}."
         )
+    return lines
 
 
 def read_model(folder: Path, dtype: str | None) -> LoadedModel:
@@ -244,19 +247,15 @@ def plain_choice(receipt: GenerationReceipt) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """Answer of `verify` on a text."""
+class _Repeated:
+    """A text as it was repeated."""
 
     receipt: GenerationReceipt
-    wrong_signature: str | None
-    loaded: LoadedModel | None = None
-    found: TextCheck | None = None
-    right_tokens: int = 0
-    """Tokens that are the model's, before the first that is not."""
+    loaded: LoadedModel
+    found: TextCheck | None
+    choices: Sequence[Choice]
+    """Tokens that are the model's, before the first that is not, with the model's log-probabilities."""
     stopped: str | None = None
-    wrong_training: str | None = None
-    choices: tuple[Choice, ...] = ()
-    """These tokens, with the model's log-probabilities."""
 
     @property
     def is_right(self) -> bool:
@@ -264,27 +263,11 @@ class _Answer:
 
     @property
     def other_code(self) -> tuple[str, str] | None:
-        """Versions of transformers, the receipt's and this one, if they differ; None if nothing was repeated."""
-        if self.loaded is None:
-            return None
+        """Versions of transformers, the receipt's and this one, if they differ."""
         import transformers
 
         theirs, ours = self.receipt.versions["transformers"], transformers.__version__.partition("+")[0]
         return (theirs, ours) if theirs != ours else None
-
-    @property
-    def words_of_author(self) -> list[str]:
-        """Fields of the receipt that no repetition checks."""
-        digests = ("training_receipt", "request_sha256", "response_sha256")
-        given = [name for name in digests if getattr(self.receipt, name) is not None]
-        return ["model.name", "model.revision", "versions", *given]
-
-    @property
-    def prompt(self) -> str | None:
-        """The prompt as the model reads it, special tokens too; None if nothing was repeated, and no model read."""
-        if self.loaded is None:
-            return None
-        return prompt_text(self.loaded.tokenizer, self.receipt.prompt)
 
     @property
     def other_prompt(self) -> str | None:
@@ -292,7 +275,6 @@ class _Answer:
         one."""
         from roundlog.generation import encoded_again
 
-        assert self.loaded is not None
         try:
             again = encoded_again(self.loaded.tokenizer, self.receipt.prompt)
         except ValueError as error:
@@ -301,24 +283,24 @@ class _Answer:
         return next((f"from token {at} on" for at, (one, two) in places if one != two), None)
 
     @property
-    def text(self) -> str | None:
-        """The text as the receipt has it, right or wrong; None if nothing was repeated, and no model read."""
-        if self.loaded is None:
-            return None
-        return text_behind(self.loaded.tokenizer, self.receipt.prompt, self.receipt.tokens)
+    def whose(self) -> str:
+        """Whose words the text is, in a clause."""
+        total, right = len(self.receipt.tokens), len(self.choices)
+        if self.is_right:
+            how = " and ".join(one for one in (how_chosen(self.receipt), how_ended(self.receipt)) if one)
+            return f"the model's words behind this prompt, {how or 'the likeliest ones up to its end'}"
+        if right == total:
+            return "the model's words, with probabilities that are not the model's"
+        return f"of {total} tokens the first {right} are the model's words, the others are not"
 
     def plain(self) -> dict[str, object]:
         """Return the answer for programs."""
         found, other = self.found, self.other_code
         wrong = found.wrong_token if found is not None else None
         return {
-            "right": self.is_right,
-            "digest": self.receipt.digest,
-            "signer": self.receipt.signer,
-            "wrong_signature": self.wrong_signature,
-            "wrong_training_receipt": self.wrong_training,
+            "wrong_training_receipt": None,
             "tokens": len(self.receipt.tokens),
-            "right_tokens": self.right_tokens,
+            "right_tokens": len(self.choices),
             "wrong_token": wrong,
             "token": self.receipt.tokens[wrong] if wrong is not None else None,
             "chosen_token": found.right.token if found is not None and found.right is not None else None,
@@ -329,66 +311,34 @@ class _Answer:
             "other_transformers": list(other) if other is not None else None,
         }
 
-    def show(self, file: Path) -> None:
-        """Print the answer for people."""
-        if self.loaded is None:
-            output.show_line(f"WRONG: {file}: {self.wrong_signature or self.wrong_training}; nothing was repeated.")
-            return
-        total = len(self.receipt.tokens)
-        if self.is_right:
-            output.show_line(
-                f"Right: the model chooses all {total} tokens of {file}, with their log-probabilities; "
-                f"{signer_text(self.receipt)}."
-            )
-            output.show_line(
-                f"Its name in the receipt, {self.receipt.model.name!r}, is the author's word; its weights, "
-                "configuration and tokenizer are the receipt's by their hashes."
-            )
-            if chosen := how_chosen(self.receipt):
-                output.show_line(f"The tokens are not the likeliest ones, but {chosen}.")
-            if ended := how_ended(self.receipt):
-                output.show_line(f"The text was {ended}: the model has not ended it.")
-            return
-        output.show_line(f"WRONG: {self._wrong(file)}.")
-        if self.other_code is not None:
-            theirs, ours = self.other_code
-            output.show_line(
-                f"The receipt was written with transformers {theirs}, and this is {ours}: the model's code is that of "
-                "transformers, so verify it with that version before you judge."
-            )
-
-    def show_prompt(self, file: Path) -> None:
-        """Print the prompt, and whose words it is."""
-        if self.prompt is not None:
-            _quote(
-                f"Prompt of {file}, with what a chat template has put around it; whose words these are, a receipt does "
-                "not say",
-                self.prompt,
-            )
-            if (other := self.other_prompt) is not None:
-                output.show_line(
-                    f"The model has read OTHER TOKENS than this text gives, {other}. Who types this text may get "
-                    "another answer."
+    def lines(self, file: Path) -> list[str]:
+        """Return the answer for people."""
+        if not self.is_right:
+            lines = [f"WRONG: {self._wrong(file)}."]
+            if self.other_code is not None:
+                theirs, ours = self.other_code
+                lines.append(
+                    f"The receipt was written with transformers {theirs}, and this is {ours}: the model's code is that "
+                    "of transformers, so verify it with that version before you judge."
                 )
-
-    def show_text(self, file: Path) -> None:
-        """Print the text, and whose words it is."""
-        if self.text is not None:
-            total = len(self.receipt.tokens)
-            how = " and ".join(one for one in (how_chosen(self.receipt), how_ended(self.receipt)) if one)
-            whose = f"the model's words behind this prompt, {how or 'the likeliest ones up to its end'}"
-            if not self.is_right:
-                whose = f"of {total} tokens the first {self.right_tokens} are the model's words, the others are not"
-                if self.right_tokens == total:
-                    whose = "the model's words, with probabilities that are not the model's"
-            _quote(f"Text of {file}, {whose}", self.text)
+            return lines
+        lines = [
+            f"Right: the model chooses all {len(self.receipt.tokens)} tokens of {file}, with their log-probabilities; "
+            f"{signer_text(self.receipt)}.",
+            f"Its name in the receipt, {self.receipt.model.name!r}, is the author's word; its weights, configuration "
+            "and tokenizer are the receipt's by their hashes.",
+        ]
+        if chosen := how_chosen(self.receipt):
+            lines.append(f"The tokens are not the likeliest ones, but {chosen}.")
+        if ended := how_ended(self.receipt):
+            lines.append(f"The text was {ended}: the model has not ended it.")
+        return lines
 
     def _wrong(self, file: Path) -> str:
         found, total = self.found, len(self.receipt.tokens)
         if found is None:
-            return f"behind {self.right_tokens} of {total} right tokens {self.stopped}"
+            return f"behind {len(self.choices)} of {total} right tokens {self.stopped}"
         if found.wrong_stop:
-            assert self.loaded is not None
             if self.receipt.stop == self.loaded.stop:
                 return f"the text of {file} does not end where one of {list(self.receipt.stop_texts)} appears in it"
             return (
@@ -407,13 +357,11 @@ class _Answer:
         """Return a token's number and text."""
         from roundlog.generation import token_text
 
-        assert self.loaded is not None
         return f"{token} {token_text(self.loaded.tokenizer, [token])[:60]!r}"
 
 
-def _quote(title: str, text: str) -> None:
-    """Print a stranger's text, each line behind a mark, so that none of it passes for what we say."""
+def _quoted(title: str, text: str) -> list[str]:
+    """Return a stranger's text, each line behind a mark, so that none of it passes for what we say."""
     shown = with_unseen(text)
-    output.show_line(f"{title}{'; characters that are not seen stand by their numbers' if shown != text else ''}:")
-    for line in shown.split("\n"):
-        output.show_line(f"| {line}")
+    unseen = "; characters that are not seen stand by their numbers" if shown != text else ""
+    return [f"{title}{unseen}:", *(f"| {line}" for line in shown.split("\n"))]

@@ -90,11 +90,6 @@ class HeadMonitor:
             self._last = replace(before, trouble=trouble, changes=before.changes + is_new)
             return self._last
 
-    def announce(self) -> None:
-        """Have pages made anew: something beside the chain has become known."""
-        with self._lock:
-            self._last = replace(self._last, changes=self._last.changes + 1)
-
     def _trouble(self) -> str:
         name, last, silent = self._node.name, self._last, time.monotonic() - self._answered
         if self._problem:
@@ -158,13 +153,10 @@ class Reading(Generic[T]):
 class Readings:
     """Results by key, each read once for a block however many ask for it. May be used from several threads."""
 
-    def __init__(
-        self, *, patience: float = PATIENCE, threads: int = 8, done: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, *, patience: float = PATIENCE, threads: int = 8) -> None:
         """patience: seconds that those who ask wait. threads: readings that run at the same time; a node that hangs
-        holds each for as long as its transport allows. done: is called after each reading."""
-        self.patience = patience
-        self._threads, self._done = threads, done
+        holds each for as long as its transport allows."""
+        self.patience, self._threads = patience, threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reading")
         self._lock = threading.Lock()
         self._running: dict[Any, Future[Any]] = {}
@@ -209,7 +201,6 @@ class Readings:
         finally:
             with self._lock:
                 self._running.pop(key, None)
-            self._done()
 
     def close(self) -> None:
         """Let no further reading start; one that hangs ends with the process."""

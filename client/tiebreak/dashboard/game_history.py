@@ -186,7 +186,7 @@ def event_words(event: Event, first_step: int = 0, leaves: int = MANY) -> str:
         case events.Adjudicated():
             return f"says that the right bits are {showing.number(event.bits, 4).bits}"
         case events.GameOver():
-            return f"{showing.outcome_words(event.outcome).lower()} {showing.end_words(event.reason)}"
+            return f"{OUTCOMES[event.outcome].lower()} {showing.ENDS[event.reason]}"
         case events.Burnt():
             return f"{showing.ether(event.amount)} of lost bonds are burnt"
     name = type(event).__name__
@@ -285,4 +285,4 @@ def _loser(game: GameView) -> str:
 def _how(game: GameView) -> str:
     if game.reason is Reason.TIMEOUT and (loser := _loser(game)):
         return f"{OUTCOMES[game.outcome]}: the {loser}'s clock ran out."
-    return f"{showing.outcome_words(game.outcome)} {showing.end_words(game.reason)}."
+    return f"{OUTCOMES[game.outcome]} {showing.ENDS[game.reason]}."

@@ -1,8 +1,5 @@
 """Values as a page shows them: short, bounded text with the exact value beside it; and words for the contract's names.
-Nothing here is HTML.
-
-A field or status without an entry is shown by its own name, spelled out, so that a newer contract only looks less
-well."""
+Nothing here is HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from roundlog.spec import POLICY_NAMES
 from tiebreak.contract import events
 from tiebreak.contract.enums import Finding, Level, Outcome, Phase, Reason, Side
 from tiebreak.contract.events import Event
-from tiebreak.contract.structs import ANYONE, GameView
+from tiebreak.contract.structs import ANYONE
 from tiebreak.quantities import by_unit, exact_ether, in_utc
 from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.dagpb import Cid
@@ -87,8 +84,11 @@ EVENTS = {
 SETTLED = {"NONE", "FINAL", "REJECTED", "EXPIRED", "LAPSED"}
 """Names of the statuses in which a job holds no reward and no trainer's bond any more."""
 
-TONES = {"FINAL": "good", "REJECTED": "bad", "EXPIRED": "quiet", "LAPSED": "quiet", "OPEN": "quiet"}
-"""The tone in which a status is shown, by its name; one without an entry is under way."""
+TONES = {
+    **{"FINAL": "good", "REJECTED": "bad", "EXPIRED": "quiet", "LAPSED": "quiet", "OPEN": "quiet"},
+    **{"TRAINER_WON": "good", "CHALLENGER_WON": "bad", "BOTH_LOST": "quiet", "UNDECIDED": "quiet", "VOID": "quiet"},
+}
+"""The tone in which a job's status or a game's outcome is shown, by its name; one without an entry is under way."""
 
 LEVELS: dict[Level, tuple[str, str]] = {
     Level.CHECKPOINT: ("checkpoint", "Checkpoints of the run"),
@@ -151,41 +151,10 @@ def name_words(value: Enum) -> str:
     return value.name.lower().replace("_", " ")
 
 
-def status_words(status: Enum) -> str:
-    """Return a job's status in a clause."""
-    return STATUSES.get(status.name, name_words(status).capitalize())
-
-
 def tone(status: Enum) -> str:
-    """Return the colour of a status: good, bad, quiet or busy. The word beside it always says the same."""
+    """Return the colour of a status or an outcome: good, bad, quiet or busy. The word beside it always says the
+    same."""
     return TONES.get(status.name, "busy")
-
-
-def game_tone(game: GameView) -> str:
-    """Return the colour of a game, as `tone`."""
-    return {Outcome.TRAINER_WON: "good", Outcome.CHALLENGER_WON: "bad"}.get(
-        game.outcome, "quiet" if game.outcome else "busy"
-    )
-
-
-def is_settled(status: Enum) -> bool:
-    """Return whether a job of this status is over. One that this version does not know is not."""
-    return status.name in SETTLED
-
-
-def outcome_words(outcome: Outcome) -> str:
-    """Return the outcome of a game in a clause."""
-    return OUTCOMES.get(outcome, name_words(outcome).capitalize())
-
-
-def end_words(reason: Reason) -> str:
-    """Return why a game has ended, to follow its outcome."""
-    return ENDS.get(reason, name_words(reason))
-
-
-def due_words(phase: Phase, level: Level) -> str:
-    """Return the move that is due, to follow "has to"; "move" for a phase that this version does not know."""
-    return DUE.get((phase, level)) or DUE.get((phase, None)) or "move"
 
 
 def mover(group: Iterable[Event]) -> str:

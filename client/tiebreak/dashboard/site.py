@@ -1,11 +1,10 @@
 """The site: everything that the pages are made from, and the pages as data for the templates. Names of operators and
-tensors come from files of jobs on this machine, under fixed names only, in directories that the user has named. A
-thread reads them while pages are served; a page is rendered again when more names are known."""
+tensors come from files of jobs on this machine, under fixed names only, in directories that the user has named."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
@@ -31,7 +30,7 @@ from tiebreak.dashboard.chain_reader import (
 )
 from tiebreak.dashboard.game_history import GameHistory, Receipts, first_block, read_history, verdict
 from tiebreak.dashboard.path import draw_levels
-from tiebreak.dashboard.showing import UNKNOWN, Names, is_settled
+from tiebreak.dashboard.showing import SETTLED, UNKNOWN, Names
 from tiebreak.rpc.chain_errors import ChainError
 
 NEWEST = 100
@@ -75,7 +74,7 @@ def read_accounts(source: ContractPages, block: int) -> AccountsPage:
         return one
 
     for job in jobs.values():
-        is_live = not is_settled(job.status)
+        is_live = job.status.name not in SETTLED
         plays(job.customer, "customer").escrowed += is_live * _escrow(job)
         plays(job.spec.referee, "referee")
         if job.claim.trainer != ANYONE:
@@ -86,7 +85,7 @@ def read_accounts(source: ContractPages, block: int) -> AccountsPage:
     for number, audits in source.audits(audited, block).items():
         job = jobs[number]
         for audit in audits:
-            plays(audit.auditor, "auditor", (not is_settled(job.status)) * job.terms.attestation_bond)
+            plays(audit.auditor, "auditor", (job.status.name not in SETTLED) * job.terms.attestation_bond)
     chosen = list(found.values())[:MOST_ACCOUNTS]
     credits = source.credits([one.address for one in chosen], block)
     for one in chosen:
@@ -104,32 +103,13 @@ def _escrow(job: JobView) -> int:
 _MOST_ENTRIES = 10_000
 
 
-class LocalFiles:
-    """Jobs in directories of the user, read by one thread. Used until `close`."""
-
-    def __init__(self, files: Sequence[Path], *, done: Callable[[], None] = lambda: None) -> None:
-        """files: directories of jobs, or of roles. done: is called when more is known."""
-        self._readings = Readings(patience=0.0, threads=1, done=done)
-        self._files = list(files)
-
-    def close(self) -> None:
-        """Let no further reading start."""
-        self._readings.close()
-
-    def jobs(self, job: JobView) -> tuple[Path, ...]:
-        """Return the directories that could be a job's files."""
-        found = []
-        for directory in self._files:
-            found += [room / "job" for room in _rooms(directory, job)]
-            found += [directory, directory / "job", directory.parent / "job"]
-        return tuple(path for path in found if (path / "program.json").is_file())
-
-    def names(self, job: JobView) -> Names:
-        """Return the names of a job's operators and slots, as far as they are known."""
-        root, rooms = job.spec.training.program_root, self.jobs(job)
-        with suppress(Busy):
-            return self._readings.get(("names", root, rooms), (0, None), partial(_names, rooms, root)).value
-        return UNKNOWN
+def directories_of(files: Sequence[Path], job: JobView) -> tuple[Path, ...]:
+    """Return the directories that could be a job's files. files: directories of jobs, or of roles."""
+    found = []
+    for directory in files:
+        found += [room / "job" for room in _rooms(directory, job)]
+        found += [directory, directory / "job", directory.parent / "job"]
+    return tuple(path for path in found if (path / "program.json").is_file())
 
 
 def _rooms(directory: Path, job: JobView) -> list[Path]:
@@ -143,7 +123,7 @@ def _rooms(directory: Path, job: JobView) -> list[Path]:
     return [directory / name for name in sorted(names) if name.startswith("job-") and name.endswith(ending)]
 
 
-def _names(rooms: Sequence[Path], root: bytes) -> Names:
+def names_in(rooms: Sequence[Path], root: bytes) -> Names:
     """Return the names in the files of a job, once they are shown to be the program that the chain commits to."""
     from roundlog.training import read_program
 
@@ -194,7 +174,7 @@ class Site:
         every: float = 1.0,
         patience: float = PATIENCE,
     ) -> None:
-        """files: as of LocalFiles. explorer: URL to which `/tx/HASH` is added for links; empty: no links.
+        """files: directories of jobs, or of roles. explorer: URL to which `/tx/HASH` is added for links; empty: none.
         every: seconds between two looks at the chain. patience: seconds that a page waits for the node."""
         self.contract = contract
         self.explorer = explorer.rstrip("/")
@@ -202,7 +182,7 @@ class Site:
         self.readings = Readings(patience=patience)
         self.source = ContractPages(contract)
         self.receipts = Receipts(contract)
-        self.local = LocalFiles(files, done=self.head_monitor.announce)
+        self.files = files
 
     def start(self) -> None:
         """Start to look at the chain."""
@@ -212,7 +192,6 @@ class Site:
         """Let all threads end; one that waits for the node ends with it."""
         self.head_monitor.close()
         self.readings.close()
-        self.local.close()
 
     # Pages. All raise ChainError, Missing, Busy.
 
@@ -238,7 +217,7 @@ class Site:
             "job": job,
             "read": read.value,
             "trouble": read.trouble,
-            "status": showing.status_words(job.status),
+            "status": showing.STATUSES[job.status.name],
             "tone": showing.tone(job.status),
             "money": [one for one in terms if one.kind == "money"],
             "windows": _open_windows(job),
@@ -260,7 +239,9 @@ class Site:
         """Return the page of one game."""
         read = self.readings.get(("game", number), _moment(head), lambda: self.source.game(number, head.number))
         game, job = read.value
-        names = self.local.names(job)
+        names, root, rooms = UNKNOWN, job.spec.training.program_root, directories_of(self.files, job)
+        with suppress(Busy):
+            names = self.readings.get(("names", root, rooms), (0, None), partial(names_in, rooms, root)).value
         history, note = self._searched(
             "moves",
             ("history", number),
@@ -280,7 +261,7 @@ class Site:
             "verdict": verdict(game, job, history, names),
             "history": history,
             "history_note": note,
-            "tone": showing.game_tone(game),
+            "tone": showing.tone(game.outcome),
             "stage": "over" if game.outcome else "queued" if game.phase is Phase.QUEUED else "being played",
         }
 
@@ -349,7 +330,7 @@ def _claim(claim: ClaimView) -> list[showing.Fact]:
 def _open_windows(job: JobView) -> list[tuple[str, int]]:
     """Return actions and their deadlines: all that the contract shows, but that of a claim that was made. In a job that
     is settled nobody can do anything any more."""
-    if showing.is_settled(job.status):
+    if job.status.name in SETTLED:
         return []
     records = [job, *(part for one in fields(job) if is_dataclass(part := getattr(job, one.name)))]
     ends = {one.name: getattr(record, one.name) for record in records for one in fields(record)}
@@ -384,17 +365,17 @@ def _game_row(number: int, game: GameView, head: HeadSnapshot) -> dict[str, Any]
         "at": showing.LEVELS[game.current.level][0],
         "headline": _headline(game, head),
         "deadline": 0 if game.outcome else min((one for one in running if one), default=0),
-        "tone": showing.game_tone(game),
+        "tone": showing.tone(game.outcome),
     }
 
 
 def _headline(game: GameView, head: HeadSnapshot) -> str:
     """Return the state of a game in one sentence."""
     if game.outcome:
-        return f"{showing.outcome_words(game.outcome)} {showing.end_words(game.reason)}."
+        return f"{showing.OUTCOMES[game.outcome]} {showing.ENDS[game.reason]}."
     if game.phase is Phase.QUEUED:
         return f"Waits for its turn: {game.ahead:,} games start before it. No clock runs."
-    due = showing.due_words(game.phase, game.current.level)
+    due = showing.DUE.get((game.phase, game.current.level)) or showing.DUE.get((game.phase, None), "move")
     if game.phase is Phase.REFEREE:
         return f"The referee is asked to {due}."
     running = [side for side in Side if game.deadlines[side]]

@@ -70,7 +70,7 @@ class AnswerWriter:
         """Return the events behind all text; the last is `DONE`. usage: to be told."""
         found = self._event({}, "", None, reason)
         if usage is not None:
-            found += _event(self._head(self._chunk) | {"choices": [], "usage": usage})
+            found += event_of(self._head(self._chunk) | {"choices": [], "usage": usage})
         return found + DONE
 
     @property
@@ -80,7 +80,7 @@ class AnswerWriter:
     def _event(self, delta: dict[str, object], text: str | None, logprobs: Any, reason: str | None = None) -> bytes:
         said: dict[str, object] = {"delta": delta} if self.is_chat else {"text": text}
         choice = {"index": 0, **said, "logprobs": logprobs, "finish_reason": reason}
-        return _event(self._head(self._chunk) | {"choices": [choice]})
+        return event_of(self._head(self._chunk) | {"choices": [choice]})
 
     def _head(self, kind: str) -> dict[str, object]:
         return {
@@ -184,12 +184,8 @@ def fingerprint_of(receipt: GenerationReceipt) -> str:
     return "fp_" + sha256(named.encode()).hexdigest()[:16]
 
 
-def error_event(error: dict[str, object]) -> bytes:
-    """Return the event of an error in the middle of a stream, behind which nothing comes."""
-    return _event(error)
-
-
-def _event(content: dict[str, Any]) -> bytes:
+def event_of(content: dict[str, Any]) -> bytes:
+    """Return an event of a stream; nothing comes behind that of an error."""
     return b"data: " + _json(content) + b"\n\n"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any, TypeVar
@@ -31,15 +31,13 @@ from tiebreak.http_server import (
     read_body,
     url_of,
 )
-from tiebreak.server.completion_bodies import error_event
+from tiebreak.server.completion_bodies import event_of
 from tiebreak.server.completion_requests import MAX_REQUEST_BYTES, RequestError, parse_request
 from tiebreak.server.text_service import PendingAnswer, TextChangedError, TextService
 
 RECEIPT_HEADER = "Tiebreak-Receipt"
 """Header with the digests of the receipts of an answer's texts, by their places; streams, whose headers go out before
 their end, have none."""
-
-_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -55,13 +53,25 @@ def make_completion_app(service: TextService) -> Starlette:
     handlers = _Handlers(service)
     routes = [
         Route(_HEALTH, handlers.health, methods=["GET"]),
-        Route("/v1/completions", handlers.guarded(handlers.text), methods=["POST"]),
-        Route("/v1/chat/completions", handlers.guarded(handlers.chat), methods=["POST"]),
-        Route("/v1/models", handlers.guarded(handlers.models), methods=["GET"]),
-        Route("/v1/models/{name}", handlers.guarded(handlers.model), methods=["GET"]),
-        Route("/v1/receipts/{name}", handlers.guarded(handlers.receipt), methods=["GET"]),
+        Route("/v1/completions", partial(handlers.complete, is_chat=False), methods=["POST"]),
+        Route("/v1/chat/completions", partial(handlers.complete, is_chat=True), methods=["POST"]),
+        Route("/v1/models", handlers.models, methods=["GET"]),
+        Route("/v1/models/{name}", handlers.model, methods=["GET"]),
+        Route("/v1/receipts/{name}", handlers.receipt, methods=["GET"]),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: handlers.no_route})
+    errors = (RequestError, ClientDisconnect, HTTPException, Exception)
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(errors, _refused))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Return the answer to a request that has ended with an error: an object as OpenAI's."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=400)
+    if isinstance(error, HTTPException):
+        said = {404: "There is nothing at this address: see GET /v1/models.", 405: "This address has another method."}
+        message = said.get(error.status_code, "The request cannot be answered.")
+        error = RequestError(message, status=error.status_code, headers=error.headers)
+    return _refusal(error if isinstance(error, RequestError) else _internal(error))
 
 
 class GuardedApplication:
@@ -103,46 +113,12 @@ class GuardedApplication:
         await app(scope, receive, send)
 
 
-_Handler = Callable[[Request], Awaitable[Response]]
-
-
 class _Handlers:
-    """The handlers. Each error of theirs is an object as OpenAI's."""
-
     def __init__(self, service: TextService) -> None:
         self._service = service
 
-    def guarded(self, handler: _Handler) -> _Handler:
-        """Return a handler whose errors become answers."""
-
-        async def answered(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except RequestError as error:
-                return _refusal(error)
-            except ClientDisconnect:
-                return Response(status_code=400)
-            except Exception as error:
-                _LOG.debug("no answer could be made", exc_info=True)
-                return _refusal(_internal(error))
-
-        return answered
-
-    async def no_route(self, request: Request, error: Exception) -> Response:
-        """Return the answer to a request for something that is not here."""
-        assert isinstance(error, HTTPException)
-        said = {404: "There is nothing at this address: see GET /v1/models.", 405: "This address has another method."}
-        message = said.get(error.status_code, "The request cannot be answered.")
-        return _refusal(RequestError(message, status=error.status_code, headers=error.headers))
-
     async def health(self, request: Request) -> Response:
         return Response()
-
-    async def chat(self, request: Request) -> Response:
-        return await self._complete(request, is_chat=True)
-
-    async def text(self, request: Request) -> Response:
-        return await self._complete(request, is_chat=False)
 
     async def models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
@@ -164,7 +140,7 @@ class _Handlers:
         service = self._service
         return {"id": service.model, "object": "model", "created": service.created, "owned_by": "tiebreak"}
 
-    async def _complete(self, request: Request, *, is_chat: bool) -> Response:
+    async def complete(self, request: Request, *, is_chat: bool) -> Response:
         service = self._service
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             # A page of another site can send other types without asking (CORS).
@@ -214,7 +190,7 @@ class _Answered(Response):
                 async for event in events:
                     await send({"type": "http.response.body", "body": event, "more_body": True})
         except Exception as error:
-            said = error_event(_internal(error).body())
+            said = event_of(_internal(error).body())
             await send({"type": "http.response.body", "body": said, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -52,7 +52,9 @@ def wrong_request(receipt: GenerationReceipt, loaded: LoadedModel, data: bytes) 
         )
     asked = {one.name: getattr(request.sampling, one.name) for one in fields(Sampling)}
     asked |= {"stop_texts": request.stop_texts, "top_logprobs": request.likeliest}
-    if not request.drawn_seed and (request.tried == request.count or receipt.seed not in _seeds(request)):
+    # If more were tried than given, the likeliest were, whichever those are.
+    tried = [request.seed_of(one) for one in range(request.tried)] if request.tried > request.count else []
+    if not request.drawn_seed and receipt.seed not in tried:
         asked["seed"] = request.seed_of(number)
     asked |= {} if request.max_tokens is None else {"max_new_tokens": request.max_tokens}
     for name, value in asked.items():
@@ -64,11 +66,6 @@ def wrong_request(receipt: GenerationReceipt, loaded: LoadedModel, data: bytes) 
         asks, has = ("asks", "has none") if tells_prompt else ("does not ask", "has them")
         found.append(f"the request {asks} for log-probabilities of its prompt, and the receipt {has}")
     return found
-
-
-def _seeds(request: CompletionRequest) -> set[int]:
-    """Return the seeds of the texts behind a prompt, of which the likeliest were given."""
-    return {request.seed_of(number) for number in range(request.tried)}
 
 
 def wrong_response(

@@ -101,14 +101,8 @@ class PendingText:
 
     prompt: int
     """Number of its prompt in the request."""
-    tokens: list[int]
-    """The prompt's."""
-    new_tokens: int
-    """Most tokens behind it."""
-    seed: int
+    asked: TextRequest
     choices: list[Choice] = field(default_factory=list)
-    made: Generation = field(init=False)
-    """The whole of it, once it has ended."""
 
     @property
     def mean(self) -> float:
@@ -140,7 +134,7 @@ class PendingAnswer:
     @property
     def usage(self) -> dict[str, int]:
         """Numbers of tokens, as bodies have them: each prompt's once, and all that were written."""
-        prompt = sum(len(one.tokens) for one in self.texts[:: self.request.tried])
+        prompt = sum(len(one.asked.prompt) for one in self.texts[:: self.request.tried])
         new = sum(len(one.choices) for one in self.texts)
         return {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
 
@@ -194,8 +188,8 @@ class TextService:
         MachineError for a model that cannot be served."""
         prompt, how = [self._loaded.stop[0] if self._loaded.stop else 0], Sampling(temperature=1.0)
         asked = TextRequest(prompt, new_tokens=min(2, self._generator.positions - 1), sampling=how)
-        made = self._receipt(prompt, self._batch.submit(asked).result(), how, 0, asked.new_tokens)
-        self.fingerprint = fingerprint_of(made)
+        self._batch.submit(asked).result()
+        self.fingerprint = fingerprint_of(self._receipt(asked))
 
     def close(self) -> None:
         """Give up all texts, and end the threads."""
@@ -206,7 +200,12 @@ class TextService:
     def enter(self) -> None:
         """Take a place in the line. Raises RequestError if too many wait."""
         if self._answering >= self.most_answers:
-            raise too_many()
+            raise RequestError(
+                "Too many requests wait already: ask again later.",
+                code="overloaded",
+                status=503,
+                headers={"Retry-After": str(_RETRY_SECONDS)},
+            )
         self._answering += 1
 
     def leave(self) -> None:
@@ -228,10 +227,7 @@ class TextService:
                     way_out = f"ask for at most {room} new ones" if room > 0 else "give a shorter prompt"
                     raise self._too_long(request, f"The prompt's {len(tokens)} tokens and {wanted} new ones", way_out)
                 self._generator.require(tokens, wanted, ())
-                texts += [
-                    PendingText(prompt=number, tokens=tokens, new_tokens=wanted, seed=request.seed_of(one))
-                    for one in range(request.tried)
-                ]
+                texts += [PendingText(prompt=number, asked=asked) for asked in self._asked(request, tokens, wanted)]
             request.sampling.bias(self._generator.vocabulary)  # of tokens that are in it
         except (CaptureError, FolderError) as error:
             # Prompts alone are to blame: the model was tried by `prepare`.
@@ -252,7 +248,7 @@ class TextService:
         RequestDroppedError, OSError."""
 
         async def written(text: PendingText) -> None:
-            async with aclosing(self._choices(answer, text)) as choices:
+            async with aclosing(self._choices(text)) as choices:
                 async for _ in choices:
                     pass
 
@@ -265,7 +261,7 @@ class TextService:
             await asyncio.gather(*tasks, return_exceptions=True)
         tokenizer = self._loaded.tokenizer
         texts = [
-            answer_text(tokenizer, answer.request, text.prompt, text.tokens, text.made, index)
+            answer_text(tokenizer, answer.request, text.prompt, text.asked.prompt, text.asked.result.result(), index)
             for index, text in enumerate(answer.given)
         ]
         body = answer.writer.body(texts, answer.usage)
@@ -275,7 +271,7 @@ class TextService:
         """Return the events of an answer's stream; the last of them once its receipt is on the disk. Raises as `whole`,
         and TextChangedError."""
         (one,), request, writer, sent = answer.texts, answer.request, answer.writer, sha256()
-        stream = StreamWriter(writer, one.tokens, request.stop_texts)
+        stream = StreamWriter(writer, one.asked.prompt, request.stop_texts)
 
         def counted(event: bytes) -> bytes:
             sent.update(event)
@@ -283,15 +279,16 @@ class TextService:
 
         if first := writer.first_event():
             yield counted(first)
-        async with aclosing(self._choices(answer, one)) as choices:
+        async with aclosing(self._choices(one)) as choices:
             async for choice in choices:
                 if event := stream.add(choice):
                     yield counted(event)
-        if rest := stream.rest(one.made.finish_reason):
+        reason = one.asked.result.result().finish_reason
+        if rest := stream.rest(reason):
             yield counted(rest)
         if stream.is_changed:
             raise TextChangedError("the tokenizer changes text that was sent already")
-        last = writer.last_events(one.made.finish_reason, answer.usage if request.include_usage else None)
+        last = writer.last_events(reason, answer.usage if request.include_usage else None)
         sent.update(last)
         await self._issue(answer, sent.digest())
         yield last
@@ -313,10 +310,26 @@ class TextService:
             code="context_length_exceeded",
         )
 
-    async def _choices(self, answer: PendingAnswer, text: PendingText) -> AsyncGenerator[Choice]:
+    def _asked(self, request: CompletionRequest, prompt: list[int], new_tokens: int) -> list[TextRequest]:
+        """Return what the generator is asked for behind a prompt: the texts that are tried."""
+        return [
+            TextRequest(
+                prompt,
+                new_tokens=new_tokens,
+                sampling=request.sampling,
+                stop=self._loaded.stop,
+                seed=request.seed_of(number),
+                ends=StopTexts(self._loaded.tokenizer, prompt, request.stop_texts),
+                likeliest=request.likeliest,
+                of_prompt=request.echo and request.logprobs,
+            )
+            for number in range(request.tried)
+        ]
+
+    async def _choices(self, text: PendingText) -> AsyncGenerator[Choice]:
         """Return the tokens of a text, as they are chosen. Whoever stops reading them gives the text up."""
         await self._free.acquire()
-        loop, told = asyncio.get_running_loop(), asyncio.Queue[Choice | None]()
+        loop, told, asked = asyncio.get_running_loop(), asyncio.Queue[Choice | None](), text.asked
 
         def tell(choice: Choice) -> None:
             loop.call_soon_threadsafe(told.put_nowait, choice)
@@ -326,18 +339,7 @@ class TextService:
                 loop.call_soon_threadsafe(told.put_nowait, None)
                 loop.call_soon_threadsafe(self._free.release)
 
-        request = answer.request
-        asked = TextRequest(
-            text.tokens,
-            new_tokens=text.new_tokens,
-            sampling=request.sampling,
-            stop=self._loaded.stop,
-            seed=text.seed,
-            ends=StopTexts(self._loaded.tokenizer, text.tokens, request.stop_texts),
-            likeliest=request.likeliest,
-            of_prompt=request.echo and request.logprobs,
-            tell=tell,
-        )
+        asked.tell = tell
         # The row is free when the generator says so, which may be later than its reader goes away.
         asked.result.add_done_callback(ended)
         try:
@@ -349,7 +351,7 @@ class TextService:
             while (choice := await told.get()) is not None:
                 text.choices.append(choice)
                 yield choice
-            text.made = asked.result.result()
+            asked.result.result()  # or its error
         finally:
             asked.dropped.set()
 
@@ -357,7 +359,7 @@ class TextService:
         request, texts = answer.request, answer.given
         found = [
             replace(
-                self._receipt(one.tokens, one.made, request.sampling, one.seed, one.new_tokens, request.stop_texts),
+                self._receipt(one.asked, request.stop_texts),
                 request_sha256=answer.request_sha256,
                 response_sha256=response_sha256,
                 choice_index=index if len(texts) > 1 else None,
@@ -367,37 +369,19 @@ class TextService:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._writing, self.receipts.issue, answer.writer.name, found)
 
-    def _receipt(
-        self,
-        prompt: list[int],
-        text: Generation,
-        sampling: Sampling,
-        seed: int,
-        new_tokens: int,
-        stop_texts: Sequence[str] = (),
-    ) -> GenerationReceipt:
+    def _receipt(self, asked: TextRequest, stop_texts: Sequence[str] = ()) -> GenerationReceipt:
         return make_receipt(
             self._loaded,
             self._generator,
-            prompt,
-            text,
-            sampling=sampling,
-            seed=seed,
-            max_new_tokens=new_tokens,
+            list(asked.prompt),
+            asked.result.result(),
+            sampling=asked.sampling,
+            seed=asked.seed,
+            max_new_tokens=asked.new_tokens,
             tiebreak_version=self._version,
             training_receipt=self._training,
             stop_texts=stop_texts,
         )
-
-
-def too_many() -> RequestError:
-    """Return the refusal of a request for which there is no place."""
-    return RequestError(
-        "Too many requests wait already: ask again later.",
-        code="overloaded",
-        status=503,
-        headers={"Retry-After": str(_RETRY_SECONDS)},
-    )
 
 
 def _prompt_name(request: CompletionRequest) -> str:

@@ -67,16 +67,24 @@ class BentExecutor:
     (implements `roundlog.execution.StepExecutor`)."""
 
     def __init__(
-        self, program: Program, f32_format: Format = FLOAT32, *, compute: Callable[[RunningStep, int], None]
+        self,
+        program: Program,
+        f32_format: Format = FLOAT32,
+        *,
+        compute: Callable[[RunningStep, int], None],
+        steps: Callable[[int], bool] = lambda step: True,
     ) -> None:
+        """steps: whether a step is computed so; others are as the posted program has them."""
         self.program = program
         self.f32_format = f32_format
-        self._checked = CheckedProgram(program, f32_format)
-        self._compute = compute
+        self._checked, self._posted = CheckedProgram(program, f32_format), Executor(program, f32_format)
+        self._compute, self._steps = compute, steps
 
     def run(
         self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None = None
     ) -> StepResult:
+        if not self._steps(inputs.step):
+            return self._posted.run(inputs, rounding, observe)
         with own_threads(), right_float_mode(f"step {inputs.step}"):
             running = RunningStep(self._checked, inputs, rounding)
             for index in range(len(self.program.nodes)):
@@ -87,22 +95,7 @@ class BentExecutor:
             return running.result
 
 
-class SwitchingExecutor:
-    """An executor of a posted program, with another one in its place in some steps (implements `StepExecutor`)."""
-
-    def __init__(self, posted: StepExecutor, other: StepExecutor, steps: Callable[[int], bool]) -> None:
-        """steps: whether the other one executes a step."""
-        self.program, self.f32_format = posted.program, posted.f32_format
-        self._posted, self._other, self._steps = posted, other, steps
-
-    def run(
-        self, inputs: StepInputs, rounding: Rounding, observe: Callable[[int, torch.Tensor], None] | None = None
-    ) -> StepResult:
-        executor = self._other if self._steps(inputs.step) else self._posted
-        return executor.run(inputs, rounding, observe)
-
-
-def tampered(program: Program, f32_format: Format, lies: Sequence[Lie]) -> SwitchingExecutor:
+def tampered(program: Program, f32_format: Format, lies: Sequence[Lie]) -> BentExecutor:
     """Return an executor that tells lies in their steps and is honest in all others."""
 
     def compute(running: RunningStep, index: int) -> None:
@@ -112,8 +105,7 @@ def tampered(program: Program, f32_format: Format, lies: Sequence[Lie]) -> Switc
                 _tell(lie, running, is_store=program.nodes[index].op == "store")
 
     steps = {lie.step for lie in lies}
-    bent = BentExecutor(program, f32_format, compute=compute)
-    return SwitchingExecutor(Executor(program, f32_format), bent, steps.__contains__)
+    return BentExecutor(program, f32_format, compute=compute, steps=steps.__contains__)
 
 
 def _tell(lie: Lie, running: RunningStep, *, is_store: bool) -> None:

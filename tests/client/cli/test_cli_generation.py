@@ -198,7 +198,7 @@ def test_verify_shows_whose_words_a_text_is(run: Run, text: Text) -> None:
     receipt = read(text.receipt)
     text.receipt.write_text(receipt.signed(b"\1" * 20, b"\1" * 65).to_json())
     assert len(run(*words).stdout.splitlines()) == 1, "nothing is read, and nothing shown"
-    assert json.loads(run(*words, "--json").stdout)["text"] is None
+    assert "text" not in json.loads(run(*words, "--json").stdout)
 
 
 @pytest.mark.slow
