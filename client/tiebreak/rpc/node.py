@@ -21,10 +21,8 @@ from tiebreak.rpc.answers import (
     Transaction,
     TransactionReceipt,
     fits,
-    read_block,
+    read,
     read_logs,
-    read_receipt,
-    read_transaction,
     to_json,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
@@ -123,7 +121,7 @@ class ChainNode:
         found = self.ask("eth_getBlockByNumber", "latest", False)
         if found is None:
             raise InvalidAnswer(f"{self.name} has no newest block: use another node.")
-        return read_block(found)
+        return read(Block, found, "a block")
 
     def now(self) -> int:
         """Return the time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest
@@ -143,7 +141,7 @@ class ChainNode:
         found = self.ask("eth_getBlockByNumber", hex(number), False)
         if found is None:
             return None
-        block = read_block(found)
+        block = read(Block, found, "a block")
         if block.number != number:
             raise InvalidAnswer(
                 f"{self.name} gave block {block.number} where {number} was asked for: use another node."
@@ -209,7 +207,7 @@ class ChainNode:
         answer = self.ask("eth_getTransactionReceipt", "0x" + transaction.hex())
         if answer is None:
             return None
-        found = read_receipt(answer)
+        found = read(TransactionReceipt, answer, "a receipt")
         if found.transaction != transaction:
             raise InvalidAnswer(f"{self.name} gave the receipt of another transaction: use another node.")
         return found
@@ -219,7 +217,7 @@ class ChainNode:
         answer = self.ask("eth_getTransactionByHash", "0x" + name.hex())
         if answer is None:
             return None
-        found = read_transaction(answer)
+        found = read(Transaction, answer, "a transaction")
         if found.hash != name:
             raise InvalidAnswer(f"{self.name} gave another transaction: use another node.")
         return found

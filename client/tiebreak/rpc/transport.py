@@ -21,6 +21,7 @@ import urllib3
 
 from tiebreak.http_client import Halted, Pauses, TooLate, pause, post, session, shown_url, within
 from tiebreak.rpc.answers import data as read_data
+from tiebreak.rpc.answers import to_json
 from tiebreak.rpc.chain_errors import (
     ChainError,
     ChainUnavailable,
@@ -118,7 +119,7 @@ class HttpTransport(Transport):
     def request(self, method: str, params: list[Any]) -> object:
         request_id = next(self._ids)
         asked = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
-        body = json.dumps(asked, default=plain_bytes).encode()
+        body = json.dumps(asked, default=to_json).encode()
         ends = time.monotonic() + self._deadline
         pauses = Pauses(first=0.1, most=2.5, spread=1.0)
         try:
@@ -194,17 +195,8 @@ def refusal(method: str, error: object) -> RpcRefused:
     if isinstance(payload, Mapping):  # some nodes wrap the data of a revert once more
         payload = payload.get("data")
     try:
-        revert = read_data(plain_bytes(payload) if isinstance(payload, bytes) else payload, "a revert")
+        revert = read_data(to_json(payload), "a revert")
     except InvalidAnswer:
         revert = None
     reason = printable(message)[:300] if isinstance(message, str) else "no reason given"
     return RpcRefused(method, code if isinstance(code, int) else 0, reason, revert)
-
-
-def plain_bytes(value: object) -> object:
-    """Return bytes and records of web3 as JSON takes them. Raises TypeError for anything else."""
-    if isinstance(value, bytes):
-        return "0x" + value.hex()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
