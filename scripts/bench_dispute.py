@@ -178,7 +178,8 @@ def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: DisputeTree
     number = contract.event(contract.send(contract.post_job(spec, TERMS, "bafy")), JobPosted).job
     sides = {Side.TRAINER: (contract.by(trainer), lying), Side.CHALLENGER: (contract.by(auditor), honest)}
     claim = lying.claim
-    committed = contract.commit(
+    committed = contract.paying(
+        "commit",
         number,
         spec_hash=spec.hash,
         claimed=claim.as_next_root(),
@@ -188,7 +189,8 @@ def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: DisputeTree
         bond=TERMS.trainer_bond,
     )
     bill.add("claim", contract.by(trainer).send(committed))
-    challenged = contract.challenge(
+    challenged = contract.paying(
+        "challenge",
         number,
         spec_hash=spec.hash,
         claimed_root=claim.root,

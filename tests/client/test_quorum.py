@@ -166,7 +166,9 @@ def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -
     chain.logs(contract.address, from_block=0)
     with pytest.raises(NodesDisagree, match="and honest 0 say different things about the events of blocks 0 to"):
         contract.send(
-            contract.challenge(1, spec_hash=bytes(32), claimed_root=bytes(32), checkpoint_root=bytes(32), bond=1)
+            contract.paying(
+                "challenge", 1, **dict.fromkeys(["spec_hash", "claimed_root", "checkpoint_root"], bytes(32)), bond=1
+            )
         )
     queue = TransactionQueue(contract, sender)
     refused: list[ChainError] = []

@@ -24,7 +24,7 @@ from eth_utils.address import to_checksum_address
 
 from tiebreak.contract import enums, events, structs
 from tiebreak.contract.code import damaged, load_artifact
-from tiebreak.contract.records import Parameter, kind_of
+from tiebreak.contract.records import Parameter, kind_of, snake_case
 from tiebreak.contract.structs import PostedSpec
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ContractError, InvalidAnswer
@@ -88,6 +88,14 @@ class ContractAbi:
     def load(cls, name: str, *callees: str) -> ContractAbi:
         """Read artifacts that are part of this package."""
         return cls(load_artifact(name), *map(load_artifact, callees))
+
+    def ordered(self, function: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
+        """Return the arguments behind the first one, by their names in snake_case, in the function's order. Raises
+        TypeError for others than it has."""
+        names = [snake_case(item["name"]) for item in self._functions[function]["inputs"][1:]]
+        if arguments.keys() != set(names):
+            raise TypeError(f"{function} takes {', '.join(names)}")
+        return tuple(arguments[name] for name in names)
 
     def encode_call(self, function: str, *arguments: object) -> bytes:
         """Return selector and arguments. Raises ValueError when an argument does not fit its type."""

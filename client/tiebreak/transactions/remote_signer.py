@@ -18,7 +18,7 @@ from typing import Any
 
 import rlp
 from eth_account import Account
-from eth_account.typed_transactions import TypedTransaction
+from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_hash.auto import keccak
 from eth_keys.exceptions import BadSignature
 from eth_typing import ChecksumAddress
