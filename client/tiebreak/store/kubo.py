@@ -26,9 +26,9 @@ from typing import Any
 import requests
 import urllib3
 
-from tiebreak.http_client import bound
+from tiebreak.http_client import NoResponse, bound
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
-from tiebreak.store.http import WIDTH, NoResponse, Retries, base_url, shown_location
+from tiebreak.store.http import WIDTH, Retries, base_url, shown_location
 from tiebreak.store.store import Build, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
 
