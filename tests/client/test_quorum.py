@@ -103,7 +103,6 @@ def test_every_question_about_the_chain_goes_to_all_nodes_and_equal_answers_need
         "transaction": lambda node: node.transaction(bytes(32)),
         "logs": lambda node: node.logs(contract, from_block=0),
         "all_logs": lambda node: node.all_logs(contract, 0, 3),
-        "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
     }
     others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "w3", "confirmations"}
     """Not questions about the chain's state, or of any kind; `send_raw` has a test of its own."""

@@ -10,7 +10,7 @@ of the contract's own error, before anything is spent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from eth_typing import ChecksumAddress
@@ -267,12 +267,6 @@ class VerificationGame:
         found.sort(key=lambda log: (log.block, log.index))
         both = job is not None and game is not None
         return [event for event in self.decode(found) if not both or getattr(event, "game", None) == game]
-
-    def events_back(self, game: int, *, from_block: int, to_block: int) -> Iterator[Event]:
-        """Return the moves of a game from the newest to the oldest, as many ranges of blocks as are asked for."""
-        topics: list[Topic] = [self._abi.events_about("game")[1], game.to_bytes(32, "big")]
-        for log in self.node.search_back(self.address, from_block=from_block, to_block=to_block, topics=topics):
-            yield from self.decode([log])
 
     def decode(self, logs: Iterable[Log]) -> list[Event]:
         """Return the contract's own events among `logs`, for example those of a receipt."""

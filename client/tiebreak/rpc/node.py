@@ -7,7 +7,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eth_typing import ChecksumAddress
@@ -316,19 +316,6 @@ class ChainNode:
         if self._accepted >= _BOLD_AFTER:
             self._range, self._accepted = min(2 * self._range, LOG_RANGE), 0
         return logs
-
-    def search_back(
-        self, address: ChecksumAddress, *, from_block: int, to_block: int, topics: Sequence[Topic] = ()
-    ) -> Iterator[Log]:
-        """Yield a contract's events from the newest to the oldest, from as many ranges of blocks as are needed.
-
-        For events that prove themselves when they are found: nothing shows that a node has left none out."""
-        while from_block <= to_block:
-            start = max(to_block - self._range + 1, from_block)
-            logs = self._range_of_logs(address, start, to_block, topics)
-            if logs is not None:
-                yield from reversed(logs)
-                to_block = start - 1
 
     def advance_time(self, seconds: int) -> None:
         """Mine a block on a development chain that is `seconds` (at least 1) later than the newest one; its clock
