@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
 
-from tiebreak.rpc.chain_errors import InvalidAnswer
+from tiebreak.rpc.chain_errors import InvalidAnswer, printable
 
 MAX_LOGS = 100_000
 """Most events of one answer."""
@@ -65,8 +65,7 @@ def sequence(value: object, what: str, maximum: int) -> list[object]:
 
 
 def _invalid(value: object, what: str, expected: str) -> InvalidAnswer:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    shown = printable(repr(value), 60)
     return InvalidAnswer(f"the node answered {shown} for {what} where {expected} was due: use another node.")
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tiebreak.http_client import Halted, NoResponse, TooLate, pause, repeated, shown_url
-from tiebreak.store.store_errors import CorruptBlock, StoreUnavailable, short
+from tiebreak.rpc.chain_errors import printable
+from tiebreak.store.store_errors import CorruptBlock, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -93,7 +94,11 @@ def shown_location(location: str) -> str:
     if separator and authority is not None and "@" not in rest[authority.end() :]:
         shown = shown_url(location)
         if shown is not None:
-            return short(shown)
+            return printable(shown, 200)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", location) or re.search(r"[@?#]", location):
-        return f"{short(scheme)}://..." if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) else "..."
-    return short(location)
+        return (
+            f"{printable(scheme, 200)}://..."
+            if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme)
+            else "..."
+        )
+    return printable(location, 200)
