@@ -178,7 +178,8 @@ def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: DisputeTree
     number = contract.event(contract.send(contract.post_job(spec, TERMS, "bafy")), JobPosted).job
     sides = {Side.TRAINER: (contract.by(trainer), lying), Side.CHALLENGER: (contract.by(auditor), honest)}
     claim = lying.claim
-    committed = contract.commit(
+    committed = contract.paying(
+        "commit",
         number,
         spec_hash=spec.hash,
         claimed=claim.as_next_root(),
@@ -188,13 +189,9 @@ def dispute(node: ChainNode, job: Job, lie: Lie, bill: Bill, honest: DisputeTree
         bond=TERMS.trainer_bond,
     )
     bill.add("claim", contract.by(trainer).send(committed))
-    challenged = contract.challenge(
-        number,
-        spec_hash=spec.hash,
-        claimed_root=claim.root,
-        checkpoint_root=honest.claim.root,
-        bond=TERMS.challenger_bond,
-    )
+    roots = {"claimed_root": claim.root, "checkpoint_root": honest.claim.root}
+    paid = {"spec_hash": spec.hash, "bond": TERMS.challenger_bond}
+    challenged = contract.paying("challenge", number, **paid, **roots)
     receipt = contract.by(auditor).send(challenged)
     game_id = contract.event(receipt, Challenged).game
     bill.add("claim", receipt)

@@ -1,7 +1,7 @@
 """The HTTP client, and calls and pauses that end in time: all that this program asks by HTTP passes here.
 
-Nodes and webhooks are asked by `session` and `post`, through the proxies of the environment. Stores may be anybody's,
-and are asked by `store.http.HttpServer`, which takes nothing from the environment.
+Nodes and webhooks are asked through the proxies of the environment. Stores may be anybody's, and their sessions take
+nothing from it (`trust_env`).
 
 A socket's own timeout bounds the silence between two bytes. A server that sends a header, an interim answer (100
 Continue) or a trailer now and then would keep its reader, the thread that it runs in and the socket for ever.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import itertools
 import random
 import re
 import socket
@@ -20,6 +21,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event, Thread
 from typing import Any, ClassVar, TypeVar
 
@@ -32,6 +34,9 @@ T = TypeVar("T")
 _LOOK = 0.05
 """Seconds between two looks at the stop signal while a call runs."""
 
+_MOST_WAIT = 30.0
+"""Longest pause in seconds that a server's Retry-After can ask for."""
+
 
 class TooLate(Exception):
     """A call has not ended within its time."""
@@ -39,6 +44,14 @@ class TooLate(Exception):
 
 class Halted(Exception):
     """The stop signal was given."""
+
+
+class NoResponse(Exception):
+    """A server has not answered, or not with a whole answer. `wait`: seconds after which it asks to be tried again."""
+
+    def __init__(self, why: str, wait: float = 0.0) -> None:
+        super().__init__(why)
+        self.wait = wait
 
 
 def pause(seconds: float, stop: Event | None) -> None:
@@ -177,13 +190,6 @@ def _pools(most: int | None = None) -> dict[str, type[urllib3.HTTPConnectionPool
     return found
 
 
-def pool_manager(**options: Any) -> urllib3.PoolManager:
-    """Return connections of urllib3 for requests whose read timeout is for the whole answer."""
-    manager = urllib3.PoolManager(**options)
-    manager.pool_classes_by_scheme = _pools()
-    return manager
-
-
 class _Adapter(requests.adapters.HTTPAdapter):
     def __init__(self, most: int | None) -> None:
         self._pools = _pools(most)
@@ -200,8 +206,10 @@ class _Adapter(requests.adapters.HTTPAdapter):
 
 
 def session() -> requests.Session:
-    """Return a session of requests in which the timeout of a request is for the whole answer."""
+    """Return a session of requests in which the timeout of a request is for the whole answer, and which unpacks
+    nothing."""
     made = requests.Session()
+    made.headers["Accept-Encoding"] = "identity"
     bound(made)
     return made
 
@@ -212,24 +220,53 @@ def bound(made: requests.Session, most: int | None = None) -> None:
         made.mount(scheme, _Adapter(most))
 
 
-def read_answer(answer: urllib3.BaseHTTPResponse, most: int) -> HttpAnswer:
-    """Read at most `most` bytes of an open answer's body as they come, not unpacked. Raises the HTTPError of urllib3
-    (ProtocolError for one that was cut off) and OSError."""
-    read = bytearray()
-    while len(read) <= most and (piece := answer.read1(1 << 16, decode_content=False)):
-        read += piece
-    if len(read) <= most:
-        answer.release_conn()
-    after = answer.headers.get("Retry-After", "").strip()  # a date counts as none
-    seconds = float(after) if re.fullmatch("[0-9]{1,9}", after) else 0.0
-    return HttpAnswer(answer.status, bytes(read[:most]), seconds)
+def ask(
+    connections: requests.Session, method: str, url: str, *, seconds: float, most: int, **options: Any
+) -> HttpAnswer:
+    """Return the answer to one request within `seconds`; a redirect is one, and is not followed. most: bytes of the
+    body that are read, as they come and not unpacked; at 0 it is not waited for. options: as of requests. Raises
+    NoResponse, whose text has nothing of the URL."""
+    try:
+        with connections.request(
+            method, url, timeout=max(0.01, seconds), stream=True, allow_redirects=False, **options
+        ) as answer:
+            read = bytearray()
+            while len(read) < most and (piece := answer.raw.read1(1 << 16, decode_content=False)):
+                read += piece
+            if len(read) < most:
+                answer.raw.release_conn()  # else bytes may still be on the way
+            after = answer.headers.get("Retry-After", "").strip()  # a date counts as none
+            pause = float(after) if re.fullmatch("[0-9]{1,9}", after) else 0.0
+            return HttpAnswer(answer.status_code, bytes(read[:most]), pause)
+    except urllib3.exceptions.ProtocolError as error:
+        raise NoResponse("the connection broke off") from error
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise NoResponse(type(error).__name__) from error
 
 
-def post(connections: requests.Session, url: str, body: bytes, *, seconds: float, most: int) -> HttpAnswer:
-    """Send JSON and return the answer, within `seconds`; a redirect is one, and is not followed. `most`: as for
-    `read_answer`; at 0 the body is not waited for. Raises RequestException, and what `read_answer` does."""
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-    with connections.post(
-        url, data=body, headers=headers, timeout=seconds, stream=True, allow_redirects=False
-    ) as answer:
-        return read_answer(answer.raw, most) if most else HttpAnswer(answer.status_code, b"", 0.0)
+def repeated(
+    call: Callable[[float], T],
+    *,
+    timeout: float,
+    attempts: int,
+    seconds: float | None,
+    stop: Event | None,
+    passing: tuple[type[Exception], ...] = (NoResponse, TooLate),
+) -> T:
+    """Return the result of `call`, which gets the seconds that it has, `timeout` at most, and is tried again after
+    growing pauses while its error is one of `passing`: `attempts` times, within `seconds` in all (None: any). Raises
+    the last error, TooLate, and Halted when `stop` is set."""
+    ends = float("inf") if seconds is None else time.monotonic() + seconds
+    pauses = Pauses(first=0.1, most=5.0, spread=1.0)
+    for attempt in itertools.count(1):
+        left = min(timeout, ends - time.monotonic())
+        if left <= 0:
+            raise TooLate
+        try:
+            return within(left, stop, partial(call, left))
+        except passing as error:
+            wait = max(pauses.next(), min(_MOST_WAIT, getattr(error, "wait", 0.0)))
+            if attempt >= attempts or time.monotonic() + wait >= ends:
+                raise
+        pause(wait, stop)
+    raise AssertionError("an endless loop has ended")

@@ -55,9 +55,10 @@ from roundlog.training import (
     require_memory,
 )
 
+from tiebreak.rpc.chain_errors import printable
 from tiebreak.store import Store, open_stores
 from tiebreak.store.dagpb import MAX_ENTRIES, Cid
-from tiebreak.store.store_errors import DestinationExists, InvalidCid, MalformedContent, StoreError, short
+from tiebreak.store.store_errors import DestinationExists, InvalidCid, MalformedContent, StoreError
 
 if TYPE_CHECKING:
     from tiebreak.store.dag_reader import Plan
@@ -94,7 +95,7 @@ def fetch_named(
 
     others = store.get_directory(cid, dest, claiming, max_bytes=max_bytes, within=within)
     if left_out := [name for name in others if name not in unwanted]:
-        names = ", ".join(short(repr(name), 60) for name in left_out[:_MOST_NAMED])
+        names = ", ".join(printable(repr(name), 60) for name in left_out[:_MOST_NAMED])
         more = f" and {len(left_out) - _MOST_NAMED} more" if len(left_out) > _MOST_NAMED else ""
         warn(f"{cid} has {names}{more} besides what it is fetched for, left out")
 
@@ -348,10 +349,12 @@ def find_run(store: Store, address: str, room: Path) -> Whereabouts:
     try:
         receipt = read_receipt(Path(address))
     except ReceiptError as error:
-        raise NotAuditable(f"{short(address, 100)} is no result of an audit ({short(str(error))}).") from error
+        raise NotAuditable(
+            f"{printable(address, 100)} is no result of an audit ({printable(str(error), 200)})."
+        ) from error
     if receipt.audit is None or not is_address(receipt.audit.claim):
         raise NotAuditable(
-            f"{short(address, 100)} does not say where a job and its log lie: give the content address of the log."
+            f"{printable(address, 100)} does not say where a job and its log lie: give the content address of the log."
         )
     audit, root = receipt.audit, receipt.checkpoint_root
     return Whereabouts(job=audit.job, claim=audit.claim, root=root, spec=receipt.spec)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from roundlog.commitments import MerkleTree
 from roundlog.dispute import StepTrace
 from roundlog.spec import TrainingSpec
-from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.contract_calls import ANY_PLACE, ContractCall
 from tiebreak.contract.contract_watch import find_chunk, find_rows
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.events import Appealed, Challenged, JobPosted, Withdrawn
@@ -205,7 +205,8 @@ class Cast:
     def commit(self, job: int, run: Run) -> None:
         tree = run.checkpoints
         self.trainer.send(
-            self.trainer.commit(
+            self.trainer.paying(
+                "commit",
                 job,
                 spec_hash=self.spec().hash,
                 claimed=next_root_of(tree),
@@ -217,14 +218,15 @@ class Cast:
         )
 
     def attest(self, job: int, checkpoint_root: bytes) -> TransactionReceipt:
-        return self.auditor.send(self.auditor.attest(job, spec_hash=self.spec().hash, checkpoint_root=checkpoint_root))
+        return self.auditor.send(ContractCall.of("attest", job, self.spec().hash, checkpoint_root, "", "", ANY_PLACE))
 
     def challenge(self, job: int, checkpoint_root: bytes, bond: int = TERMS.challenger_bond) -> int:
         """The auditor's, of the claim that stands there."""
         seen = self.auditor.job(job)
         game, _ = made(
             self.auditor,
-            self.auditor.challenge(
+            self.auditor.paying(
+                "challenge",
                 job,
                 spec_hash=seen.spec_hash,
                 claimed_root=seen.claim.checkpoint_root,
@@ -239,7 +241,8 @@ class Cast:
         posted = PostedSpec(training, devnet_account(3).address, self.customer.adjudicator())
         job, _ = made(self.customer, self.customer.post_job(posted, TERMS, JOB_CID))
         self.trainer.send(
-            self.trainer.commit(
+            self.trainer.paying(
+                "commit",
                 job,
                 spec_hash=posted.hash,
                 claimed=claimed.as_next_root(),

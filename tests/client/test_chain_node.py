@@ -205,13 +205,6 @@ def test_a_limit_of_results_holds_only_where_the_results_are() -> None:
     assert len(asked) <= 400
 
 
-def test_a_search_from_the_newest_block_stops_where_it_has_found() -> None:
-    node, asked = limited(100_000, 100, events=[10, 99_500])
-    first = next(node.search_back(ADDRESS, from_block=0, to_block=100_000))
-    assert first.block == 99_500 and first.block_hash == bytes.fromhex(HASH[2:])
-    assert len(asked) <= 25
-
-
 # Receipts, numbers and pages that a single node makes up.
 
 

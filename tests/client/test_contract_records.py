@@ -3,13 +3,13 @@ contract gives."""
 
 from __future__ import annotations
 
-import inspect
 import re
 import time
 import tracemalloc
 from dataclasses import fields, is_dataclass
 from enum import IntEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from tiebreak import strategy
 from tiebreak.contract import code, enums, events, structs
 from tiebreak.contract.abi import ContractAbi
 from tiebreak.contract.code import ADJUDICATORS_PARTS, LIBRARIES, load_artifact
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.events import snake_case
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import ANYONE
@@ -118,46 +119,29 @@ GAME = VerificationGame(ChainNode(HttpTransport("http://127.0.0.1:1")), ANYONE)
 """Nobody is asked for anything."""
 
 
-class Named(bytes):
-    """An argument with its name, which passes for terms and for an empty list of calls."""
-
-    reward, audit_fee = 30, 12
-
-    def __new__(cls, name: str) -> Named:
-        self = super().__new__(cls)
-        self.name = name
-        return self
-
-    name: str
-
-
 SENT = [entry for entry in FUNCTIONS if entry["stateMutability"] in ("nonpayable", "payable")]
-ALIASES = {"id": "job", "gameId": "game", "move": "descent"}
-"""The contract's names of arguments, where the methods have others."""
-METHODS = [one for one in SENT if hasattr(VerificationGame, snake_case(one["name"]))]
 
 
-@pytest.mark.parametrize("entry", METHODS, ids=lambda one: str(one["name"]))
-def test_a_method_gives_a_function_its_arguments_in_order_and_its_payment(entry: dict[str, Any]) -> None:
-    names = [ALIASES.get(item["name"], snake_case(item["name"])) for item in entry["inputs"]]
-    method = getattr(GAME, snake_case(entry["name"]))
-    parameters = inspect.signature(method).parameters
-    assert set(names) == set(parameters) - {"bond", "purpose"}
-    given: dict[str, Any] = {name: Named(name) for name in names}
-    call = method(**given, **({"bond": 42} if "bond" in parameters else {}))
-    assert call.function == entry["name"]
-    if names == ["calls"]:
-        assert call.arguments == ([],)
-    else:
-        assert [argument.name for argument in call.arguments] == names
-    assert call.value == (42 if entry["stateMutability"] == "payable" else 0)
+@pytest.mark.parametrize(
+    "entry", [one for one in SENT if one["stateMutability"] == "payable"], ids=lambda one: one["name"]
+)
+def test_a_call_that_pays_has_its_arguments_in_the_contracts_order(entry: dict[str, Any]) -> None:
+    names = [snake_case(item["name"]) for item in entry["inputs"]]
+    if entry["name"] == "postJob":
+        terms = SimpleNamespace(reward=30, audit_fee=12)
+        assert GAME.post_job("spec", terms, "cid") == ContractCall("postJob", ("spec", terms, "cid"), 42)  # type: ignore[arg-type]
+        return
+    given = {name: name.encode() for name in reversed(names[1:])}
+    call = GAME.paying(entry["name"], 7, bond=42, **given)  # type: ignore[arg-type]
+    assert (call.arguments, call.value) == ((7, *(name.encode() for name in names[1:])), 42)
+    with pytest.raises(TypeError, match=f"{entry['name']} takes spec_hash"):
+        GAME.paying(entry["name"], 7, bond=42, **given, another=b"")  # type: ignore[arg-type]
 
 
 def test_all_functions_are_tried() -> None:
     assert len(SENT) > 25
-    assert {one["name"] for one in METHODS} > {one["name"] for one in SENT if one["stateMutability"] == "payable"}
     sources = "".join(path.read_text() for path in Path(structs.__file__).parents[1].rglob("*.py"))
-    called = re.findall(r"ContractCall\.of\(\"(\w+)\"", sources)
+    called = re.findall(r"(?:ContractCall\.of|\.paying)\(\s*\"(\w+)\"", sources)
     names = {entry["name"] for entry in FUNCTIONS}
     assert len(called) > 12 and names.issuperset(called), "what is called without a method"
     moves = {*re.findall(r"Move\(\"(\w+)\"", Path(strategy.__file__).read_text())}
@@ -165,7 +149,7 @@ def test_all_functions_are_tried() -> None:
 
 
 def test_a_call_that_pays_is_not_put_where_its_payment_would_be_lost() -> None:
-    paying, free = GAME.appeal(7, spec_hash=bytes(32), bond=5), GAME.appeal(7, spec_hash=bytes(32), bond=0)
+    paying, free = (GAME.paying("appeal", 7, spec_hash=bytes(32), bond=bond) for bond in (5, 0))
     for several in (GAME.batch, GAME.in_turn):
         with pytest.raises(ValueError, match="appeal pays 5 wei, and cannot be in a batch: send it alone"):
             several([free, paying])
@@ -176,7 +160,7 @@ def test_an_address_in_other_letters_is_the_same_contract() -> None:
     """Regression: a payment had another name, under which it was made once more, and no event was the contract's."""
     address = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
     seals = [
-        VerificationGame(GAME.node, given).seal_claim(7, spec_hash=bytes(32), seal=bytes(32), bond=5)  # type: ignore[arg-type]
+        VerificationGame(GAME.node, given).paying("sealClaim", 7, spec_hash=bytes(32), seal=bytes(32), bond=5)  # type: ignore[arg-type]
         for given in (address, address.lower(), "0x" + address[2:].upper())
     ]
-    assert {seal.purpose for seal in seals} == {f"seal a claim on job 7 of {address} with spec 0x{'00' * 32}"}
+    assert {seal.purpose for seal in seals} == {f"sealClaim in job 7 of {address} with spec 0x{'00' * 32}"}

@@ -103,7 +103,6 @@ def test_every_question_about_the_chain_goes_to_all_nodes_and_equal_answers_need
         "transaction": lambda node: node.transaction(bytes(32)),
         "logs": lambda node: node.logs(contract, from_block=0),
         "all_logs": lambda node: node.all_logs(contract, 0, 3),
-        "search_back": lambda node: list(node.search_back(contract, from_block=0, to_block=3)),
     }
     others = {"name", "agreement", "view", "chain_id", "send_raw", "advance_time", "ask", "w3", "confirmations"}
     """Not questions about the chain's state, or of any kind; `send_raw` has a test of its own."""
@@ -166,7 +165,9 @@ def test_without_a_majority_nothing_new_is_begun_and_games_go_on(world: World) -
     chain.logs(contract.address, from_block=0)
     with pytest.raises(NodesDisagree, match="and honest 0 say different things about the events of blocks 0 to"):
         contract.send(
-            contract.challenge(1, spec_hash=bytes(32), claimed_root=bytes(32), checkpoint_root=bytes(32), bond=1)
+            contract.paying(
+                "challenge", 1, **dict.fromkeys(["spec_hash", "claimed_root", "checkpoint_root"], bytes(32)), bond=1
+            )
         )
     queue = TransactionQueue(contract, sender)
     refused: list[ChainError] = []

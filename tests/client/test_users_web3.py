@@ -72,7 +72,8 @@ def test_the_contract_is_read_and_written_through_a_users_web3(kind: Any, url: s
     trainer = VerificationGame(w3, game.address, Sender(game.node, devnet_account(1), patience=20.0))
     before = len(game.events(job=job))
     trainer.send(
-        trainer.commit(
+        trainer.paying(
+            "commit",
             job,
             spec_hash=cast.spec().hash,
             claimed=next_root_of(Run.of().checkpoints),

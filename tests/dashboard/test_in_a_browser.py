@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tiebreak.contract.contract_calls import ANY_PLACE
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.dashboard.site import Site
 from tiebreak.devnet.embedded import embedded_node
@@ -92,9 +93,14 @@ def half_played() -> Iterator[str]:
     play(cast, cast.challenge(job, BELIEVED.checkpoints.root), 12)
     audited = cast.post(replace(TERMS, attestations_needed=2, attestation_bond=10**17, audit_fee=10**16))
     cast.commit(audited, BELIEVED)
-    given = {"spec_hash": cast.spec().hash, "checkpoint_root": BELIEVED.checkpoints.root, "bond": 10**17}
-    cast.auditor.send(cast.auditor.attest(audited, log_cid=JOB_CID, model_cid=JOB_CID, **given))
-    cast.referee.send(cast.referee.attest(audited, log_cid="x" * 128, model_cid="<b>", **given))
+    given = {
+        "spec_hash": cast.spec().hash,
+        "checkpoint_root": BELIEVED.checkpoints.root,
+        "bond": 10**17,
+        "last_place": ANY_PLACE,
+    }
+    cast.auditor.send(cast.auditor.paying("attest", audited, log_cid=JOB_CID, model_cid=JOB_CID, **given))
+    cast.referee.send(cast.referee.paying("attest", audited, log_cid="x" * 128, model_cid="<b>", **given))
     with serving_site(Site(cast.customer)) as url:
         yield url
 

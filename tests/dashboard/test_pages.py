@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.contract_calls import ANY_PLACE, ContractCall
 from tiebreak.contract.game import VerificationGame
 from tiebreak.dashboard.chain_reader import NEWEST_GAMES, PAGE, ContractPages
 from tiebreak.dashboard.site import Site
@@ -27,7 +27,7 @@ def attest(auditor: VerificationGame, job: int, **cids: str) -> None:
     """Attest to the right claim, with a bond."""
     given = {"spec_hash": auditor.job(job).spec_hash, "checkpoint_root": RIGHT.checkpoints.root}
     cids = {"log_cid": JOB_CID, "model_cid": JOB_CID} | cids
-    auditor.send(auditor.attest(job, bond=AUDITED.attestation_bond, **given, **cids))  # type: ignore[arg-type]
+    auditor.send(auditor.paying("attest", job, bond=AUDITED.attestation_bond, last_place=ANY_PLACE, **given, **cids))  # type: ignore[arg-type]
 
 
 def text(client: TestClient, path: str, status: int = 200) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tiebreak.contract.contract_calls import ANY_PLACE
 from tiebreak.contract.enums import AuditStatus, JobStatus
 from tiebreak.contract.game import VerificationGame
 from tiebreak.contract.structs import AuditView, JobView
@@ -67,13 +68,15 @@ def statuses(world: World) -> dict[str, AuditStatus]:
 def attest(world: World, name: str) -> None:
     job = posted(world)
     by(world, name).send(
-        world.contract.attest(
+        world.contract.paying(
+            "attest",
             world.job,
             spec_hash=job.spec_hash,
             checkpoint_root=job.claim.checkpoint_root,
             log_cid=CID,
             model_cid=CID,
             bond=job.terms.attestation_bond,
+            last_place=ANY_PLACE,
         )
     )
 

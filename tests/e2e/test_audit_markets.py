@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiebreak.contract.contract_calls import ANY_PLACE
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Side
 from tiebreak.roles.auditor_role import AuditorRole
 from tiebreak.roles.customer_role import CustomerRole
@@ -66,13 +67,15 @@ def attest_with_model(world: World) -> Path:
     """The second auditor attests to the model that the trainer has made, and says where it lies. Gives its file."""
     (model,) = (world.root / "trainer").glob("job-*/run/checkpoints/00000015.safetensors")
     by(world, "second").send(
-        world.contract.attest(
+        world.contract.paying(
+            "attest",
             world.job,
             spec_hash=posted(world).spec_hash,
             checkpoint_root=posted(world).claim.checkpoint_root,
             log_cid=posted(world).claim.log_cid,
             model_cid=world.store.address_of_file(model),
             bond=OPEN.attestation_bond,
+            last_place=ANY_PLACE,
         )
     )
     return model
@@ -279,7 +282,8 @@ def test_an_auditor_that_has_won_plays_the_appeal_and_takes_the_bonds(world: Wor
     assert (world.game(1).outcome, world.status) == (Outcome.CHALLENGER_WON, JobStatus.APPEALABLE)
 
     job = posted(world)
-    by(world, "second").send(world.contract.appeal(world.job, spec_hash=job.spec_hash, bond=job.terms.challenger_bond))
+    bond = job.terms.challenger_bond
+    by(world, "second").send(world.contract.paying("appeal", world.job, spec_hash=job.spec_hash, bond=bond))
     world.run(auditor, customer)
     appeal = world.game(2)
     assert appeal.is_appeal and appeal.deadlines[Side.TRAINER] and not appeal.deadlines[Side.CHALLENGER]
@@ -317,7 +321,7 @@ def test_the_first_with_the_root_waits_for_its_half_though_another_one_has_won(w
     world.run(first)
     assert not world.game(1).bond_held and not first.step().finished
     appellant = by(world, "second")
-    appellant.send(appellant.appeal(world.job, spec_hash=posted(world).spec_hash, bond=OPEN.challenger_bond))
+    appellant.send(appellant.paying("appeal", world.job, spec_hash=posted(world).spec_hash, bond=OPEN.challenger_bond))
     assert "waits for 1 appeal of others" in first.step().state
     world.run(quicker)
     world.pass_time(world.game(3).deadlines[Side.TRAINER] + 100)  # its parties have a head start

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.contract_calls import ANY_PLACE, ContractCall
 from tiebreak.contract.enums import AuditStatus, JobStatus, Side
 from tiebreak.contract.game import VerificationGame
 from tiebreak.roles.auditor_role import AuditorRole
@@ -74,9 +74,8 @@ def with_a_place(world: World) -> tuple[TrainerRole, AuditorRole, Paced]:
 def seal_others(world: World) -> None:
     """Others take the places behind, and more."""
     for name in ("second", "customer", "referee"):
-        by(world, name).send(
-            world.contract.seal_audit(world.job, spec_hash=posted(world).spec_hash, seal=bytes(32), bond=BOND)
-        )
+        given = {"spec_hash": posted(world).spec_hash, "seal": bytes(32), "last_place": ANY_PLACE}
+        by(world, name).send(world.contract.paying("sealAudit", world.job, bond=BOND, **given))
 
 
 def test_a_place_is_taken_before_the_work_filled_after_it_and_paid(world: World) -> None:

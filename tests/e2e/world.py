@@ -164,7 +164,7 @@ class World:
         liar, root = self.contract.by(self.senders["second"]), bytes([7]) * 32
         hashed, bond = self.contract.job(self.job).spec_hash, TERMS.trainer_bond
         claim = {"claimed": next_root_of(MerkleTree([root] * steps)), "final_state_root": root}
-        liar.send(liar.commit(self.job, spec_hash=hashed, **claim, log_cid=cid, model_cid=cid, bond=bond))
+        liar.send(liar.paying("commit", self.job, spec_hash=hashed, **claim, log_cid=cid, model_cid=cid, bond=bond))
 
     def customer(self) -> CustomerRole:
         return CustomerRole(self.context("customer"), self.job, model=self.root / "model.safetensors")

@@ -196,7 +196,7 @@ def _read_event(data: bytes) -> None:
     entry = _interface()._events.get(data[:32])
     count = 1 + sum(item["indexed"] for item in entry["inputs"]) if entry else 1
     topics = tuple(data[i : i + 32] for i in range(0, min(32 * count, len(data) - len(data) % 32), 32))
-    log = Log(_ADDRESS, topics, data[32 * count :], 1, bytes(32), bytes(32), 0)
+    log = Log(_ADDRESS, topics, data[32 * count :], 1, bytes(32), bytes(32), 0, None)
     event = _interface().decode_event(log)
     assert (event is None) == (entry is None)
 

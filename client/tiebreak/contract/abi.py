@@ -23,8 +23,8 @@ from eth_utils.abi import collapse_if_tuple, event_abi_to_log_topic, function_ab
 from eth_utils.address import to_checksum_address
 
 from tiebreak.contract import enums, events, structs
-from tiebreak.contract.code import damaged, load_artifact
-from tiebreak.contract.records import Parameter, kind_of
+from tiebreak.contract.code import load_artifact
+from tiebreak.contract.records import Parameter, kind_of, snake_case
 from tiebreak.contract.structs import PostedSpec
 from tiebreak.rpc.answers import Log
 from tiebreak.rpc.chain_errors import ContractError, InvalidAnswer
@@ -69,25 +69,27 @@ class ContractAbi:
     """The interface of one compiled contract, with the errors of others that it calls."""
 
     def __init__(self, artifact: Mapping[str, Any], *callees: Mapping[str, Any]) -> None:
-        """Raises DeploymentError when an artifact is not one of this project's."""
-        try:
-            self.entries: list[dict[str, Any]] = artifact["abi"]
-            """The artifact's own ABI."""
-            entries: list[Any] = [*self.entries, *_SOLIDITYS_OWN]
-            errors = [*entries, *(entry for other in callees for entry in other["abi"])]
-            self._functions = {entry["name"]: entry for entry in entries if entry["type"] == "function"}
-            self._events = {event_abi_to_log_topic(entry): entry for entry in entries if entry["type"] == "event"}
-            self._errors = {
-                function_abi_to_4byte_selector(entry): entry for entry in errors if entry["type"] == "error"
-            }
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise damaged(artifact.get("contract", "a contract")) from error
+        self.entries: list[dict[str, Any]] = artifact["abi"]
+        """The artifact's own ABI."""
+        entries = [*self.entries, *_SOLIDITYS_OWN]
+        errors = [*entries, *(entry for other in callees for entry in other["abi"])]
+        self._functions = {entry["name"]: entry for entry in entries if entry["type"] == "function"}
+        self._events = {event_abi_to_log_topic(entry): entry for entry in entries if entry["type"] == "event"}
+        self._errors = {function_abi_to_4byte_selector(entry): entry for entry in errors if entry["type"] == "error"}
 
     @classmethod
     @functools.cache
     def load(cls, name: str, *callees: str) -> ContractAbi:
         """Read artifacts that are part of this package."""
         return cls(load_artifact(name), *map(load_artifact, callees))
+
+    def ordered(self, function: str, arguments: Mapping[str, object]) -> tuple[object, ...]:
+        """Return the arguments behind the first one, by their names in snake_case, in the function's order. Raises
+        TypeError for others than it has."""
+        names = [snake_case(item["name"]) for item in self._functions[function]["inputs"][1:]]
+        if arguments.keys() != set(names):
+            raise TypeError(f"{function} takes {', '.join(names)}")
+        return tuple(arguments[name] for name in names)
 
     def encode_call(self, function: str, *arguments: object) -> bytes:
         """Return selector and arguments. Raises ValueError when an argument does not fit its type."""

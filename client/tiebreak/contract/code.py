@@ -30,7 +30,7 @@ LIBRARIES = ("Claims", "Auditing", "LevelOpenings", "Proofs", "Verdicts", "Displ
 ADJUDICATORS_PARTS = ("Functions", "Reducer")
 """Contracts that an adjudicator calls, in the order of its constructor's arguments and of its immutables."""
 
-Places = Sequence[tuple[int, int]]
+Places = Sequence[Sequence[int]]
 """(offset, length) in bytes of a code."""
 
 
@@ -53,18 +53,15 @@ class ContractCode:
     def load(name: str) -> ContractCode:
         """Read the artifact that is part of this package. Raises DeploymentError."""
         artifact = load_artifact(name)
-        try:
-            return ContractCode(
-                name=name,
-                is_library=artifact["kind"] == "library",
-                creation=bytes.fromhex(artifact["bytecode"].removeprefix("0x")),
-                deployed=bytes.fromhex(artifact["deployedBytecode"].removeprefix("0x")),
-                links=_links(artifact["linkReferences"]),
-                deployed_links=_links(artifact["deployedLinkReferences"]),
-                immutables=tuple(map(_places, artifact["immutableReferences"])),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise damaged(name) from error
+        return ContractCode(
+            name=name,
+            is_library=artifact["kind"] == "library",
+            creation=bytes.fromhex(artifact["bytecode"].removeprefix("0x")),
+            deployed=bytes.fromhex(artifact["deployedBytecode"].removeprefix("0x")),
+            links=artifact["linkReferences"],
+            deployed_links=artifact["deployedLinkReferences"],
+            immutables=artifact["immutableReferences"],
+        )
 
     def deploy(
         self, sender: Sender, *, links: Mapping[str, ChecksumAddress] | None = None, argument: bytes = b""
@@ -120,19 +117,12 @@ def load_artifact(name: str) -> Mapping[str, Any]:
     """Return one of the artifacts of this package. Raises DeploymentError."""
     try:
         text = (resources.files("tiebreak.contract") / "artifacts" / f"{name}.json").read_text("utf-8")
-        artifact = json.loads(text)
+        artifact: dict[str, Any] = json.loads(text)
     except (OSError, ValueError) as error:
-        raise damaged(name) from error
-    if not isinstance(artifact, dict):
-        raise damaged(name)
+        raise DeploymentError(
+            f"the artifact of {name} is missing or damaged: install tiebreak again, or run `make contracts-build`."
+        ) from error
     return artifact
-
-
-def damaged(name: str) -> DeploymentError:
-    """Return the error for an artifact that is missing or malformed."""
-    return DeploymentError(
-        f"the artifact of {name} is missing or damaged: install tiebreak again, or run `make contracts-build`."
-    )
 
 
 def deploy_adjudicator(sender: Sender) -> ChecksumAddress:
@@ -175,15 +165,5 @@ def _address(receipt: TransactionReceipt) -> ChecksumAddress:
 
 def _filled(code: bytes, places: Places, value: bytes) -> bytes:
     for start, length in places:
-        if length != len(value):
-            raise damaged("a contract")
         code = code[:start] + value + code[start + length :]
     return code
-
-
-def _places(raw: Sequence[Sequence[int]]) -> Places:
-    return tuple((int(start), int(length)) for start, length in raw)
-
-
-def _links(raw: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, Places]:
-    return {library: _places(places) for library, places in raw.items()}

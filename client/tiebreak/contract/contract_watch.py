@@ -41,16 +41,12 @@ _FIRST_STEP = 64
 def find_chunk(contract: VerificationGame, game_id: int, game: GameView) -> bytes | None:
     """Return the chunk that was posted in a game; None if the node does not show it.
 
-    Searched from the newest block back to the block in which the game's clocks started. Its hash is known, so that it
-    need not lie under any number of blocks. Raises the errors of ChainNode.
+    Searched from the instant at which the challenger's clock has started, which is that of the post. Its hash is known,
+    so that it need not lie under any number of blocks. Raises the errors of ChainNode.
     """
-    node, wanted = contract.node, game.search.nodes[Side.TRAINER]
-    newest = node.head().number
-    oldest = max(contract.first_block, last_block_before(node, game.started_at, newest))
-    for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
-        if isinstance(event, ChunkPosted) and leaf_hash(event.chunk) == wanted:
-            return bytes(event.chunk)
-    return None
+    wanted, posted_at = game.search.nodes[Side.TRAINER], game.clocks[Side.CHALLENGER].started_at
+    found = (event.chunk for event in events_since(contract, game_id, posted_at) if isinstance(event, ChunkPosted))
+    return next((bytes(chunk) for chunk in found if leaf_hash(chunk) == wanted), None)
 
 
 def find_rows(
@@ -74,6 +70,14 @@ def find_rows(
         about_job = contract.events(job=game.job, from_block=first, to_block=last)
         found += [event.row for event in about_job if isinstance(event, RowShown)]
     return tuple(found)
+
+
+def events_since(contract: VerificationGame, game: int, instant: int) -> list[Event]:
+    """Return the events of a game from an instant on (seconds since 1970), and some before it, up to the newest block.
+    Raises the errors of ChainNode."""
+    newest = contract.node.head().number
+    first = max(contract.first_block, last_block_before(contract.node, instant, newest))
+    return contract.events(game=game, from_block=first, to_block=newest)
 
 
 def last_block_before(node: ChainNode, instant: int, newest: int) -> int:

@@ -1,9 +1,8 @@
 """The verification game as Python methods: its views, its events, and its calls.
 
-A method for a call that pays makes a request, with the name under which it is paid once, and sends nothing; all other
-calls are a `ContractCall` of a function's name and its arguments. `IVerificationGame.sol` says when each is due. `send`
-sends one and waits, `Sender.submit` and a role's queue send without waiting, and a batch carries several. A move of a
-game is a `Move` (`tiebreak.strategy`).
+A call is a `ContractCall` of a function's name and its arguments; `paying` makes one that pays, with the name under
+which it is paid once. `IVerificationGame.sol` says when each is due. `send` sends one and waits, `Sender.submit` and a
+role's queue send without waiting, and a batch carries several. A move of a game is a `Move` (`tiebreak.strategy`).
 
 All methods that ask raise the errors of `ChainNode`; `send` raises ContractError as well, with the name and the values
 of the contract's own error, before anything is spent.
@@ -11,7 +10,7 @@ of the contract's own error, before anything is spent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from eth_typing import ChecksumAddress
@@ -25,7 +24,7 @@ from tiebreak.contract.code import (
     deploy_game,
     is_game,
 )
-from tiebreak.contract.contract_calls import ANY_PLACE, ContractCall
+from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.events import Event
 from tiebreak.rpc.chain_errors import (
     REVERTED,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from web3.contract import Contract
     from web3.providers import BaseProvider
 
-    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, NextRoot, PostedSpec, Terms
+    from tiebreak.contract.structs import Answer, AuditView, GameView, JobView, PostedSpec, Terms
     from tiebreak.rpc.answers import Log, Topic, TransactionReceipt
     from tiebreak.transactions.sender import Sender
 
@@ -179,88 +178,25 @@ class VerificationGame:
             for call, answer in zip(calls, answers, strict=True)
         ]
 
-    # calls: the job and its claim
+    # calls
 
     def post_job(self, spec: PostedSpec, terms: Terms, job_cid: str, *, purpose: str | None = None) -> ContractCall:
         """Post a job, and pay its reward and audit fee into escrow. Without a `purpose` the same job may be posted
         again."""
         return ContractCall("postJob", (spec, terms, job_cid), value=terms.reward + terms.audit_fee, purpose=purpose)
 
-    def commit(
-        self,
-        job: int,
-        *,
-        spec_hash: bytes,
-        claimed: NextRoot,
-        final_state_root: bytes,
-        log_cid: str,
-        model_cid: str,
-        bond: int,
+    def paying(
+        self, function: str, job: int, *, spec_hash: bytes, bond: int, about: str = "", **arguments: object
     ) -> ContractCall:
-        """Claim a result. `spec_hash`: of the job that was trained; `claimed`: the checkpoint root with its row and
-        the proof of its last leaf; `bond`: the job's trainer_bond."""
-        arguments = (job, spec_hash, claimed, final_state_root, log_cid, model_cid)
-        return ContractCall("commit", arguments, bond, self._purpose("commit to", job, spec_hash))
+        """Return a call about a job that pays `bond` wei, once for the job, its spec and `about`. arguments: as in the
+        contract, by their names in snake_case. Raises TypeError for others than the function has."""
+        ordered = self._abi.ordered(function, {"spec_hash": spec_hash, **arguments})
+        return ContractCall(function, (job, *ordered), bond, f"{function}{about} in {self.job_name(job, spec_hash)}")
 
-    def seal_claim(self, job: int, *, spec_hash: bytes, seal: bytes, bond: int) -> ContractCall:
-        """Claim a result that nobody knows yet. `seal`: as of `Sealing`; `bond`: the job's trainer_bond."""
-        return ContractCall("sealClaim", (job, spec_hash, seal), bond, self._purpose("seal a claim on", job, spec_hash))
-
-    # calls: audits
-
-    def attest(
-        self,
-        job: int,
-        *,
-        spec_hash: bytes,
-        checkpoint_root: bytes,
-        log_cid: str = "",
-        model_cid: str = "",
-        bond: int = 0,
-        last_place: int = ANY_PLACE,
-        purpose: str | None = None,
-    ) -> ContractCall:
-        """State in public that an audit of this spec gave the committed root. Where the job needs attestations
-        it also says that the sender serves log and model by these addresses; `bond`: the job's attestation_bond.
-        `last_place`: the last place among the audits that is taken, counted from 0; ContractError (PlaceTaken) where it
-        is not free."""
-        if bond and purpose is None:
-            purpose = self._purpose("attest to", job, spec_hash)
-        arguments = (job, spec_hash, checkpoint_root, log_cid, model_cid, last_place)
-        return ContractCall("attest", arguments, bond, purpose)
-
-    def seal_audit(
-        self, job: int, *, spec_hash: bytes, seal: bytes, bond: int, last_place: int = ANY_PLACE
-    ) -> ContractCall:
-        """State a root that nobody knows yet, or take a place. `seal`: `sealing.audit_seal`, or any bytes, for
-        `replace_seal`; `bond`: the job's attestation_bond; `last_place`: as of `attest`."""
-        purpose = self._purpose("seal an audit of", job, spec_hash)
-        return ContractCall("sealAudit", (job, spec_hash, seal, last_place), bond, purpose)
-
-    # calls: games
-
-    def challenge(
-        self,
-        job: int,
-        *,
-        spec_hash: bytes,
-        claimed_root: bytes,
-        checkpoint_root: bytes,
-        bond: int,
-        purpose: str | None = None,
-    ) -> ContractCall:
-        """Challenge a claim with the root that the challenger computed. The game may have to wait for its turn (phase
-        QUEUED). `claimed_root`: what the trainer committed to; `bond`: the job's challenger_bond."""
-        if purpose is None:
-            roots = f"0x{claimed_root.hex()} with 0x{checkpoint_root.hex()}"
-            purpose = f"{self._purpose('challenge', job, spec_hash)}: {roots}"
-        return ContractCall("challenge", (job, spec_hash, claimed_root, checkpoint_root), bond, purpose)
-
-    def appeal(self, job: int, *, spec_hash: bytes, bond: int, purpose: str | None = None) -> ContractCall:
-        """Play the game that the trainer has lost again, on its side. `bond`: the job's challenger_bond."""
-        if purpose is None:
-            purpose = self._purpose("appeal in", job, spec_hash)
-        return ContractCall("appeal", (job, spec_hash), bond, purpose)
+    def job_name(self, job: int, spec_hash: bytes) -> str:
+        """Return a job's part in the name of a payment. Its number alone is not unique: other contracts use it, too,
+        and a reorganisation may give it to another job."""
+        return f"job {job} of {self.address} with spec 0x{spec_hash.hex()}"
 
     def in_turn(self, calls: Sequence[ContractCall]) -> ContractCall:
         """Make several moves, all or none of them. Raises ValueError for a call that pays, which would fail."""
@@ -332,12 +268,6 @@ class VerificationGame:
         both = job is not None and game is not None
         return [event for event in self.decode(found) if not both or getattr(event, "game", None) == game]
 
-    def events_back(self, game: int, *, from_block: int, to_block: int) -> Iterator[Event]:
-        """Return the moves of a game from the newest to the oldest, as many ranges of blocks as are asked for."""
-        topics: list[Topic] = [self._abi.events_about("game")[1], game.to_bytes(32, "big")]
-        for log in self.node.search_back(self.address, from_block=from_block, to_block=to_block, topics=topics):
-            yield from self.decode([log])
-
     def decode(self, logs: Iterable[Log]) -> list[Event]:
         """Return the contract's own events among `logs`, for example those of a receipt."""
         found = (self._abi.decode_event(log) for log in logs if log.address == self.address)
@@ -380,8 +310,3 @@ class VerificationGame:
             if call.value:
                 raise ValueError(f"{call.function} pays {call.value} wei, and cannot be in a batch: send it alone.")
         return [self.encode(call) for call in calls]
-
-    def _purpose(self, what: str, job: int, spec_hash: bytes) -> str:
-        """Return the name of a payment. A job's number alone is not unique: other contracts use it, too, and a
-        reorganisation may give it to another job."""
-        return f"{what} job {job} of {self.address} with spec 0x{spec_hash.hex()}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import make_dataclass
 from typing import Any
 
-from tiebreak.contract.code import damaged, load_artifact
+from tiebreak.contract.code import load_artifact
 
 Parameter = Mapping[str, Any]
 """One entry of `inputs`, `outputs` or `components` in an ABI."""
@@ -33,7 +33,7 @@ def make_record(module: str, name: str, names: Sequence[str], base: type = objec
 
 def events() -> Iterator[tuple[str, Sequence[Parameter]]]:
     """Yield the name and the parameters of each event of the game. Raises DeploymentError for a damaged artifact."""
-    for entry in _entries():
+    for entry in load_artifact("VerificationGame")["abi"]:
         if entry["type"] == "event":
             yield entry["name"], entry["inputs"]
 
@@ -41,7 +41,11 @@ def events() -> Iterator[tuple[str, Sequence[Parameter]]]:
 def structs() -> dict[str, Sequence[Parameter]]:
     """Return the components of each struct of the game, by its name. Raises DeploymentError for a damaged artifact."""
     found: dict[str, Sequence[Parameter]] = {}
-    waiting = [one for entry in _entries() for one in (*entry.get("inputs", ()), *entry.get("outputs", ()))]
+    waiting = [
+        one
+        for entry in load_artifact("VerificationGame")["abi"]
+        for one in (*entry.get("inputs", ()), *entry.get("outputs", ()))
+    ]
     while waiting:
         parameter = waiting.pop()
         family, name = kind_of(parameter)
@@ -55,10 +59,3 @@ def kind_of(parameter: Parameter) -> tuple[str, str]:
     """Return (struct, enum or another word, name) of a parameter's type in Solidity, or of its elements'."""
     family, _, name = parameter.get("internalType", "").partition(" ")
     return family, name.rsplit(".", 1)[-1].split("[")[0]
-
-
-def _entries() -> list[dict[str, Any]]:
-    try:
-        return [{"type": "", **entry} for entry in load_artifact("VerificationGame")["abi"]]
-    except (KeyError, TypeError) as error:
-        raise damaged("VerificationGame") from error

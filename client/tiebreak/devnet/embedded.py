@@ -21,10 +21,10 @@ from web3.exceptions import ContractLogicError
 from web3.types import RPCEndpoint
 
 from tiebreak.process_resources import restore_recursion_limit
+from tiebreak.rpc.answers import to_json
 from tiebreak.rpc.chain_errors import DevnetError, RpcRefused
 from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import Transport
-from tiebreak.rpc.web3_providers import plain
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
 
@@ -311,7 +311,7 @@ def _as_json(value: object) -> object:
     if isinstance(value, list | tuple):
         return [_as_json(item) for item in value]
     if not isinstance(value, Mapping):
-        return plain(value)
+        return to_json(value)
     shown = {str(key): _as_json(item) for key, item in value.items() if key != "state_root"}
     if isinstance(bloom := value.get("logsBloom"), int):
         shown["logsBloom"] = f"0x{bloom:0512x}"

@@ -25,7 +25,7 @@ from eth_typing import ChecksumAddress
 
 from tiebreak.contract.enums import Phase, Side
 from tiebreak.contract.structs import GameView, JobView
-from tiebreak.http_client import Halted, TooLate, pause, post, session, within
+from tiebreak.http_client import Halted, NoResponse, TooLate, ask, pause, session, within
 from tiebreak.process_resources import environment_of_others
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.context import RoleContext
@@ -71,13 +71,14 @@ def deliver(target: str, message: Message, stop: threading.Event) -> None:
     Halted when `stop` is set."""
     data = json.dumps(message).encode()
 
-    def ask() -> int:
+    def post() -> int:
+        kind = {"Content-Type": "application/json"}
         with session() as connections:
-            return post(connections, target, data, seconds=_SECONDS, most=0).status
+            return ask(connections, "POST", target, data=data, headers=kind, seconds=_SECONDS, most=0).status
 
     try:
         if target.startswith(("http://", "https://")):
-            if not 200 <= within(_SECONDS, stop, ask) < 300:
+            if not 200 <= within(_SECONDS, stop, post) < 300:
                 raise DeliveryFailed
             return
         subprocess.run(
@@ -90,7 +91,7 @@ def deliver(target: str, message: Message, stop: threading.Event) -> None:
             timeout=_SECONDS,
             check=True,
         )
-    except (TooLate, OSError, subprocess.SubprocessError):  # errors of requests are OSErrors
+    except (NoResponse, TooLate, OSError, subprocess.SubprocessError):
         raise DeliveryFailed from None
 
 

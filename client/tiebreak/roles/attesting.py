@@ -82,15 +82,16 @@ class Attesting:
             return Progress(working=True, state="waits until the claim lies deep enough")
         self.tell_stakes(posted)
         root = trees.claim.root
-        call = role.calls.attest(
+        call = role.calls.paying(
+            "attest",
             role.job,
             spec_hash=posted.spec_hash,
+            bond=terms.attestation_bond,
+            about=f" 0x{root.hex()}",
             checkpoint_root=root,
             log_cid=served.log_cid,
             model_cid=served.model_cid,
-            bond=terms.attestation_bond,
             last_place=role.policy.last_place(terms),
-            purpose=f"attest to 0x{root.hex()} on {role.intention(posted)}",
         )
         role.order("attest to the claim, and to serving log and model", call)
         return Progress(state="attests")
@@ -278,13 +279,9 @@ class BlindAudits:
         role, terms = self._role, posted.terms
         kept = sealing.keep(posted, secret)
         self._attesting.tell_stakes(posted)
-        call = role.calls.seal_audit(
-            role.job,
-            spec_hash=posted.spec_hash,
-            seal=sealing.seal(kept),
-            bond=terms.attestation_bond,
-            last_place=role.policy.last_place(terms),
-        )
+        seal, last = sealing.seal(kept), role.policy.last_place(terms)
+        bond, spec_hash = terms.attestation_bond, posted.spec_hash
+        call = role.calls.paying("sealAudit", role.job, spec_hash=spec_hash, bond=bond, seal=seal, last_place=last)
         role.order(text, call)
 
     def open(self, posted: JobView, audit: AuditView) -> Progress:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tiebreak.contract.contract_calls import ContractCall
+from tiebreak.contract.contract_calls import ANY_PLACE, ContractCall
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase, Side
 from tiebreak.contract.structs import AuditView, GameView, JobView
 from tiebreak.roles.attesting import Attesting, BlindAudits, bond_in
@@ -68,8 +68,8 @@ class Appealing:
             self._told_stakes = True
             lost = f"the claim is right, and was lost in game {posted.audits.verdict}"
             role.tell(What.STAKED, f"{lost}: {stakes(posted, bond)}")
-        purpose = f"appeal against game {posted.audits.verdict} in {role.intention(posted)}"
-        call = role.calls.appeal(role.job, spec_hash=posted.spec_hash, bond=bond, purpose=purpose)
+        about = f" against game {posted.audits.verdict}"
+        call = role.calls.paying("appeal", role.job, spec_hash=posted.spec_hash, bond=bond, about=about)
         role.order("appeal against the verdict", call)
         return Progress(state="appeals", deadline=deadline)
 
@@ -246,8 +246,7 @@ class AuditorRole(JobRole):
             if (why := self._auditing.too_large(trees.job)) is not None:
                 return self.leave(f"the claim on job {self.job} is right, and gets no attestation from here: {why}")
             return self._attesting.attest(posted, trees, self._priority(posted))
-        call = self.context.contract.attest(self.job, spec_hash=posted.spec_hash, checkpoint_root=root)
-        self.order("attest", call)
+        self.order("attest", ContractCall.of("attest", self.job, posted.spec_hash, root, "", "", ANY_PLACE))
         return Progress(state="attests")
 
     def _challenge(self, posted: JobView, trees: DisputeTrees) -> Progress:
@@ -268,13 +267,14 @@ class AuditorRole(JobRole):
             self.tell(What.COMPUTED, f"found checkpoint root 0x{root.hex()}, which is not the claimed one")
             self.tell(What.STAKED, stakes(posted, bond))
         claimed = posted.claim.checkpoint_root
-        call = self.context.contract.challenge(
+        call = self.calls.paying(
+            "challenge",
             self.job,
             spec_hash=posted.spec_hash,
+            bond=bond,
+            about=f" 0x{claimed.hex()}",
             claimed_root=claimed,
             checkpoint_root=root,
-            bond=bond,
-            purpose=f"challenge 0x{claimed.hex()} on {self.intention(posted)}",
         )
         self.order("challenge the claim", call)
         return Progress(state="challenges")

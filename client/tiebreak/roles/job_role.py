@@ -360,11 +360,6 @@ class JobRole(Role):
         """Return this account's audit with a bond; None if it has none."""
         return next((audit for audit in self.audits() if audit.auditor == self.address), None)
 
-    def intention(self, posted: JobView) -> str:
-        """Return the job's part in the name of a payment that is made once. A job's number alone is not unique: other
-        contracts use it, too, and a reorganisation may give it to another job."""
-        return f"job {self.job} of {self.context.contract.address} with spec 0x{posted.spec_hash.hex()}"
-
     def missing_funds(self, bond: int) -> str | None:
         """Return the funds that this account lacks for a bond and the gas of a whole dispute, or the limit on spending
         that forbids the bond, in one sentence, which is told; None if there is neither. bond: wei."""

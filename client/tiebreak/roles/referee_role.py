@@ -11,7 +11,7 @@ from roundlog.number_format import Format
 from roundlog.program import Program
 
 from tiebreak.contract.contract_calls import ContractCall
-from tiebreak.contract.contract_watch import last_block_before
+from tiebreak.contract.contract_watch import events_since
 from tiebreak.contract.enums import Finding, JobStatus, Level, Phase
 from tiebreak.contract.events import ElementProven
 from tiebreak.contract.structs import GameView, JobView
@@ -71,7 +71,7 @@ class RefereesJob(JobRole):
         except Refused as error:
             self.tell(What.WARNING, f"cannot decide game {game_id}: {error}", game=game_id)
             return
-        if (argument := self._argument(game_id, game)) is None:
+        if (argument := self._argument(posted, game_id, game)) is None:
             self.tell(What.WARNING, f"the node does not show what was asked in game {game_id}", game=game_id)
             return
         bits = self.long_work.result(
@@ -92,16 +92,14 @@ class RefereesJob(JobRole):
         call = ContractCall.of("adjudicate", game_id, bits)
         self.order(f"decide about {what}", call, game=game_id)
 
-    def _argument(self, game_id: int, game: GameView) -> int | None:
+    def _argument(self, posted: JobView, game_id: int, game: GameView) -> int | None:
         """Return bits of the function's argument, as the contract has read them from the agreed operand; None if the
         node does not show them."""
         if game_id not in self._arguments:
-            contract, newest = self.context.contract, self.newest_block()
-            oldest = max(contract.first_block, last_block_before(contract.node, game.started_at, newest))
-            for event in contract.events_back(game_id, from_block=oldest, to_block=newest):
+            asked_at = game.referee_deadline - posted.terms.referee_allowance
+            for event in events_since(self.context.contract, game_id, asked_at):
                 if isinstance(event, ElementProven) and event.finding is Finding.UNDECIDED:
                     self._arguments[game_id] = event.bits
-                    break
         return self._arguments.get(game_id)
 
 

@@ -132,7 +132,7 @@ class Sealing:
             return None
 
     def _salt(self, posted: JobView) -> bytes:
-        name = f"{self._kind}, {self._role.chain_id}, {self._role.intention(posted)}"
+        name = f"{self._kind}, {self._role.chain_id}, {self._role.calls.job_name(self._role.job, posted.spec_hash)}"
         # Random without the key: who guesses the root would find it in a seal whose salt is known.
         return self._long_work.context.sender.secret(name.encode()) or secrets.token_bytes(32)
 

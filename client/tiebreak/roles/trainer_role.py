@@ -97,12 +97,8 @@ class SealedClaim:
             why = "this run came to another root than an earlier one, which may be sealed already: check this machine"
             self._role.tell(What.WARNING, why)
             return Progress(state=why)
-        call = self._role.calls.seal_claim(
-            self._role.job,
-            spec_hash=posted.spec_hash,
-            seal=self._sealing.seal(secret),
-            bond=posted.terms.trainer_bond,
-        )
+        seal, bond = self._sealing.seal(secret), posted.terms.trainer_bond
+        call = self._role.calls.paying("sealClaim", self._role.job, spec_hash=posted.spec_hash, bond=bond, seal=seal)
         self._role.order("seal the claim", call)
         return Progress(state="seals its claim")
 
@@ -225,14 +221,15 @@ class TrainerRole(JobRole):
         if not self.confirmed(posted):
             return Progress(working=True, state="waits until the job lies deep enough")
         claim = trees.claim
-        call = self.context.contract.commit(
+        call = self.calls.paying(
+            "commit",
             self.job,
             spec_hash=posted.spec_hash,
+            bond=posted.terms.trainer_bond,
             claimed=claim.as_next_root(),
             final_state_root=claim.payloads[-1],
             log_cid=addresses.log_cid,
             model_cid=addresses.model_cid,
-            bond=posted.terms.trainer_bond,
         )
         self.order(f"commit to checkpoint root 0x{claim.root.hex()}", call)
         return Progress(state="commits")

@@ -179,14 +179,14 @@ class NoCode(DeploymentError):
     """A node shows no code at an address. It may lag behind, so that this proves nothing."""
 
 
-def printable(text: str) -> str:
-    """Return a stranger's text on one line, without the control characters that could rewrite a terminal."""
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+def printable(text: str, most: int | None = None) -> str:
+    """Return a stranger's text on one line, cut to `most` characters (None: any number), without the control characters
+    that could rewrite a terminal."""
+    plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return plain if most is None or len(plain) <= most else plain[: most - 3] + "..."
 
 
 def _shown(value: object) -> str:
     if isinstance(value, bytes):
-        text = f"0x{value.hex()}"
-    else:
-        text = value.name if isinstance(value, Enum) else printable(str(value))
-    return text if len(text) <= 80 else text[:77] + "..."
+        return printable(f"0x{value.hex()}", 80)
+    return printable(value.name if isinstance(value, Enum) else str(value), 80)

@@ -7,7 +7,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eth_typing import ChecksumAddress
@@ -21,10 +21,8 @@ from tiebreak.rpc.answers import (
     Transaction,
     TransactionReceipt,
     fits,
-    read_block,
+    read,
     read_logs,
-    read_receipt,
-    read_transaction,
     to_json,
 )
 from tiebreak.rpc.chain_errors import ChainUnavailable, DevnetError, InvalidAnswer, RpcRefused
@@ -123,7 +121,7 @@ class ChainNode:
         found = self.ask("eth_getBlockByNumber", "latest", False)
         if found is None:
             raise InvalidAnswer(f"{self.name} has no newest block: use another node.")
-        return read_block(found)
+        return read(Block, found, "a block")
 
     def now(self) -> int:
         """Return the time (seconds since 1970) of a block that came now; on a quiet chain it runs ahead of the newest
@@ -143,7 +141,7 @@ class ChainNode:
         found = self.ask("eth_getBlockByNumber", hex(number), False)
         if found is None:
             return None
-        block = read_block(found)
+        block = read(Block, found, "a block")
         if block.number != number:
             raise InvalidAnswer(
                 f"{self.name} gave block {block.number} where {number} was asked for: use another node."
@@ -209,7 +207,7 @@ class ChainNode:
         answer = self.ask("eth_getTransactionReceipt", "0x" + transaction.hex())
         if answer is None:
             return None
-        found = read_receipt(answer)
+        found = read(TransactionReceipt, answer, "a receipt")
         if found.transaction != transaction:
             raise InvalidAnswer(f"{self.name} gave the receipt of another transaction: use another node.")
         return found
@@ -219,7 +217,7 @@ class ChainNode:
         answer = self.ask("eth_getTransactionByHash", "0x" + name.hex())
         if answer is None:
             return None
-        found = read_transaction(answer)
+        found = read(Transaction, answer, "a transaction")
         if found.hash != name:
             raise InvalidAnswer(f"{self.name} gave another transaction: use another node.")
         return found
@@ -318,19 +316,6 @@ class ChainNode:
         if self._accepted >= _BOLD_AFTER:
             self._range, self._accepted = min(2 * self._range, LOG_RANGE), 0
         return logs
-
-    def search_back(
-        self, address: ChecksumAddress, *, from_block: int, to_block: int, topics: Sequence[Topic] = ()
-    ) -> Iterator[Log]:
-        """Yield a contract's events from the newest to the oldest, from as many ranges of blocks as are needed.
-
-        For events that prove themselves when they are found: nothing shows that a node has left none out."""
-        while from_block <= to_block:
-            start = max(to_block - self._range + 1, from_block)
-            logs = self._range_of_logs(address, start, to_block, topics)
-            if logs is not None:
-                yield from reversed(logs)
-                to_block = start - 1
 
     def advance_time(self, seconds: int) -> None:
         """Mine a block on a development chain that is `seconds` (at least 1) later than the newest one; its clock

@@ -21,7 +21,7 @@ from typing import Any
 from eth_hash.auto import keccak
 
 from tiebreak.http_client import Pauses, in_thread
-from tiebreak.rpc.answers import Block, data, quantity, read_block, read_logs, read_receipt, read_transaction, to_json
+from tiebreak.rpc.answers import Block, Transaction, TransactionReceipt, data, quantity, read, read_logs, to_json
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped, WrongChain
 from tiebreak.rpc.node import ChainNode, connect, transport_to
 from tiebreak.rpc.transport import NodeAgreement, Transport
@@ -66,22 +66,22 @@ def _number(most: int) -> _Read:
     return lambda answer: quantity(answer, "a number", most)
 
 
-def _or_none(read: _Read) -> _Read:
-    return lambda answer: None if answer is None else read(answer)
+def _or_none(kind: type[object], what: str) -> _Read:
+    return lambda answer: None if answer is None else read(kind, answer, what)
 
 
 _READERS: dict[str, _Read] = {
     "eth_chainId": _number(2**64 - 1),
     "eth_blockNumber": _number(2**64 - 1),
     "eth_maxPriorityFeePerGas": _number(10**15),
-    "eth_getBlockByNumber": _or_none(read_block),
+    "eth_getBlockByNumber": _or_none(Block, "a block"),
     "eth_getCode": lambda answer: data(answer, "a contract's code"),
     "eth_getTransactionCount": _number(2**64 - 1),
     "eth_getBalance": _number(2**256 - 1),
     "eth_call": lambda answer: data(answer, "a call"),
     "eth_estimateGas": _number(2**40),
-    "eth_getTransactionReceipt": _or_none(read_receipt),
-    "eth_getTransactionByHash": _or_none(read_transaction),
+    "eth_getTransactionReceipt": _or_none(TransactionReceipt, "a receipt"),
+    "eth_getTransactionByHash": _or_none(Transaction, "a transaction"),
     "eth_getLogs": read_logs,
     "eth_sendRawTransaction": lambda answer: data(answer, "a transaction hash", 32),
 }

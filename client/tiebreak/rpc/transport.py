@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from threading import Event
 from typing import Any
 
-import requests
-import urllib3
-
-from tiebreak.http_client import Halted, Pauses, TooLate, pause, post, session, shown_url, within
+from tiebreak.http_client import Halted, NoResponse, TooLate, ask, repeated, session, shown_url
 from tiebreak.rpc.answers import data as read_data
+from tiebreak.rpc.answers import to_json
 from tiebreak.rpc.chain_errors import (
     ChainError,
     ChainUnavailable,
@@ -37,9 +33,6 @@ never held back: a party that cannot move loses its bond."""
 
 MAX_ANSWER = 32 * 1024 * 1024
 """Largest answer that is read, in bytes."""
-
-_MOST_WAIT = 60.0
-"""Longest pause in seconds that a node can ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,42 +106,29 @@ class HttpTransport(Transport):
             raise ChainUnavailable("the chain's address is not an http(s) URL: use the form http://127.0.0.1:8545.")
         self.name = name
         self._url, self._session, self._ids = url, session(), itertools.count(1)
+        self._session.headers["Content-Type"] = "application/json"
         self._timeout, self._deadline, self._attempts, self._stop = timeout, deadline, attempts, stop
 
     def request(self, method: str, params: list[Any]) -> object:
         request_id = next(self._ids)
         asked = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
-        body = json.dumps(asked, default=plain_bytes).encode()
-        ends = time.monotonic() + self._deadline
-        pauses = Pauses(first=0.1, most=2.5, spread=1.0)
+        body = json.dumps(asked, default=to_json).encode()
+
+        def attempt(seconds: float) -> object:
+            answer = ask(self._session, "POST", self._url, data=body, seconds=seconds, most=MAX_ANSWER + 1)
+            if answer.status == 429 or (answer.status >= 500 and b'"jsonrpc"' not in answer.body):
+                raise NoResponse(f"status {answer.status}", answer.retry_after)
+            return self._result(method, request_id, answer.body)
+
+        timeout, attempts = self._timeout, self._attempts
         try:
-            for attempt in itertools.count(1):
-                seconds = min(self._timeout, ends - time.monotonic())
-                try:
-                    raw = within(seconds, self._stop, partial(self._post, body, seconds))
-                    return self._result(method, request_id, raw)
-                except (TooLate, _Transient) as error:
-                    wait = max(getattr(error, "after", 0.0), pauses.next())
-                    if attempt >= self._attempts or time.monotonic() + wait >= ends:
-                        raise self._unavailable(method, error) from error
-                pause(wait, self._stop)
+            return repeated(attempt, timeout=timeout, attempts=attempts, seconds=self._deadline, stop=self._stop)
+        except (NoResponse, TooLate) as error:
+            raise self._unavailable(method, error) from error
         except Halted as error:
             raise Stopped(
                 f"stopped while {self.name} was asked for {method}: run the same command again to carry on."
             ) from error
-        raise AssertionError("an endless loop has ended")
-
-    def _post(self, body: bytes, seconds: float) -> bytes:
-        """Make one attempt within `seconds`. Raises _Transient."""
-        try:
-            answer = post(self._session, self._url, body, seconds=max(0.01, seconds), most=MAX_ANSWER + 1)
-        except urllib3.exceptions.ProtocolError as error:
-            raise _Transient("the connection broke off") from error
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise _Transient(type(error).__name__) from error  # its text may have the URL, and the key in it
-        if answer.status == 429 or (answer.status >= 500 and b'"jsonrpc"' not in answer.body):
-            raise _Transient(f"status {answer.status}", min(answer.retry_after, _MOST_WAIT))
-        return answer.body
 
     def _unavailable(self, method: str, error: Exception) -> ChainError:
         if isinstance(error, _Broken):
@@ -174,15 +154,7 @@ class HttpTransport(Transport):
         return answer["result"]
 
 
-class _Transient(ChainError):
-    """A failure that is worth another try, `after` so many seconds at the earliest."""
-
-    def __init__(self, why: str, after: float = 0.0) -> None:
-        self.after = after
-        super().__init__(why)
-
-
-class _Broken(_Transient):
+class _Broken(NoResponse):
     """An answer that is no JSON, mostly because it was cut off on its way."""
 
 
@@ -194,17 +166,8 @@ def refusal(method: str, error: object) -> RpcRefused:
     if isinstance(payload, Mapping):  # some nodes wrap the data of a revert once more
         payload = payload.get("data")
     try:
-        revert = read_data(plain_bytes(payload) if isinstance(payload, bytes) else payload, "a revert")
+        revert = read_data(to_json(payload), "a revert")
     except InvalidAnswer:
         revert = None
     reason = printable(message)[:300] if isinstance(message, str) else "no reason given"
     return RpcRefused(method, code if isinstance(code, int) else 0, reason, revert)
-
-
-def plain_bytes(value: object) -> object:
-    """Return bytes and records of web3 as JSON takes them. Raises TypeError for anything else."""
-    if isinstance(value, bytes):
-        return "0x" + value.hex()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")

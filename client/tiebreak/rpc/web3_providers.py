@@ -6,7 +6,6 @@ game = VerificationGame(w3, address)                                   # or with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from math import ceil
 from threading import Event
@@ -20,8 +19,9 @@ from web3.types import RPCEndpoint, RPCResponse
 
 from tiebreak.http_client import Halted, TooLate, shown_url, within
 from tiebreak.process_resources import restore_recursion_limit
+from tiebreak.rpc.answers import to_json
 from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped
-from tiebreak.rpc.transport import ALONE, NodeAgreement, Transport, plain_bytes, refusal
+from tiebreak.rpc.transport import ALONE, NodeAgreement, Transport, refusal
 
 restore_recursion_limit()
 
@@ -86,7 +86,7 @@ class Web3Transport(Transport):
             response = self.w3.provider.request_func(self.w3, self.w3.middleware_onion)(RPCEndpoint(method), params)
             if response.get("error") is not None:
                 raise refusal(method, response["error"])
-            return plain(response["result"])
+            return to_json(response["result"])
         except ChainError:
             raise
         except _NO_ANSWER as error:
@@ -125,14 +125,3 @@ class IpcTransport(Web3Transport):
 def web3_over(transport: Transport) -> Web3:
     """Return the `Web3` that a transport stands for, or a new one over it."""
     return transport.w3 if isinstance(transport, Web3Transport) else Web3(TransportProvider(transport))
-
-
-def plain(value: object) -> object:
-    """Return JSON from what middleware and other providers make of it: numbers, bytes, immutable records."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool):
-        return hex(value)
-    return plain_bytes(value) if isinstance(value, bytes) else value

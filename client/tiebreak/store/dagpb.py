@@ -23,6 +23,7 @@ from typing import Any
 
 import cid as pycid
 
+from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.store_errors import InvalidCid, MalformedContent, UnsafeName
 
 DAG_PB = 0x70
@@ -64,8 +65,8 @@ class Cid:
                     return cls.from_bytes(data)
         except ValueError:
             pass
-        shown = text if len(text) <= 80 else text[:77] + "..."
-        raise InvalidCid(f"{shown!r} is not a content identifier (expected Qm... or b..., SHA-256): check the value.")
+        shown = printable(repr(text), 82)
+        raise InvalidCid(f"{shown} is not a content identifier (expected Qm... or b..., SHA-256): check the value.")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Cid:
@@ -259,8 +260,8 @@ def check_name(name: str) -> None:
         or size > MAX_NAME
         or any(character in '/\\:"<>|?*' or ord(character) < 32 or ord(character) == 127 for character in name)
     ):
-        shown = name if len(name) <= 80 else name[:77] + "..."
+        shown = printable(repr(name), 82)
         raise UnsafeName(
-            f"the directory entry {shown!r} is not a plain file name: rename it, or ask its publisher to if "
-            "it was fetched."
+            f"the directory entry {shown} is not a plain file name: rename it, or ask its publisher to if it was "
+            "fetched."
         )

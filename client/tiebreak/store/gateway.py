@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 
-from tiebreak.http_client import HttpAnswer
+from tiebreak.http_client import HttpAnswer, NoResponse, ask, session
 from tiebreak.store.dagpb import MAX_BLOCK, Cid
-from tiebreak.store.http import WIDTH, HttpServer, NoResponse, Retries, base_url, shown_location
+from tiebreak.store.http import WIDTH, Retries, base_url, shown_location
 from tiebreak.store.store import Build, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, StoreUnavailable
 
@@ -45,8 +45,10 @@ class GatewayStore(Store):
             attempts=attempts,
             stop=stop,
         )
-        url = base_url(address, "a gateway", "gateway+https://example.org, without a user name or a query")
-        self._server = HttpServer(url, {"Accept": "application/vnd.ipld.raw"})
+        self._url = base_url(address, "a gateway", "gateway+https://example.org, without a user name or a query")
+        self._session = session()
+        self._session.trust_env = False  # no credentials of .netrc
+        self._session.headers.update({"Accept": "application/vnd.ipld.raw", "User-Agent": "tiebreak"})
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
         def fetch(left: float) -> bytes:
@@ -86,9 +88,9 @@ class GatewayStore(Store):
 
     def _ask(self, method: str, cid: str, seconds: float, headers: dict[str, str] | None = None) -> HttpAnswer:
         """Return an answer of status 200, or 206 if a `Range` was asked for. Raises NoResponse and StoreError."""
-        answer = self._server.ask(
-            method, f"/ipfs/{cid}", params={"format": "raw"}, headers=headers, seconds=seconds, most=MAX_BLOCK + 1
-        )
+        most = 0 if method == "HEAD" else MAX_BLOCK + 1
+        url = f"{self._url}/ipfs/{cid}?format=raw"
+        answer = ask(self._session, method, url, headers=headers, seconds=seconds, most=most)
         if answer.status in _BUSY:
             raise NoResponse(f"status {answer.status}", answer.retry_after)
         if answer.status in _MISSING:

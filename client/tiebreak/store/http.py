@@ -1,41 +1,22 @@
-"""Requests to HTTP servers that are not trusted, and repeated attempts at them.
-
-An answer is bounded in bytes and in time while it comes, is never unpacked, never followed to another place, and never
-sent credentials of another place (nothing is read from ``.netrc``).
-"""
+"""Repeated attempts at requests to stores over HTTP, and the addresses of these."""
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
-import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import urllib3
-
-from tiebreak.http_client import Halted, HttpAnswer, Pauses, TooLate, pause, pool_manager, read_answer, shown_url
-from tiebreak.http_client import within as in_time
-from tiebreak.store.store_errors import CorruptBlock, StoreUnavailable, short
+from tiebreak.http_client import Halted, NoResponse, TooLate, pause, repeated, shown_url
+from tiebreak.rpc.chain_errors import printable
+from tiebreak.store.store_errors import CorruptBlock, StoreUnavailable
 
 T = TypeVar("T")
 
 WIDTH = 8
 """Blocks on the way from or to a store over a network: at most 16 MiB of memory."""
-
-_MOST_WAIT = 30.0
-"""Longest pause in seconds that a server's Retry-After can ask for."""
-
-
-class NoResponse(Exception):
-    """A server has not answered, or not with a whole answer. `wait`: seconds after which it asks to be tried again."""
-
-    def __init__(self, why: str, wait: float = 0.0) -> None:
-        super().__init__(why)
-        self.wait = wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,30 +38,21 @@ class Retries:
 
         `what`: a clause for messages, what the server is asked to do. `seconds`: of all attempts together (None: as
         they come). Raises StoreUnavailable, the last CorruptBlock, and what `request` raises besides."""
-        ends = None if seconds is None else time.monotonic() + seconds
-        pauses = Pauses(first=0.1, most=5.0, spread=1.0)
+        passing = (NoResponse, CorruptBlock, TooLate)
         try:
-            for attempt in itertools.count(1):
-                left = self.timeout if ends is None else min(self.timeout, ends - time.monotonic())
-                if left <= 0:
-                    raise TooLate
-                asked = 0.0
-                try:
-                    return in_time(left, self.stop, lambda left=left: request(left))  # type: ignore[misc]
-                except (NoResponse, CorruptBlock, TooLate) as error:
-                    if attempt >= self.attempts:
-                        raise
-                    asked = min(_MOST_WAIT, error.wait) if isinstance(error, NoResponse) else 0.0
-                rest = max(asked, pauses.next())
-                if ends is not None and time.monotonic() + rest >= ends:
-                    raise TooLate
-                self.wait(what, rest)
+            return repeated(
+                request,
+                timeout=self.timeout,
+                attempts=self.attempts,
+                seconds=seconds,
+                stop=self.stop,
+                passing=passing,
+            )
         except Halted as error:
             raise self._stopped(what) from error
         except (NoResponse, TooLate) as error:
             why = f"({error})" if isinstance(error, NoResponse) else "in time"
             raise StoreUnavailable(f"{self.name} did not {what} {why}: {self.remedy}.") from error
-        raise AssertionError("an endless loop has ended")
 
     def wait(self, what: str, seconds: float) -> None:
         """Wait before the server is asked again. Raises StoreUnavailable when `stop` is set."""
@@ -93,48 +65,6 @@ class Retries:
         return StoreUnavailable(
             f"stopped while {self.name} was asked to {what}: run the same command again to carry on."
         )
-
-
-class HttpServer:
-    """An HTTP server. `base`: its URL, to which paths are appended. `headers`: sent with every request."""
-
-    def __init__(self, base: str, headers: Mapping[str, str]) -> None:
-        self._base = base
-        self._headers = {"Accept-Encoding": "identity", "User-Agent": "tiebreak", **headers}
-        self._pool = pool_manager(maxsize=WIDTH, retries=False)
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str | Sequence[str]] | None = None,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        seconds: float,
-        most: int,
-    ) -> HttpAnswer:
-        """Return the answer to one request. `seconds`: for all of it. `most`: bytes of the body that are read. Raises
-        NoResponse."""
-        query = "?" + urllib.parse.urlencode(params, doseq=True) if params else ""
-        try:
-            answer = self._pool.request(
-                method,
-                f"{self._base}{path}{query}",
-                headers={**self._headers, **(headers or {})},
-                body=body,
-                redirect=False,
-                retries=False,
-                preload_content=False,
-                decode_content=False,
-                timeout=urllib3.Timeout(total=seconds),
-            )
-            try:
-                return read_answer(answer, 0 if method == "HEAD" else most)
-            finally:
-                answer.close()  # gives nothing back to the pool that still has bytes on the way
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise NoResponse(short(_reason(error))) from None
 
 
 def base_url(text: str, server: str, form: str, *, path: bool = True) -> str:
@@ -164,15 +94,11 @@ def shown_location(location: str) -> str:
     if separator and authority is not None and "@" not in rest[authority.end() :]:
         shown = shown_url(location)
         if shown is not None:
-            return short(shown)
+            return printable(shown, 200)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", location) or re.search(r"[@?#]", location):
-        return f"{short(scheme)}://..." if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme) else "..."
-    return short(location)
-
-
-def _reason(error: Exception) -> str:
-    """Return a network error in a few words, without the library's names of objects."""
-    if isinstance(error, urllib3.exceptions.LocationParseError):
-        return "its address has no such host"  # the library's text has the address
-    reason = getattr(error, "reason", None)
-    return str(reason if isinstance(reason, Exception) else error) or type(error).__name__
+        return (
+            f"{printable(scheme, 200)}://..."
+            if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme)
+            else "..."
+        )
+    return printable(location, 200)

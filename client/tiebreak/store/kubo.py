@@ -26,11 +26,12 @@ from typing import Any
 import requests
 import urllib3
 
-from tiebreak.http_client import bound
+from tiebreak.http_client import NoResponse, bound
+from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
-from tiebreak.store.http import WIDTH, NoResponse, Retries, base_url, shown_location
+from tiebreak.store.http import WIDTH, Retries, base_url, shown_location
 from tiebreak.store.store import Build, Store
-from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable, short
+from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable
 
 # Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
 os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
@@ -198,7 +199,8 @@ class KuboStore(Store):
                 found = command(*args, timeout=left, opts={**options, **limit}, **arguments)
                 return check(found if field is None else found[field])
             except ipfs_errors.StatusError as error:
-                told = short(str(error)) if isinstance(error, ipfs_errors.ErrorResponse) else "without an explanation"
+                is_told = isinstance(error, ipfs_errors.ErrorResponse)
+                told = printable(str(error), 200) if is_told else "without an explanation"
                 if _MISSING.search(told):
                     raise ContentMissing(
                         f"{self.name} could not {what} ({told}): make sure that somebody pins it."

@@ -61,13 +61,6 @@ def unusable(what: str, error: OSError) -> StoreUnavailable:
     return StoreUnavailable(f"{what} ({error.strerror}): make room there, or check its rights, and try again.")
 
 
-def short(text: str, most: int = 200) -> str:
-    """Return a stranger's text for a message: one line, cut, without control characters, which could rewrite a
-    terminal."""
-    plain = " ".join("".join(character if character.isprintable() else " " for character in text).split())
-    return plain if len(plain) <= most else plain[: most - 3] + "..."
-
-
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error, what it was raised from, and so on."""
     while error is not None:

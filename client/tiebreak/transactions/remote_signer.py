@@ -18,10 +18,10 @@ from typing import Any
 
 import rlp
 from eth_account import Account
+from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_hash.auto import keccak
 from eth_keys.exceptions import BadSignature
 from eth_typing import ChecksumAddress
-from eth_utils.address import to_canonical_address
 from eth_utils.exceptions import ValidationError
 from rlp.exceptions import RLPException
 
@@ -45,10 +45,9 @@ SIGNING_SECONDS = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
 """Seconds after a failure in which the signer is not asked: a person is not to be asked at every look."""
 
-_EIP_1559 = 2
 _MOST_ACCOUNTS = 10_000
 _MOST_MORE = 4096
-"""Bytes beyond the transaction's own that are looked at: its signature, and what a changed field is told from."""
+"""Bytes beyond the transaction's data that are looked at: its other fields, and what a changed one is told from."""
 _HIGHEST_S = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
 """Half of secp256k1's order. With s above it a signature has a second form, under which every node refuses the
 transaction (EIP-2)."""
@@ -123,30 +122,23 @@ class RemoteSigner:
             raise self._wrong("what it gave is no transaction") from error
 
     def _check(self, raw: bytes, transaction: Mapping[str, Any]) -> None:
-        wanted = _fields(transaction)
         # Before it is decoded, which takes seconds for every megabyte of fields, and a call for every list in a list.
-        if len(raw) > len(rlp.encode(wanted)) + _MOST_MORE:
+        if len(raw) > len(transaction["data"]) + _MOST_MORE:
             raise self._wrong("what it gave is much longer than the transaction")
         try:
-            found = rlp.decode(raw[1:]) if raw[:1] == bytes([_EIP_1559]) else None
-        except (RLPException, RecursionError) as error:
-            raise self._wrong("what it gave is no transaction") from error
-        if not isinstance(found, list) or len(found) != len(wanted) + 3:
-            raise self._wrong("what it gave is no transaction of type 2 (EIP-1559)")
-        for name, ours, theirs in zip(_FIELDS, wanted, found[: len(wanted)], strict=True):
+            found = rlp.decode(raw[1:])
+            v, r, s = (int.from_bytes(one) for one in found[-3:])
+            wanted = TypedTransaction.from_dict({**transaction, "v": v, "r": r, "s": s}).encode()
+            signer = Account.recover_transaction(wanted)
+        except (RLPException, RecursionError, BadSignature, ValidationError, ValueError, TypeError) as error:
+            raise self._wrong("what it gave is no transaction under a signature") from error
+        for name, ours, theirs in zip(_FIELDS, rlp.decode(wanted[1:]), found, strict=False):
             if ours != theirs:
                 raise self._wrong(f"it has changed the {name}")
-        if rlp.encode([*wanted, *found[-3:]]) != raw[1:]:
+        if wanted != raw:
             raise self._wrong("its encoding is another one")
-        parity, *halves = found[-3:]
-        if parity not in (b"", b"\x01") or not all(_is_half(one) for one in halves):
-            raise self._wrong("its signature is none")
-        if int.from_bytes(halves[1], "big") > _HIGHEST_S:
+        if s > _HIGHEST_S:
             raise self._wrong("its signature is one that no node takes")
-        try:
-            signer = Account.recover_transaction(raw)
-        except (BadSignature, ValidationError, ValueError, TypeError, RLPException) as error:
-            raise self._wrong("its signature is none") from error
         if signer != self.address:
             raise self._wrong(f"it has signed as {signer}")
 
@@ -198,24 +190,3 @@ def _asked(account: ChecksumAddress, transaction: Mapping[str, Any]) -> dict[str
     for name in ("chainId", "nonce", "gas", "value", "maxFeePerGas", "maxPriorityFeePerGas"):
         asked[name] = hex(transaction[name])
     return asked
-
-
-def _fields(transaction: Mapping[str, Any]) -> list[bytes | list[bytes]]:
-    """Return the transaction's fields in the order of EIP-1559, as they are encoded."""
-    receiver = to_canonical_address(transaction["to"]) if "to" in transaction else b""
-    return [
-        *(_number(transaction[name]) for name in ("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas")),
-        receiver,
-        _number(transaction["value"]),
-        bytes(transaction["data"]),
-        [],
-    ]
-
-
-def _is_half(value: object) -> bool:
-    """Return whether these bytes can be r or s of a signature: a number of at most 32 bytes, without zeros in front."""
-    return isinstance(value, bytes) and 0 < len(value) <= 32 and value[0] != 0
-
-
-def _number(value: int) -> bytes:
-    return value.to_bytes((value.bit_length() + 7) // 8, "big")

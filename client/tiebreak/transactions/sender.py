@@ -33,7 +33,7 @@ from tiebreak.rpc.chain_errors import (
 )
 from tiebreak.rpc.node import MAX_REORGANISATION, BlockPace, ChainNode
 from tiebreak.transactions.journal import Entry, Journal, Reserve
-from tiebreak.transactions.signer import MAX_FEE, Key, Sent, Signer, Use, purpose_of, receipt_of, who_used
+from tiebreak.transactions.signer import MAX_FEE, Key, Sent, Signer, is_foreign, purpose_of, receipt_of
 
 _LEAST_PAUSE, _PAUSE = 0.01, 1.0  # seconds between questions, a fraction of a block's time on public chains
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
@@ -399,10 +399,8 @@ class Sender(Signer):
                 )
         elif not used:
             if sent.receipt is not None and self._head.number >= sent.receipt.block:
-                sent.receipt = sent.taken = (
-                    None  # a reorganisation has dropped it; the node may have forgotten it as well
-                )
-                sent.offered_at = None
+                # A reorganisation has dropped it; the node may have forgotten it as well.
+                sent.receipt = sent.taken = sent.offered_at = None
             if sent.receipt is None and sent.offered_at is None:
                 self._offer_again(sent)
 
@@ -412,11 +410,7 @@ class Sender(Signer):
         In the middle of a reorganisation the servers behind one address may show two chains at once."""
         assert self._head is not None
         depth = self._node.confirmations if sent.entry.value else 0
-        use = who_used(self._node, self.address, sent, self._head.number, depth)
-        if use is Use.OURS:
-            sent.suspected = None
-            self._find_receipt(sent)
-        if use is not Use.FOREIGN:
+        if not is_foreign(self._node, self.address, sent, self._head.number, depth):
             return False
         if sent.suspected is None:
             sent.suspected = self._head.number, self._clock()
@@ -429,7 +423,7 @@ class Sender(Signer):
         for name in sent.hashes[:2] if sent.taken is None else (sent.taken,):
             receipt = receipt_of(self._node, self.address, sent.entry, name)
             if receipt is not None:
-                sent.receipt = receipt
+                sent.receipt, sent.suspected = receipt, None
                 sent.offered_at = receipt.block if sent.offered_at is None else sent.offered_at
                 return
 

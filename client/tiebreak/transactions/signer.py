@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import rlp
@@ -19,6 +18,7 @@ from eth_utils.address import to_canonical_address, to_checksum_address
 from tiebreak.quantities import in_ether
 from tiebreak.rpc.answers import Block, Fees
 from tiebreak.rpc.chain_errors import ChainError, InsufficientFunds, InvalidAnswer, JournalError, RpcRefused
+from tiebreak.rpc.node import MAX_REORGANISATION
 from tiebreak.transactions.journal import Entry, Journal, Signed
 
 if TYPE_CHECKING:
@@ -260,13 +260,6 @@ class Signer:
         return error
 
 
-MOST_SCANNED = 20_000
-"""Blocks that are looked through for a hash, where a node does not know older states."""
-
-_REFUSALS = 8
-"""Refusals in a row after which a node is taken for one without old states."""
-
-
 @dataclass(eq=False, slots=True)
 class Sent:
     """A transaction, or several that replace each other, for one intention.
@@ -290,8 +283,6 @@ class Sent:
     """Blocks between which the nonce was used, as far as a search has come."""
     taken: bytes | None = None
     """Hash of the transaction that a block has, where a search has shown it before a receipt did."""
-    refusals: int = 0
-    """Requests of that search that the node has refused."""
 
     @property
     def purpose(self) -> str:
@@ -350,69 +341,27 @@ def receipt_of(
     raise InvalidAnswer(f"{node.name} shows a receipt of 0x{transaction.hex()} with {wrong}: use another node.")
 
 
-class Use(Enum):
-    """Owner of the transaction that has used a nonce."""
+def is_foreign(node: ChainNode, account: ChecksumAddress, sent: Sent, newest: int, depth: int) -> bool:
+    """Return whether another transaction than an intention's has used its nonce, `depth` blocks deep, where the node
+    shows no receipt of any of these.
 
-    OURS = 0
-    FOREIGN = 1
-    UNKNOWN = 2
-
-
-def who_used(node: ChainNode, account: ChecksumAddress, sent: Sent, newest: int, depth: int) -> Use:
-    """Return the owner of the transaction that used an intention's nonce, by the block that has it.
-
-    UNKNOWN while the node does not show that block `depth` deep.
-
-    That a node has no receipt proves nothing: it may lag behind the one that counted the transactions. Raises the
-    errors of ChainNode, and goes on where it was at the next call.
-    """
-    entry = sent.entry
-    ours = {one.hash for one in entry.signed}
-    try:
-        if sent.between is None:
-            if node.nonce(account, block=newest) <= entry.nonce:
-                return Use.UNKNOWN
-            sent.between = max(0, entry.since - 1), newest
-        low, high = sent.between
-        # It may have been used before ours was signed, without this process having heard of it.
-        while low > 0 and node.nonce(account, block=low) > entry.nonce:
-            low, high = max(0, low - 4 * (high - low + 1)), low
-            sent.between = low, high
-        while low < high:
-            middle = (low + high) // 2
-            if node.nonce(account, block=middle) > entry.nonce:
-                high = middle
-            else:
-                low = middle + 1
-            # One lower than what was found: the loop above looks at it again.
-            sent.between = max(0, low - 1), high
-    except RpcRefused:
-        # Mostly a node that has too much to do; one that has no old states refuses every time.
-        sent.refusals += 1
-        if sent.refusals < _REFUSALS:
-            raise
-        return _scanned(node, ours, sent, newest, depth)
-    sent.between, sent.refusals = (max(0, high - 1), high), 0
-    taken = node.transactions_of(high)
-    if taken is not None and not ours.isdisjoint(taken):
-        (sent.taken,) = ours & taken
-        return Use.OURS
-    # The account's own transaction has to stand in the block that raised its count; a block without it is another one.
-    if not taken:
-        sent.between = None
-        return Use.UNKNOWN
-    return Use.FOREIGN if newest - high >= depth else Use.UNKNOWN
-
-
-def _scanned(node: ChainNode, ours: set[bytes], sent: Sent, newest: int, depth: int) -> Use:
-    """`who_used` for a node without old states: it looks through the blocks."""
-    entry = sent.entry
-    for number in range(max(0, entry.since - 1, newest - MOST_SCANNED), newest + 1):
-        taken = node.transactions_of(number)
-        if taken is None:
-            return Use.UNKNOWN
-        if not ours.isdisjoint(taken):
-            (sent.taken,) = ours & taken
-            return Use.OURS
-    # Which block it was is unknown, so the whole range has to be as deep.
-    return Use.FOREIGN if newest - entry.since >= depth + 1 else Use.UNKNOWN
+    That alone proves nothing: the node may lag behind the one that counted the transactions. So the block that has used
+    the nonce is looked at, unless it lies deeper than nodes differ; older states are not asked for, which few nodes
+    keep. Raises the errors of ChainNode, and goes on where it was at the next call."""
+    if sent.between is None:
+        low = max(0, newest - MAX_REORGANISATION)
+        if node.nonce(account, block=newest) <= sent.nonce:
+            return False
+        if node.nonce(account, block=low) > sent.nonce:  # so deep that every node has its receipt
+            sent.taken = next((name for name in sent.hashes if node.receipt(name) is not None), None)
+            return sent.taken is None
+        sent.between = low, newest
+    low, high = sent.between
+    while high - low > 1:
+        middle = (low + high) // 2
+        is_used = node.nonce(account, block=middle) > sent.nonce
+        low, high = sent.between = (low, middle) if is_used else (middle, high)
+    taken = node.transactions_of(high) or frozenset()
+    sent.between, sent.taken = None, next(iter(taken.intersection(sent.hashes)), None)
+    # The account's own transaction has to stand in the block that raised its count; an empty one is another one.
+    return bool(taken) and sent.taken is None and newest - high >= depth

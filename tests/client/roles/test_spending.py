@@ -150,13 +150,13 @@ class Scene:
 
     def challenge(self, job: int) -> Order:
         seen = self.cast.customer.job(job)
-        call = self.queue.contract.challenge(
+        call = self.queue.contract.paying(
+            "challenge",
             job,
             spec_hash=seen.spec_hash,
             claimed_root=seen.claim.checkpoint_root,
             checkpoint_root=self.root,
             bond=seen.terms.challenger_bond,
-            purpose=f"{job}",
         )
         return Order(call=call, sent=self.sent.append, failed=self.failed.append)
 
