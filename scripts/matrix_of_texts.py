@@ -32,7 +32,7 @@ import torch
 import transformers
 from generated import with_section
 from machines.profiles import MACHINES, Machine
-from machines.served_texts import ASKED, WAYS, ServedTexts, Way, be_a_machine_that_serves
+from machines.served_texts import ASKED, OPTIONS, ServedTexts, ServingOptions, be_a_machine_that_serves
 from machines.text_models import TEXT_MODELS, save_text_model
 
 TITLE = "## One receipt of a text on every machine"
@@ -56,18 +56,21 @@ class TextRun:
 
     machine: str
     model: str
-    way: Way
+    way: ServingOptions
     found: ServedTexts
 
 
-def planned(models: Sequence[str], machines: Sequence[str], sample: int) -> dict[str, list[tuple[str, Way]]]:
+def planned(models: Sequence[str], machines: Sequence[str], sample: int) -> dict[str, list[tuple[str, ServingOptions]]]:
     """Models and ways of every machine. sample: ways a model and machine; a model is served in others on the next
     machine, as far as there are."""
     plans = {}
     for number, machine in enumerate(machines):
         plans[machine] = [
             # Steps of 5 and 7 pass all 24 ways, so that neighbours differ in more than one thing.
-            (model, WAYS[(5 * TEXT_MODELS.index(model) + 7 * (number * sample + one)) % len(WAYS)])
+            (
+                model,
+                OPTIONS[(5 * TEXT_MODELS.index(model) + 7 * (number * sample + one)) % len(OPTIONS)],
+            )
             for model in models
             for one in range(sample)
         ]
@@ -75,7 +78,7 @@ def planned(models: Sequence[str], machines: Sequence[str], sample: int) -> dict
 
 
 def run(
-    plans: Mapping[str, Sequence[tuple[str, Way]]],
+    plans: Mapping[str, Sequence[tuple[str, ServingOptions]]],
     room: Path,
     *,
     known: Mapping[str, Machine] = MACHINES,
@@ -130,7 +133,7 @@ def markdown(runs: Sequence[TextRun]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, help=argparse.SUPPRESS)
-    ways = range(1, len(WAYS) + 1)
+    ways = range(1, len(OPTIONS) + 1)
     parser.add_argument("--sample", type=int, choices=ways, default=1, metavar="N", help="ways a model and machine")
     parser.add_argument("--model", action="append", choices=TEXT_MODELS, help="only these")
     parser.add_argument("--machine", action="append", choices=list(MACHINES), help="only these")

@@ -36,7 +36,7 @@ _VERSION = "0"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ServingOptions:
     """A way to serve texts. rows: texts at once. chunk: tokens of a prompt that are read at once; 0: all of the
     longest. positions: of the cache. clients: how many ask at a time; with one, a text is alone."""
 
@@ -46,7 +46,7 @@ class Way:
     clients: int
 
 
-WAYS = [Way(*one) for one in product((1, 8), (1, 7, 0), (64, 512), (1, CLIENTS))]
+OPTIONS = [ServingOptions(*one) for one in product((1, 8), (1, 7, 0), (64, 512), (1, CLIENTS))]
 
 _DRAWN = Sampling(temperature=0.9, top_k=40, top_p=0.95, repetition_penalty=1.1)
 
@@ -92,7 +92,7 @@ class ServedTexts:
     seconds: float
 
 
-def serve_texts(folder: Path, way: Way, room: Path) -> ServedTexts:
+def serve_texts(folder: Path, way: ServingOptions, room: Path) -> ServedTexts:
     """Serves a model. room: an empty folder for receipts."""
     started = time.monotonic()
     loaded = load_model(folder, name=folder.name)
@@ -165,8 +165,8 @@ def plain_logits(loaded: LoadedModel, tokens: Sequence[int]) -> list[torch.Tenso
 
 
 def be_a_machine_that_serves(plan_path: Path) -> None:
-    """Serves what a plan says: a list of {"model": folder, "way": Way}. Prints a line of JSON for each."""
+    """Serves what a plan says: a list of {"model": folder, "way": ServingOptions}. Prints a line of JSON for each."""
     for entry in json.loads(plan_path.read_text()):
         with tempfile.TemporaryDirectory(prefix="receipts-") as room:
-            found = serve_texts(Path(entry["model"]), Way(**entry["way"]), Path(room))
+            found = serve_texts(Path(entry["model"]), ServingOptions(**entry["way"]), Path(room))
         print(json.dumps(asdict(found)), flush=True)

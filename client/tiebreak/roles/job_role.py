@@ -67,9 +67,9 @@ class Role(ABC):
         queue = self.context.queue
         queue.look()
         progress = self.look()
-        if (held := queue.held()) is not None:
+        if (reached := queue.reached_limit()) is not None:
             # One job of many may be held back: the others' next instant counts if it is earlier.
-            until = min((one for one in (held.until, progress.until) if one is not None), default=None)
+            until = min((one for one in (reached.until, progress.until) if one is not None), default=None)
             progress = replace(progress, until=until)
         return replace(progress, acted=queue.flush() or progress.acted, working=progress.working or queue.is_busy)
 

@@ -87,7 +87,7 @@ class PublishedContent(Store):
     def tidy(self) -> None:
         self._store.tidy()
 
-    def held(self) -> frozenset[str]:
+    def pinned(self) -> frozenset[str]:
         """Return all content that is recorded as published."""
         with self._lock:
             return frozenset(cid for room in self._rooms.values() for cid in room.cids)
@@ -209,9 +209,9 @@ class Keeper:
         """Make one round. What fails is told, and tried again at the next."""
         with self._one_at_a_time:
             try:
-                self._published.mend(frozenset() if self._begun else self._published.held())
+                self._published.mend(frozenset() if self._begun else self._published.pinned())
                 self._begun = True
-                if self._retention is not None and self._published.held():
+                if self._retention is not None and self._published.pinned():
                     self._release(self._retention)
             except OUTAGES as error:
                 self._warn(sentence(error))

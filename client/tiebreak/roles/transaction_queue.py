@@ -188,7 +188,7 @@ class TransactionQueue:
         self._orders: dict[str, Order] = {}
         self.spending: Spending | None = None
         """Record of the money in new undertakings; None: nobody counts it."""
-        self._held: SpendingLimit | None = None
+        self._reached_limit: SpendingLimit | None = None
         self._under_way: list[_Submission] = []
         self._jobs = 0
         self._jobs_asked_at: int | None = None
@@ -314,13 +314,13 @@ class TransactionQueue:
         try:
             self.spending.require(name, job, self._cost(bond), self._now())
         except SpendingLimit as error:
-            self._held = error
+            self._reached_limit = error
             raise
 
-    def held(self) -> SpendingLimit | None:
+    def reached_limit(self) -> SpendingLimit | None:
         """Return the limit that has held something back since the last call; None if none has."""
-        held, self._held = self._held, None
-        return held
+        reached, self._reached_limit = self._reached_limit, None
+        return reached
 
     def _cost(self, value: int) -> int:
         """Return the wei that an undertaking takes, reckoned high."""

@@ -54,7 +54,7 @@ class MemoryPool:
         self._lent = self._most = 0
 
     @property
-    def held(self) -> int:
+    def size(self) -> int:
         """Bytes, lent or idle."""
         return self._lent + sum(map(len, self._idle))
 

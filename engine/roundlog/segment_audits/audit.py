@@ -102,7 +102,7 @@ def audit_by_segments(
 
     here = Run(job, run_dir, replace(options, continue_after_stop=True, keep_every=1, on_step=on_step), role=ROLE)
     scratch = run_dir.resolve() / "scratch"
-    with here.held() as record:
+    with here.locked_record() as record:
         shutil.rmtree(scratch, ignore_errors=True)  # of workers that were killed
         scratch.mkdir()
         try:

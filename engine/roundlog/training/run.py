@@ -155,7 +155,7 @@ class Run:
             yield
 
     @contextmanager
-    def held(self) -> Iterator[Callable[[Sequence[bytes]], None]]:
+    def locked_record(self) -> Iterator[Callable[[Sequence[bytes]], None]]:
         """Context in which no other process uses the directory. It gives a function that records the state roots of
         intervals which others have executed. Raises RunError if the directory is in use."""
         with self._locked():

@@ -63,7 +63,7 @@ class Published:
 
 def rewrite(directory: Path, job: Job, roots: list[bytes]) -> None:
     """Puts other roots on record, as a run writes them."""
-    with TrainingRun(job, directory).held() as record:
+    with TrainingRun(job, directory).locked_record() as record:
         record(roots)
 
 

@@ -180,7 +180,7 @@ def test_content_that_is_added_again_while_it_is_unpinned_stays(world: World, mo
     world.keeper.round()
     unpinned.set()
     adding.join()
-    assert world.store.pins() == [cid] and world.published.held() == {cid}
+    assert world.store.pins() == [cid] and world.published.pinned() == {cid}
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,8 @@ def test_a_limit_holds_challenges_back_and_no_move(tmp_path: Path) -> None:
     assert not scene.queue.put(scene.challenge(scene.jobs[1]))
     (error,) = scene.failed
     assert isinstance(error, SpendingLimit)
-    held = scene.queue.held()
-    assert held is error and held.until is not None and scene.queue.held() is None
+    reached = scene.queue.reached_limit()
+    assert reached is error and reached.until is not None and scene.queue.reached_limit() is None
     # The game goes on, whatever its moves cost.
     for function in ("claimTimeout", "finalize", "withdraw", "appeal", "openAudit", "bisect"):
         assert function not in UNDERTAKINGS

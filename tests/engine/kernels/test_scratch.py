@@ -71,10 +71,10 @@ def test_no_more_is_held_than_was_lent_at_once() -> None:
             seen.add(block.ctypes.data)
             lent.append(block)
         most = max(most, sum(map(len, lent)))
-        assert pool.held <= most
+        assert pool.size <= most
     assert again > 500
     pool.release()
-    assert pool.held == sum(map(len, lent))
+    assert pool.size == sum(map(len, lent))
 
 
 def test_what_is_idle_may_be_let_go_while_memory_is_lent(pool: MemoryPool) -> None:

@@ -271,7 +271,7 @@ def test_a_former_challenge_is_found_again(trained: Trained, tmp_path: Path) -> 
     for interval in (1, 3, 5):
         liar.lie(interval, consistent=True)
     roots, run = list(liar.roots), Run(trained.job, liar.run)
-    with run.held() as record:
+    with run.locked_record() as record:
         record(roots)
     for wrong in (5, 1, 3):
         root = replay_interval(run, wrong)[-1]
