@@ -138,7 +138,7 @@ class Broken(Role):
 
 def test_a_role_that_ends_by_an_error_leaves_no_work_behind(background_jobs: BackgroundJobs) -> None:
     """A longer process that runs a role would be left with a training that nobody waits for."""
-    queue = SimpleNamespace(look=lambda: None, flush=lambda: False, held=lambda: None, is_busy=False)
+    queue = SimpleNamespace(look=lambda: None, flush=lambda: False, reached_limit=lambda: None, is_busy=False)
     contract = SimpleNamespace(node=SimpleNamespace(stop=None))
     context = SimpleNamespace(
         contract=contract,

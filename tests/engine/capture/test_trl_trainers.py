@@ -4,7 +4,7 @@ are skipped."""
 from __future__ import annotations
 
 import copy
-import sys
+import importlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -206,4 +206,4 @@ def test_another_version_or_trainer_is_refused(tmp_path: Path, monkeypatch: pyte
 def test_the_table_names_classes_of_trl() -> None:
     for name in OF_TRL:
         home, _, kind = name.rpartition(".")
-        assert hasattr(sys.modules[home], kind)
+        assert hasattr(importlib.import_module(home), kind)
