@@ -375,10 +375,6 @@ def _conj(x: torch.Tensor) -> torch.Tensor:
     return _join(real, -imaginary)
 
 
-def _polar(size: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    return _join(size * angle.cos(), size * angle.sin())
-
-
 def _to_copy(x: torch.Tensor, *, dtype: torch.dtype | None = None, **_: Any) -> Any:
     """Numbers of FP64 as those of FP32."""
     if dtype not in (None, torch.complex64):
@@ -429,5 +425,8 @@ _OPERATORS: Table = {
 }
 """ATen operator -> what it is where an operand is complex."""
 
-_GIVING: Table = {_aten.complex.default: _join, _aten.polar.default: _polar}
+_GIVING: Table = {
+    _aten.complex.default: _join,
+    _aten.polar.default: lambda size, angle: _join(size * angle.cos(), size * angle.sin()),
+}
 """ATen operator of real operands -> the complex numbers that it gives."""

@@ -234,7 +234,7 @@ class Storages:
         if kind in ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"):
             return c.builder.reshape(value, c.shape(base))
         if kind in ("permute", "transpose", "t"):
-            return c.builder.permute(value, _inverse(_permutation(view, c.rank(base))))
+            return c.builder.permute(value, np.argsort(_permutation(view, c.rank(base))).tolist())
         if kind in ("select", "slice"):
             return self._into_part(view, kind, base, value)
         if kind == "diagonal":
@@ -305,10 +305,6 @@ def _permutation(view: fx.Node, rank: int) -> list[int]:
     a, b = (int(dim) % rank for dim in _arguments(view)[1:3])
     dims[a], dims[b] = dims[b], dims[a]
     return dims
-
-
-def _inverse(dims: list[int]) -> list[int]:
-    return [dims.index(axis) for axis in range(len(dims))]
 
 
 _OF_A_FIELD = (

@@ -6,7 +6,6 @@ that move are reason enough: they may act at step 1,000."""
 
 from __future__ import annotations
 
-import functools
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -257,8 +256,8 @@ def watched_steps(task: Task) -> WatchedSteps:
     training, calls = EagerTraining(task), StepCalls()
     model = plain_model(task.model)
     own = {memory_of(x) for x in (*model.parameters(), *model.buffers()) if x.numel()}
-    _take(training, task, 0, nullcontext, None)  # which imports, and fills caches
-    _take(training, task, 1, lambda: calls, None)
+    _take(training, task, 0, nullcontext(), None)  # which imports, and fills caches
+    _take(training, task, 1, calls, None)
     for what, where in calls.refused.items():
         raise CaptureError(
             f"the step {what} (at {where}), which need not give the same again: call it before the first step, or "
@@ -273,7 +272,7 @@ def watched_steps(task: Task) -> WatchedSteps:
     for step in range(2, max(min(LOGGED_STEPS, task.steps), 4)):
         log, is_watched = OperatorLog(reference), step < 2 + WATCHED_STEPS
         try:
-            _take(training, task, step, functools.partial(_itself, log), values[-1] if is_watched else None)
+            _take(training, task, step, log, values[-1] if is_watched else None)
             log.refuse_other_lengths()
         except DifferentStepError:
             # A number that a step counts says more than what is computed with it.
@@ -297,7 +296,7 @@ def _take(
     training: EagerTraining,
     task: Task,
     step: int,
-    watching: Callable[[], Any],
+    watching: AbstractContextManager[object],
     values: ReachableValues | None,
 ) -> None:
     before, drawn = _random_states_of_python(), torch.get_rng_state()
@@ -306,7 +305,7 @@ def _take(
     try:
         with eager_torch(), tensors_for_numbers(task, step, values or reachable(task, elements=False)):
             # The first steps are watched of a shorter task too, whose schedule may know no step after its last.
-            training.step(min(step, task.steps - 1), batch_of(task, step), watching=watching)
+            training.step(min(step, task.steps - 1), batch_of(task, step), watching=lambda: watching)
             refuse_autocast("by the loss function", ("cpu",))
     except CaptureError:
         raise
@@ -326,10 +325,6 @@ def _take(
 def _random_states_of_python() -> tuple[Any, ...]:
     _, keys, place, *_ = np.random.get_state()
     return random.getstate(), np.asarray(keys).tobytes(), place
-
-
-def _itself(log: OperatorLog) -> OperatorLog:
-    return log
 
 
 def _changed(before: ReachableValues, after: ReachableValues, own: set[int], task: Task) -> Iterator[str]:

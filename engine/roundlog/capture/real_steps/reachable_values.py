@@ -17,6 +17,7 @@ import gc
 import hashlib
 import io
 import logging
+import operator
 import random
 import sys
 import types
@@ -67,7 +68,7 @@ _SHARED_GENERATORS: tuple[Any, ...] = (random._inst, np.random.mtrand._rand)
 """Those behind the functions of `random` and `numpy.random`, which have a watch of their own."""
 
 Get = Callable[[], Any]
-Put = Callable[[Any], None]
+Put = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +122,6 @@ def _digest(data: Any) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _no_value() -> None:
-    return None
-
-
 @dataclass
 class ReachableValues:
     """What `visit` has found."""
@@ -145,7 +142,7 @@ class ReachableValues:
     by_tensor: list[tuple[dict[Any, Any], Tensor]] = field(default_factory=list)
     """(mapping, tensor that is a key of it), as in the state of an optimizer."""
 
-    def visit(self, x: Any, path: str, get: Get = _no_value, put: Put | None = None) -> None:
+    def visit(self, x: Any, path: str, get: Get = lambda: None, put: Put | None = None) -> None:
         """Note a value, and all that it reaches. get, put: of the place where it stands."""
         if isinstance(x, _PLAIN):
             self._plain(x, path, put)
@@ -166,7 +163,7 @@ class ReachableValues:
             if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "IMPORT_NAME"):
                 is_import = instruction.opname == "IMPORT_NAME"
                 x, path = sys.modules.get(name) if is_import else names.get(name), name
-                get, put = functools.partial(_item, names, name), functools.partial(_set_item, names, name)
+                get, put = functools.partial(_item, names, name), functools.partial(operator.setitem, names, name)
             elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM") and x is not None:
                 get, put = functools.partial(getattr, x, name), functools.partial(setattr, x, name)
                 x, path = _attribute(x, name), f"{path}.{name}"
@@ -234,10 +231,12 @@ class ReachableValues:
         elif (content := _content(x)) is not None:
             self.leaves[path] = content
         elif isinstance(x, ContextVar):
-            self.visit(x.get(None), f"{path}.get()", lambda: x.get(None), functools.partial(_set_variable, x))
+            self.visit(x.get(None), f"{path}.get()", lambda: x.get(None), x.set)
         elif isinstance(x, types.CellType):
             if x != types.CellType():  # an empty one
-                self.visit(x.cell_contents, path, lambda: x.cell_contents, functools.partial(_set_cell, x))
+                self.visit(
+                    x.cell_contents, path, lambda: x.cell_contents, functools.partial(setattr, x, "cell_contents")
+                )
         elif isinstance(x, types.GeneratorType):
             self.leaves[path] = x.gi_frame and x.gi_frame.f_lasti
             self._mapping(dict(x.gi_frame.f_locals) if x.gi_frame else {}, f"{path}.{{}}")
@@ -404,21 +403,9 @@ def _item(x: Any, key: Any) -> Any:
     return x.get(key) if isinstance(x, Mapping) else x[key]
 
 
-def _set_item(x: Any, key: Any, value: Any) -> None:
-    x[key] = value
-
-
-def _set_cell(cell: types.CellType, value: Any) -> None:
-    cell.cell_contents = value
-
-
 def _of_tuple(get: Get, number: int) -> Any:
     """Item of the tuple that stands in a place now."""
     return get()[number]
-
-
-def _set_variable(variable: ContextVar[Any], value: Any) -> None:
-    variable.set(value)
 
 
 def _same(x: Any) -> Any:

@@ -341,9 +341,9 @@ def _widened(op: OpOverload, function: Callable[..., Any]) -> Callable[..., Any]
         if result is NotImplemented:
             return result
         leaves, form = tree_flatten(result)
-        declared = [_dtype(leaf) for leaf in tree_leaves(_given_by(op, args, kwargs))]
+        declared = [getattr(leaf, "dtype", None) for leaf in tree_leaves(_given_by(op, args, kwargs))]
         if op in _OF_INPUTS:
-            declared = [_dtype(args[place]) for place in _OF_INPUTS[op]]
+            declared = [getattr(args[place], "dtype", None) for place in _OF_INPUTS[op]]
         return tree_unflatten([_as(one, dtype) for one, dtype in zip(leaves, declared, strict=True)], form)
 
     return apply
@@ -372,10 +372,6 @@ def _wide(thing: Any) -> Any:
 
 _OF_INPUTS = {_aten.native_group_norm_backward.default: (1, 4, 4)}
 """Operators whose tensors without numbers have other dtypes than PyTorch's results -> arguments that have these."""
-
-
-def _dtype(thing: Any) -> torch.dtype | None:
-    return thing.dtype if isinstance(thing, torch.Tensor) else None
 
 
 def _as(result: Any, dtype: torch.dtype | None) -> Any:
