@@ -62,8 +62,8 @@ ALONE = NodeAgreement()
 class Transport(ABC):
     """Carries requests of JSON-RPC to one node or several. Methods may be called from several threads.
 
-    `name`: the node's in messages, which holds no secrets. `view`: a number that changes when another node is believed:
-    what was read of the chain is to be read again then."""
+    `name`: the node's in messages, which holds no secrets. `view`: a generation counter. Another value means
+    that answers come from another node, and that what was read of the chain has to be read again."""
 
     name: str
     view: int = 0
