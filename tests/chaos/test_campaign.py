@@ -31,13 +31,14 @@ from tests.chaos.rounds import Chaos
 from tests.chaos.stage import Stage
 
 ROOT = Path(__file__).resolve().parents[2]
+APPEALS = pytest.param(["--appeals", "--rounds", "2", "--workers", "2"], marks=pytest.mark.long)
 CAMPAIGN = [sys.executable, "-m", "tests.chaos.campaign"]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_anvil() is None, reason="anvil is not installed: run npm ci")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("words", [["--rounds", "2"], ["--appeals", "--rounds", "2", "--workers", "2"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--rounds", "2"], APPEALS], ids=" ".join)
 def test_a_campaign_of_processes_ends_without_a_violation(words: list[str]) -> None:
     found = subprocess.run([*CAMPAIGN, *words], capture_output=True, text=True, timeout=880, check=False, cwd=ROOT)
     *_, others, counts = found.stdout.strip().splitlines()

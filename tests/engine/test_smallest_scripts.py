@@ -67,8 +67,7 @@ NEEDS = {
 }
 """Packages that a script needs beside those that tests are run with."""
 
-MARKS = {"bench_sizes": pytest.mark.long}
-"""Of scripts whose smallest form takes minutes."""
+MARKS = dict.fromkeys(("bench_engine", "bench_sizes", "matrix_of_ranks"), pytest.mark.long)  # minutes each
 
 _PASSED_BY = (".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build")
 

@@ -93,7 +93,7 @@ def test_a_script_does_what_its_decorator_says(name: str) -> None:
     _does_what_it_says(name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)  # it captures all of them where it runs alone
 def test_all_scripts_have_one_root_on_an_old_processor(tmp_path: Path) -> None:
     for name in SCRIPTS:

@@ -53,7 +53,7 @@ def train(job: Path, run: Path) -> list[object]:
     return ["train", job, "--run", run, "--json"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_ranks_of_torchrun_audit_what_two_have_trained(run: Run, trained: Trained, tmp_path: Path) -> None:
     def by_torchrun(ranks: int, *words: object) -> Any:
         # After `--`, since Python 3.11 takes `--run` for one of torchrun's own options.

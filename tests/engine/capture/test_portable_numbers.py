@@ -177,7 +177,7 @@ def made_on(machine: str, *words: str) -> dict[str, Any]:
     ("what", "names", "machines"),
     [
         ("tensors", [], ["native", "generic"]),
-        ("job", ["resnet50", "transformers/llama"], ["native, one thread", "AVX2"]),
+        pytest.param("job", ["resnet50", "transformers/llama"], ["native, one thread", "AVX2"], marks=pytest.mark.long),
     ],
 )
 def test_a_task_is_one_job_under_all_instructions(what: str, names: list[str], machines: list[str]) -> None:

@@ -30,7 +30,7 @@ def by_a_job(model: torch.nn.Module, given: Sequence[Sequence[int]], room: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_chunks_caches_and_passes_give_the_bits_of_a_job(name: str, tmp_path: Path) -> None:
     """In FP32, the tokens are those of `generate` as well; in BF16 its logits are other roundings."""
     dtype = torch.bfloat16 if name in ("llama", "gemma3") else torch.float32

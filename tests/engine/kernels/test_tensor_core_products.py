@@ -164,7 +164,7 @@ def test_subnormal_operands_are_numbers_whatever_the_thread_makes_of_them(name: 
     ("settings", "threads"),
     [
         ({}, 1),
-        (WITHOUT_AVX512, 2),
+        pytest.param(WITHOUT_AVX512, 2, marks=pytest.mark.long),
         (MACHINES["generic"].variables, 1),
     ],
     ids=["native", "without AVX-512", "generic"],

@@ -78,7 +78,7 @@ print(tile_lanes(), adds_pairs(tile_lanes()))
         ({}, gemm_microkernel.tile_lanes()),
         ({"ATEN_CPU_CAPABILITY": "avx2"}, 4),
         ({"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}, 4),
-        ({"NUMBA_CPU_NAME": "generic"}, 2),
+        pytest.param({"NUMBA_CPU_NAME": "generic"}, 2, marks=pytest.mark.long),
     ],
 )
 def test_settings_of_a_process_decide_how_it_multiplies(settings: dict[str, str], lanes: int) -> None:

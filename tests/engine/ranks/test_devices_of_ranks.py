@@ -126,7 +126,7 @@ def test_ranks_on_devices_train_and_audit_to_the_root_of_one_process(
     assert (audit.checkpoint_root, audit.findings, audit.unreadable) == (here.checkpoint_root, [], [])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_role_and_its_helper_on_devices_come_to_the_root_of_one_process(tmp_path: Path) -> None:
     """Rank 0 fails as it fetches a state, and goes on alone."""
     job = ["test_helped_runs:run_with_a_fault", str(tmp_path), True]

@@ -117,7 +117,7 @@ def test_ranks_share_out_the_state_of_every_optimizer(size: int, tmp_path: Path)
     hold_trainings([str(one) for one in directories], size)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_train_bf16_layers_to_the_roots_of_one_process_with_and_without_tensor_cores(tmp_path: Path) -> None:
     """The column of ones beside what a layer is given is shared out with the samples. Sums over the batch of tensor
     cores depend on the order of their terms, so that no rank has a part of one."""
