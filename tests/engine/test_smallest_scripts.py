@@ -67,7 +67,7 @@ NEEDS = {
 }
 """Packages that a script needs beside those that tests are run with."""
 
-MARKS = dict.fromkeys(("bench_engine", "bench_sizes", "matrix_of_ranks"), pytest.mark.long)  # minutes each
+MARKS = dict.fromkeys(("bench_engine", "bench_sizes", "matrix_of_ranks", "on_a_device"), pytest.mark.long)  # minutes
 
 _PASSED_BY = (".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build")
 

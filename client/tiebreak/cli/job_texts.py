@@ -158,7 +158,7 @@ def _state_of_file(file: Path, root: str | None, job: Job) -> tuple[int, Mapping
         raise WrongUsage(f"what {file} has to be says a root of 64 hex digits: give --root, as `status` prints it.")
     if (why := wrong_state(file, job.program, wanted)) is not None:
         raise CommandError(
-            f"{file} is not the state of the root 0x{wanted.hex()}: {why}; fetch it again, or give the root that the "
+            f"{file} is not the state that was asked for: {why}; fetch it again, or give the root that the "
             "chain has for the job."
         )
     state = load_tensors(file, job.program.states)

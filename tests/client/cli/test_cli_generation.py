@@ -366,7 +366,7 @@ def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated,
     )
     refused(run(*words), "give --root, as `status` prints it", code=2)
     refused(run(*words, "--root", "0x12"), "a root of 64 hex digits", code=2)
-    refused(run(*words, "--root", roots[:32].hex()), f"is not the state of the root 0x{roots[:32].hex()}, but of")
+    refused(run(*words, "--root", roots[:32].hex()), "is not the state that was asked for: its state root is 0x")
     refused(
         run("job", "text", generated.job, generated.run, "--model", generated.model, "--root", roots[-32:].hex()),
         "leave --root away",
@@ -375,6 +375,6 @@ def test_a_file_of_others_has_the_texts_if_it_has_the_root(generated: Generated,
     data = bytearray(whole.read_bytes())
     data[-1] ^= 1
     whole.write_bytes(data)
-    refused(run(*words, "--root", roots[-32:].hex()), "is not the state of the root")
+    refused(run(*words, "--root", roots[-32:].hex()), "is not the state that was asked for: its state root is 0x")
     whole.write_bytes(data[:100])
-    refused(run(*words, "--root", roots[-32:].hex()), "is no state of this job, since it")
+    refused(run(*words, "--root", roots[-32:].hex()), "is not the state that was asked for: it ")
