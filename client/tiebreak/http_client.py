@@ -241,7 +241,11 @@ def ask(
     except urllib3.exceptions.ProtocolError as error:
         raise NoResponse("the connection broke off") from error
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        raise NoResponse(type(error).__name__) from error
+        # The system's reason; the libraries' own texts have the URL.
+        reason: BaseException | None = error
+        while reason is not None and not getattr(reason, "strerror", None):
+            reason = reason.__cause__ or reason.__context__
+        raise NoResponse(getattr(reason, "strerror", None) or type(error).__name__) from error
 
 
 def repeated(

@@ -38,7 +38,6 @@ class Retries:
 
         `what`: a clause for messages, what the server is asked to do. `seconds`: of all attempts together (None: as
         they come). Raises StoreUnavailable, the last CorruptBlock, and what `request` raises besides."""
-        passing = (NoResponse, CorruptBlock, TooLate)
         try:
             return repeated(
                 request,
@@ -46,7 +45,7 @@ class Retries:
                 attempts=self.attempts,
                 seconds=seconds,
                 stop=self.stop,
-                passing=passing,
+                passing=(NoResponse, CorruptBlock, TooLate),
             )
         except Halted as error:
             raise self._stopped(what) from error
@@ -96,9 +95,6 @@ def shown_location(location: str) -> str:
         if shown is not None:
             return printable(shown, 200)
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", location) or re.search(r"[@?#]", location):
-        return (
-            f"{printable(scheme, 200)}://..."
-            if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme)
-            else "..."
-        )
+        is_scheme = separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme)
+        return f"{printable(scheme, 200)}://..." if is_scheme else "..."
     return printable(location, 200)
