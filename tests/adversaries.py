@@ -4,10 +4,11 @@ written, keep back what they say they publish, or send what no hash supports."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -20,11 +21,16 @@ from roundlog.program import Program
 from roundlog.rounding import Recorder
 from roundlog.training import Job
 from tiebreak.contract.enums import Side
-from tiebreak.contract.structs import Descent, NextRoot
+from tiebreak.contract.structs import Descent, JobView, NextRoot
+from tiebreak.roles.background_jobs import Priority
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.trainer_role import TrainerRole
+from tiebreak.roles.engine import DisputeTrees
+from tiebreak.roles.long_work import PublishedAddresses
+from tiebreak.roles.notices import Progress
+from tiebreak.roles.trainer_role import SealedClaim, TrainerRole
 from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.store import Store
+from tiebreak.strategy import Leaves
 from tiebreak_demo.adversary.engines import BentExecutor, execution_of, lying
 
 from tests.engine.forged_logs import Steps, rewrite
@@ -47,22 +53,43 @@ def cheating(context: RoleContext) -> RoleContext:
     return replace(context, make_queue=CheatingQueue)
 
 
-class FabricatingQueue(TransactionQueue):
-    """A queue that claims a root with nothing below it but its row and its last leaf, so that no other leaf can ever be
-    opened."""
+class _FabricatedLeaves(Leaves):
+    """A claim of a root with nothing below it but its row and its last leaf, so that no other leaf can ever be opened."""
 
-    def put(self, order: Order) -> bool:
-        if order.call.function == "commit":
-            job, spec_hash, claimed, final, log_cid, model_cid = order.call.arguments
-            assert isinstance(claimed, NextRoot) and isinstance(final, bytes)
-            arguments = (job, spec_hash, _fabricated(claimed, final), final, log_cid, model_cid)
-            order = replace(order, call=replace(order.call, arguments=arguments))
-        return super().put(order)
+    def __init__(self, payloads: Sequence[bytes]) -> None:
+        super().__init__(payloads)
+        self._claimed = _fabricated(super().as_next_root(), payloads[-1])
+
+    @property
+    def root(self) -> bytes:
+        return self._claimed.root
+
+    def as_next_root(self) -> NextRoot:
+        return self._claimed
+
+
+def _with_fabricated(trees: DisputeTrees) -> DisputeTrees:
+    """Return all of the trees that a claim reads, and no more."""
+    return cast(DisputeTrees, SimpleNamespace(claim=_FabricatedLeaves(trees.claim.payloads)))
+
+
+class _FabricatedClaim(SealedClaim):
+    def seal(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Progress:
+        return super().seal(posted, _with_fabricated(trees), priority)
+
+
+class _FabricatingTrainer(TrainerRole):
+    def __init__(self, context: RoleContext, job: int) -> None:
+        super().__init__(context, job)
+        self._sealed = _FabricatedClaim(self, self.long_work, self._run, self._publishing)
+
+    def _commit(self, posted: JobView, trees: DisputeTrees, addresses: PublishedAddresses) -> Progress:
+        return super()._commit(posted, _with_fabricated(trees), addresses)
 
 
 def fabricating_trainer(context: RoleContext, job: int) -> TrainerRole:
-    """Return a trainer that claims a root with nothing below it but its last leaf."""
-    return TrainerRole(replace(context, make_queue=FabricatingQueue), job)
+    """Return a trainer that claims, openly or by a seal, a root with nothing below it but its last leaf."""
+    return _FabricatingTrainer(context, job)
 
 
 def _fabricated(claimed: NextRoot, final: bytes) -> NextRoot:

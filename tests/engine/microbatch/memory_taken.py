@@ -31,7 +31,7 @@ def logistic(batch: int) -> Job:
 
 
 def step(job: Job, count: int) -> None:
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
+    with tempfile.TemporaryDirectory() as directory:
         executor = MicrobatchExecutor(job.program, count, Path(directory)) if count > 1 else Executor(job.program)
         inputs = job.inputs(Batches(job.dataset, job.spec), 0, list(job.initial.values()))
         executor.run(inputs, Follower.without_log(job.spec.log_guard))
