@@ -54,7 +54,7 @@ def cheating(context: RoleContext) -> RoleContext:
 
 
 class _FabricatedLeaves(Leaves):
-    """A claim of a root with nothing below it but its row and its last leaf, so that no other leaf can ever be opened."""
+    """A claim of a root with nothing below it but its row and its last leaf: no other leaf can ever be opened."""
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
         super().__init__(payloads)
