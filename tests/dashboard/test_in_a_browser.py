@@ -208,6 +208,7 @@ class Terminal:
         os.close(self._screen)
 
 
+@pytest.mark.long
 def test_a_poisoned_batch_is_watched_until_the_verdict(browser: Browser) -> None:
     with Terminal("--dashboard", "--port", "0", "--pace", "300ms", "--story", "poisoned", "--steps", "20") as demo:
         url = demo.wait_for(r"http://127\.0\.0\.1:\d+/")

@@ -65,7 +65,7 @@ def _moved(story: dict[str, Any]) -> dict[str, int]:
     return {one["name"]: int(one["moved_wei"]) for one in story["accounts"]}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_market_pays_each_auditor_what_it_deserves(tmp_path: Path) -> None:
     report, shown = _play(tmp_path, "--story", "market", "--steps", "20")
     right, wrong = report["stories"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -30,7 +30,6 @@ BY_HELP = {
 """Scripts that are only asked for their help, and why."""
 
 SMALLEST: dict[str, list[str]] = {
-    **{name: ["--help"] for name in BY_HELP},
     "bench_generation": ["--shape", "tiny", "--tokens", "4", "--rounds", "1", "--rows", "2"],
     "bench_engine": ["--model", "logistic", "--rounds", "1"],
     "bench_sizes": ["--small", "--only", "135M, LoRA, 2 x 64", "--steps", "2"],
@@ -67,14 +66,28 @@ NEEDS = {
 }
 """Packages that a script needs beside those that tests are run with."""
 
-MARKS = dict.fromkeys(("bench_engine", "bench_sizes", "matrix_of_ranks", "on_a_device"), pytest.mark.long)  # minutes
+MARKS = dict.fromkeys(("bench_engine", "bench_sizes", "matrix_of_ranks", "on_a_device", "try_models"), pytest.mark.long)
 
 _PASSED_BY = (".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build")
 
 
 def test_every_script_is_listed() -> None:
     scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")}
-    assert scripts == SMALLEST.keys(), "a script that nobody runs breaks: list its smallest form here"
+    assert scripts == SMALLEST.keys() | BY_HELP.keys(), "a script that nobody runs breaks: list its smallest form here"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BY_HELP)
+def test_a_script_that_takes_minutes_tells_its_options(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_path(str(ROOT / "scripts" / f"{name}.py"), run_name="__main__")
+    assert "options:" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +103,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in SMALLEST])
 def test_a_script_runs_in_its_smallest_form(name: str, copy: Path, tmp_path: Path) -> None:
-    needed = NEEDS.get(name, "").partition(".")[0]
-    if needed and importlib.util.find_spec(needed) is None:
-        pytest.skip(f"needs {needed}")
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name])
     done = subprocess.run(
         [sys.executable, f"scripts/{name}.py", *(part.format(tmp=tmp_path) for part in SMALLEST[name])],
         cwd=copy,

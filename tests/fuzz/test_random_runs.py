@@ -32,7 +32,7 @@ def processes_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_runs_keep_every_promise() -> None:
-    play(RandomRun, 8)
+    play(RandomRun, 4)
 
 
 @pytest.mark.slow

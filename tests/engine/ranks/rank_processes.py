@@ -1,15 +1,24 @@
-"""Ranks as processes of a test: each runs one function of a file of tests, and answers with JSON."""
+"""Ranks as processes of a test: each calls one function of a file of tests, and answers with JSON.
+
+Processes are forks of one that has imported PyTorch and the engine: that takes seconds, and most calls less."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
 import os
 import socket
-import subprocess
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from typing import Any
+from unittest.mock import patch
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.engine.ranks.on_trainings", "tests.engine.ranks.on_ranks"])
 
 
 def seconds_to_stop() -> float:
@@ -25,39 +34,51 @@ def free_port() -> int:
     return port
 
 
-def start(function: str, size: int, *arguments: Any, **environment: str) -> list[subprocess.Popen[str]]:
+def start(function: str, size: int, *arguments: Any, **environment: str) -> list[tuple[ForkServerProcess, Connection]]:
     """`size` processes that call `module:function(ranks, *arguments)` of a module beside this one, with ranks joined
-    as a launcher's environment says: MASTER_ADDR is 127.0.0.1 where none is given."""
-    command = [sys.executable, "-m", "tests.engine.ranks.rank_processes", function, json.dumps(arguments)]
-    shared = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(size)}
-    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} | environment
-    return [
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **shared, "RANK": str(rank)},
-        )
-        for rank in range(size)
-    ]
-
-
-def answers(processes: list[subprocess.Popen[str]], seconds: float = 300) -> list[Any]:
-    """What every rank's function has returned. Fails with its traceback where one has raised."""
-    try:
-        said = [process.communicate(timeout=seconds) for process in processes]
-        failed = {rank: err for rank, (_, err) in enumerate(said) if processes[rank].returncode}
-        assert not failed, "\n".join(f"rank {rank}: {err}" for rank, err in failed.items())
-        return [json.loads(out.splitlines()[-1]) for out, _ in said]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    as a launcher's environment says: MASTER_ADDR is 127.0.0.1 where none is given. Beside each is the pipe of its
+    answer: whether it has raised, and JSON or the traceback."""
+    found = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} | environment
+    started = []
+    with patch.dict(os.environ, found):  # for the process that is forked
+        for rank in range(size):
+            answer, sender = _FORKS.Pipe(duplex=False)
+            given = function, json.dumps(arguments), {**os.environ, **shared, "RANK": str(rank)}, sender
+            process = _FORKS.Process(target=_live, args=given)
+            process.start()
+            sender.close()
+            started.append((process, answer))
+    return started
 
 
 def call(function: str, size: int, *arguments: Any, **environment: str) -> list[Any]:
-    return answers(start(function, size, *arguments, **environment))
+    """What every rank's function has returned. Fails with its traceback where one has raised."""
+    started = start(function, size, *arguments, **environment)
+    failed, found = {}, []
+    try:
+        for rank, (process, answer) in enumerate(started):
+            assert answer.poll(300), f"rank {rank} has not answered in 300 s"
+            try:
+                has_raised, said = answer.recv()
+            except EOFError:
+                process.join()
+                has_raised, said = True, f"it has ended with {process.exitcode}"
+            if has_raised:
+                failed[rank] = said
+            else:
+                found.append(json.loads(said))
+        assert not failed, "\n".join(f"rank {rank}: {said}" for rank, said in failed.items())
+        return found
+    finally:
+        end(started)
+
+
+def end(started: list[tuple[ForkServerProcess, Connection]]) -> None:
+    for process, answer in started:
+        process.kill()
+        process.join()
+        answer.close()
 
 
 def named(function: str) -> Callable[..., Any]:
@@ -67,26 +88,23 @@ def named(function: str) -> Callable[..., Any]:
     return found
 
 
-def main() -> None:
+def _live(function: str, arguments: str, environment: Mapping[str, str], sender: Connection) -> None:
     import torch
     from roundlog.execution.ranks import Launch, Ranks, connect, disconnect
 
-    function, arguments = sys.argv[1:]
+    os.environ.update(environment)
     torch.set_num_threads(1)
     called = named(function)
     launch = Launch.of(os.environ)
     assert launch is not None
     ranks = connect(launch)
     try:
-        answer = called(ranks, *json.loads(arguments))
+        answer = json.dumps(called(ranks, *json.loads(arguments)))
     except BaseException as error:
         disconnect(ranks, f"{type(error).__name__}: {error}")
-        raise
+        sender.send((True, traceback.format_exc()))
+        return
     disconnect(ranks)
-    print(json.dumps(answer), flush=True)
+    sender.send((False, answer))
     if Ranks.unfinished:
         os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,7 @@ from roundlog.training.trainer import Trainer
 
 from tests.engine.kept_jobs import KEPT_JOBS, kept_job
 from tests.engine.ranks import test_helped_runs
-from tests.engine.ranks.rank_processes import call, named, seconds_to_stop, start
+from tests.engine.ranks.rank_processes import call, end, named, seconds_to_stop, start
 from tests.engine.ranks.test_ranks import compare
 from tests.engine.running import foreign_device
 from tests.engine.running.foreign_device import NAME
@@ -80,9 +80,9 @@ def train_and_audit(ranks: Ranks, devices: list[str], job_directory: str, place:
     }
 
 
-def wait_for_what_never_ends(ranks: Ranks) -> str:
+def wait_for_what_never_ends(ranks: Ranks, here: str) -> str:
     """What this rank says where a collective hangs, and one of the others is killed."""
-    print("here", flush=True)
+    Path(here, str(ranks.rank)).touch()
     try:
         ranks._run(torch.empty(1), lambda group: [_NeverEnds()])
     except LostRankError as error:
@@ -137,19 +137,21 @@ def test_a_role_and_its_helper_on_devices_come_to_the_root_of_one_process(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_process_whose_collective_hangs_ends_with_the_name_of_the_rank_that_was_killed() -> None:
-    processes = start("test_devices_of_ranks:wait_for_what_never_ends", 2)
+def test_a_process_whose_collective_hangs_ends_with_the_name_of_the_rank_that_was_killed(tmp_path: Path) -> None:
+    started = start("test_devices_of_ranks:wait_for_what_never_ends", 2, str(tmp_path))
+    (process, answer), (killed, _) = started
     try:
-        assert processes[0].stdout is not None and processes[0].stdout.readline() == "here\n"
-        processes[1].kill()
+        while not (tmp_path / "0").exists():
+            time.sleep(0.1)
+        killed.kill()
         since = time.monotonic()
-        said = json.loads(processes[0].communicate(timeout=60)[0].splitlines()[-1])
-        assert time.monotonic() - since < seconds_to_stop() and processes[0].returncode == 0
+        assert answer.poll(60)
+        _, said = answer.recv()
+        process.join(60)
+        assert time.monotonic() - since < seconds_to_stop() and process.exitcode == 0
     finally:
-        for one in processes:
-            one.kill()
-            one.wait()
-    assert said.startswith(f"rank 1 (process {processes[1].pid} on ") and said.endswith(" to carry on")
+        end(started)
+    assert json.loads(said).startswith(f"rank 1 (process {killed.pid} on ") and said.endswith(' to carry on"')
 
 
 def test_nccl_is_for_ranks_with_a_card_each_and_one_version() -> None:
