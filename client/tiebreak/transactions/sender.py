@@ -10,20 +10,23 @@ first.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from eth_typing import ChecksumAddress
 
 from tiebreak.http_client import Halted, Pauses, pause
-from tiebreak.rpc.answers import Block, TransactionReceipt
+from tiebreak.rpc.answers import Block, Fees, TransactionReceipt
 from tiebreak.rpc.chain_errors import (
     ChainError,
     ChainUnavailable,
     InsufficientFunds,
     InvalidAnswer,
+    JournalError,
     NonceTaken,
     RpcRefused,
     SignerError,
@@ -32,17 +35,28 @@ from tiebreak.rpc.chain_errors import (
     TransactionPending,
 )
 from tiebreak.rpc.node import MAX_REORGANISATION, BlockPace, ChainNode
-from tiebreak.transactions.journal import Entry, Journal, Reserve
-from tiebreak.transactions.signer import MAX_FEE, Key, Sent, Signer, is_foreign, purpose_of, receipt_of
+from tiebreak.transactions.journal import Entry, Journal, Reserve, Signed
+from tiebreak.transactions.signer import Key, Offers, Sent, is_foreign, purpose_of, receipt_of
+
+MAX_FEE = 1_000 * 10**9
+"""Wei per gas that are offered at most by default: ten times what a busy day costs."""
+
+GAS_MARGIN = 2.0
+"""Gas limit over gas estimate: the state may change before the transaction is included. The second opening of a level
+costs nearly twice as much as the first, and both sides send theirs at the same time."""
+
+MOST_GAS = 16_777_216
+"""Largest gas limit of one transaction (EIP-7825)."""
 
 _LEAST_PAUSE, _PAUSE = 0.01, 1.0  # seconds between questions, a fraction of a block's time on public chains
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
 _GAP_SECONDS = 30.0
 _SECOND_LOOK = 5.0  # seconds
 _GAP_BLOCKS = 6
+_TRIES = 8
 
 
-class Sender(Signer):
+class Sender:
     """Signs and sends for `account`. Methods may be called from several threads.
 
     `directory`: where the journal lies (the role's own directory); None: in memory only, for commands that end at once.
@@ -66,7 +80,10 @@ class Sender(Signer):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
-        super().__init__(node, account, max_fee)
+        self._node, self._account = node, account
+        self._offers = Offers(node, max_fee)
+        self._journal: Journal | None = None
+        self._head: Block | None = None
         self._directory = directory
         self.reserve = Reserve(directory)
         """Bytes of the directory's disk that are kept for records of payments."""
@@ -87,6 +104,20 @@ class Sender(Signer):
         self._sleep = sleep
         self._instant = True
         """True while blocks take transactions as soon as they are sent, so that asking at once pays."""
+
+    @property
+    def node(self) -> ChainNode:
+        return self._node
+
+    @property
+    def address(self) -> ChecksumAddress:
+        return self._account.address
+
+    def secret(self, name: bytes) -> bytes | None:
+        """Return 32 bytes that follow from the key and a name, and that nobody can compute without the key
+        (HMAC-SHA256, RFC 2104). None where the key is not at hand, as behind a remote signer."""
+        key = getattr(self._account, "key", None)
+        return None if key is None else hmac.digest(bytes(key), b"tiebreak secret\x00" + name, "sha256")
 
     def send(
         self,
@@ -274,6 +305,97 @@ class Sender(Signer):
                 "carry on."
             ) from error
 
+    # Signing.
+
+    def _gas(self, to: ChecksumAddress | None, data: bytes, value: int) -> int:
+        try:
+            gas = self._node.estimate_gas(to, data, sender=self.address, value=value)
+        except RpcRefused as error:
+            raise self._explained(error) from error
+        return max(gas, min(int(gas * GAS_MARGIN), MOST_GAS))
+
+    def _sign(self, sent: Sent, fees: Fees) -> None:
+        """Sign a transaction for an intention and remember it. Raises JournalError and SignerError, and then nothing
+        has changed."""
+        entry = sent.entry
+        transaction: dict[str, Any] = {
+            "type": 2,
+            "chainId": self._node.chain_id,
+            "nonce": entry.nonce,
+            "value": entry.value,
+            "data": entry.data,
+            "gas": entry.gas,
+            "maxFeePerGas": fees.max_fee,
+            "maxPriorityFeePerGas": fees.priority_fee,
+        }
+        if entry.to is not None:
+            transaction["to"] = entry.to
+        signed = self._account.sign_transaction(transaction)
+        entry.signed.append(Signed(bytes(signed.hash), bytes(signed.raw_transaction), fees.max_fee, fees.priority_fee))
+        try:
+            self._remember(sent)
+        except JournalError:
+            entry.signed.pop()
+            raise
+
+    def _remember(self, sent: Sent) -> None:
+        assert self._journal is not None
+        try:
+            self._journal.write(sent.entry)
+        except JournalError:
+            # A move without value is made once by the contract's own rules: a full disk must not lose a game.
+            if sent.entry.value:
+                raise
+
+    def _offer(self, sent: Sent) -> None:
+        """Hand the newest transaction of an intention to the node, and raise its fees where the node asks for it.
+
+        Raises ChainUnavailable where it is not known whether the node has it, and another ChainError where the node
+        will not take it at all."""
+        for _ in range(_TRIES):
+            newest = sent.entry.signed[-1]
+            try:
+                if self._node.send_raw(newest.raw) != newest.hash:
+                    raise InvalidAnswer(f"{self._node.name} gave a foreign transaction hash: use another node.")
+            except RpcRefused as error:
+                reason = error.reason.lower()
+                if "already known" in reason or "already imported" in reason or "already exists" in reason:
+                    pass
+                elif "nonce" in reason:
+                    # Ours, whose answer was lost, or a foreign one: the next look tells them apart.
+                    sent.offered_at = None
+                    return
+                elif "underpriced" in reason or "fee too low" in reason or "base fee" in reason:
+                    # The transaction that holds the nonce may be ours as well, so it is outbid and never evaded.
+                    if not self._raise_offer(sent):
+                        return
+                    continue
+                else:
+                    raise self._explained(error) from error
+            sent.offered_at = self._head.number if self._head is not None else 0
+            return
+
+    def _raise_offer(self, sent: Sent) -> bool:
+        """Sign a transaction that pays more; False if the cap does not allow it."""
+        newest = sent.entry.signed[-1]
+        fees = self._offers.raised(Fees(newest.max_fee, newest.priority_fee), self._head)
+        if fees is None:
+            return False
+        self._sign(sent, fees)
+        return True
+
+    def _remember_end(self, sent: Sent) -> None:
+        with contextlib.suppress(JournalError):  # the end will be told again after a restart, which does no harm
+            self._remember(sent)
+
+    def _explained(self, error: RpcRefused) -> ChainError:
+        reason = error.reason.lower()
+        if "insufficient funds" in reason or "insufficient balance" in reason:
+            return InsufficientFunds(
+                f"account {self.address} cannot pay for this on chain {self._node.chain_id}: send it some ether."
+            )
+        return error
+
     # Knowledge of the chain.
 
     def _open(self) -> None:
@@ -428,12 +550,9 @@ class Sender(Signer):
                 return
 
     def _offer_again(self, sent: Sent) -> None:
-        try:
+        # It was taken once, and may be again: its nonce stays its own.
+        with contextlib.suppress(RpcRefused, InsufficientFunds):
             self._offer(sent)
-        except RpcRefused:
-            return  # it was taken once, and may be again: its nonce stays its own
-        except InsufficientFunds:
-            return
 
     def _push(self, sent: Sent) -> None:
         """Replace a transaction that is stuck, counted in blocks: while no block comes, no fee helps."""
