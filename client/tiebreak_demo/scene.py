@@ -81,8 +81,7 @@ class Scene(ExitStack):
         super().__init__()
         self.directory = directory
         self.pace = pace
-        self._chain = start_devnet(kind="embedded")
-        self.callback(self._chain.close)
+        self._chain = self.enter_context(start_devnet(kind="embedded"))
         self.node = connect(self._chain.url)
         self.contract = VerificationGame.deploy(Sender(self.node, devnet_account(9)))
         self.customer = Party("customer", devnet_account(0), A)
