@@ -51,19 +51,9 @@ class Account:
     balance: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AccountsPage:
-    """All accounts of the newest jobs and games, but for those left out. `burnt`: wei of lost bonds."""
-
-    accounts: list[Account]
-    left_out: int
-    jobs: int
-    games: int
-    burnt: int
-
-
-def read_accounts(source: ContractPages, block: int) -> AccountsPage:
-    """Return the accounts as of a block. Raises ChainError."""
+def read_accounts(source: ContractPages, block: int) -> dict[str, Any]:
+    """Return all accounts of the newest jobs and games as of a block, but for those left out, and the wei of lost bonds
+    (`burnt`). Raises ChainError."""
     jobs, games = source.newest(NEWEST, block)
     found: dict[str, Account] = {}
 
@@ -91,7 +81,8 @@ def read_accounts(source: ContractPages, block: int) -> AccountsPage:
     for one in chosen:
         one.credit = credits.get(one.address, 0)
         one.balance = source.contract.node.balance(one.address)  # type: ignore[arg-type]
-    return AccountsPage(chosen, len(found) - len(chosen), len(jobs), len(games), source.burnt(block))
+    counts = {"left_out": len(found) - len(chosen), "jobs": len(jobs), "games": len(games)}
+    return counts | {"accounts": chosen, "burnt": source.burnt(block)}
 
 
 def _escrow(job: JobView) -> int:
@@ -142,24 +133,6 @@ ATTESTATIONS = 50
 
 _HISTORY_PATIENCE = 2.5
 """Seconds that a page waits for what may be searched for in many blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class SideClock:
-    """One side's clock as it is shown. Seconds; `deadline` 0: it stands. `spent`: wei that its moves have cost, as the
-    contract counts."""
-
-    side: str
-    account: str
-    left: int
-    total: int
-    deadline: int
-    spent: int
-
-    @property
-    def share(self) -> float:
-        """Time that is left, in percent of the whole."""
-        return min(100.0, max(0.0, 100 * self.left / self.total)) if self.total else 0.0
 
 
 class Site:
@@ -390,11 +363,14 @@ def _headline(game: GameView, head: HeadSnapshot) -> str:
     return f"The {showing.SIDES[running[0]]} is on move: it has to {due}."
 
 
-def _clock(game: GameView, job: JobView, side: Side, head: HeadSnapshot) -> SideClock:
+def _clock(game: GameView, job: JobView, side: Side, head: HeadSnapshot) -> dict[str, Any]:
+    """Return one side's clock as it is shown. Seconds; `deadline` 0: it stands. `share`: time that is left, in percent
+    of the whole. `spent`: wei that its moves have cost, as the contract counts."""
     deadline = 0 if game.outcome else game.deadlines[side]
     left = max(0, deadline - head.now()) if deadline else game.clocks[side].remaining
     total = max(job.terms.clock_allowance, left)
-    return SideClock(showing.SIDES[side], game.party(side), left, total, deadline, game.spent[side])
+    clock = {"side": showing.SIDES[side], "account": game.party(side), "spent": game.spent[side]}
+    return clock | {"left": left, "total": total, "deadline": deadline, "share": 100 * left / total if total else 0.0}
 
 
 def _moment(head: HeadSnapshot) -> Moment:
