@@ -69,9 +69,7 @@ class ChainNode:
 
             source = Web3Transport(source)
         self._transport = source
-        self._confirmations = 0
-        if confirmations:
-            self.confirmations = confirmations
+        self.confirmations = confirmations
         self.stop = stop
         self._chain_id: int | None = None
         self._newest = 0

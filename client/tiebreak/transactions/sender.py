@@ -54,15 +54,15 @@ _GAP_SECONDS = 30.0
 _SECOND_LOOK = 5.0  # seconds
 _GAP_BLOCKS = 6
 _TRIES = 8
+_REPLACE_AFTER = 3  # blocks after which a transaction that none has taken is replaced by one that pays more
+_MOST_PENDING = 16  # transactions that wait for a block at the same time; a node keeps as many for certain
 
 
 class Sender:
     """Signs and sends for `account`. Methods may be called from several threads.
 
     `directory`: where the journal lies (the role's own directory); None: in memory only, for commands that end at once.
-    `max_fee`: wei per gas that are offered at most. `replace_after`: blocks after which a transaction that none has
-    taken is replaced by one that pays more. `most_pending`: transactions that wait for a block at the same time; a
-    node keeps sixteen of an account for certain. `patience`: seconds for which `send` waits. `stop`: ends every wait
+    `max_fee`: wei per gas that are offered at most. `patience`: seconds for which `send` waits. `stop`: ends every wait
     at once (default: the node's). `clock` and `sleep` are there for tests and simulations.
     """
 
@@ -73,21 +73,18 @@ class Sender:
         *,
         directory: Path | None = None,
         max_fee: int = MAX_FEE,
-        replace_after: int = 3,
-        most_pending: int = 16,
         patience: float = 120.0,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
-        self._node, self._account = node, account
+        self.node, self.address, self._account = node, account.address, account
         self._offers = Offers(node, max_fee)
         self._journal: Journal | None = None
         self._head: Block | None = None
         self._directory = directory
         self.reserve = Reserve(directory)
         """Bytes of the directory's disk that are kept for records of payments."""
-        self._replace_after = replace_after
         self._clock = clock
         self._lock = threading.RLock()
         """Guards everything below."""
@@ -98,20 +95,11 @@ class Sender:
         self._head_at = 0.0
         self._gap: tuple[int, int, float] | None = None
         """A nonce below ours that no block takes, with the block and time since it was seen."""
-        self._most_pending = most_pending
         self._patience = patience
         self._stop = stop if stop is not None else node.stop
         self._sleep = sleep
         self._instant = True
         """True while blocks take transactions as soon as they are sent, so that asking at once pays."""
-
-    @property
-    def node(self) -> ChainNode:
-        return self._node
-
-    @property
-    def address(self) -> ChecksumAddress:
-        return self._account.address
 
     def secret(self, name: bytes) -> bytes | None:
         """Return 32 bytes that follow from the key and a name, and that nobody can compute without the key
@@ -179,7 +167,7 @@ class Sender:
     def wait(self, sent: Sent, *, confirmations: int | None = None) -> TransactionReceipt:
         """Return the receipt, once it lies `confirmations` blocks deep (None: the node's), or the error that ended
         it."""
-        depth = self._node.confirmations if confirmations is None else confirmations
+        depth = self.node.confirmations if confirmations is None else confirmations
         deadline = self._clock() + self._patience
         with self._lock:
             sent.awaited += 1
@@ -201,7 +189,7 @@ class Sender:
         deadline = self._clock() + self._patience
         with self._lock:
             self._open()
-        while self.pending or self._node.nonce(self.address, pending=True) > self._node.nonce(self.address):
+        while self.pending or self.node.nonce(self.address, pending=True) > self.node.nonce(self.address):
             if self._clock() > deadline:
                 return
             self.poll()
@@ -235,7 +223,7 @@ class Sender:
 
     def _wait_for_room(self, purpose: str) -> None:
         deadline = self._clock() + self._patience
-        while len(waiting := self.pending) >= self._most_pending:
+        while len(waiting := self.pending) >= _MOST_PENDING:
             if any(sent.purpose == purpose for sent in waiting):
                 return
             if self._clock() > deadline:
@@ -274,7 +262,7 @@ class Sender:
             if sent.receipt is None or self._head is None or self._head.number < sent.receipt.block + depth:
                 return False
             # The receipt may be an old one, of a block that is no longer part of the chain.
-            block = self._node.block(sent.receipt.block)
+            block = self.node.block(sent.receipt.block)
             if block is not None and block.hash == sent.receipt.block_hash:
                 return True
             sent.receipt = None
@@ -309,7 +297,7 @@ class Sender:
 
     def _gas(self, to: ChecksumAddress | None, data: bytes, value: int) -> int:
         try:
-            gas = self._node.estimate_gas(to, data, sender=self.address, value=value)
+            gas = self.node.estimate_gas(to, data, sender=self.address, value=value)
         except RpcRefused as error:
             raise self._explained(error) from error
         return max(gas, min(int(gas * GAS_MARGIN), MOST_GAS))
@@ -320,7 +308,7 @@ class Sender:
         entry = sent.entry
         transaction: dict[str, Any] = {
             "type": 2,
-            "chainId": self._node.chain_id,
+            "chainId": self.node.chain_id,
             "nonce": entry.nonce,
             "value": entry.value,
             "data": entry.data,
@@ -355,8 +343,8 @@ class Sender:
         for _ in range(_TRIES):
             newest = sent.entry.signed[-1]
             try:
-                if self._node.send_raw(newest.raw) != newest.hash:
-                    raise InvalidAnswer(f"{self._node.name} gave a foreign transaction hash: use another node.")
+                if self.node.send_raw(newest.raw) != newest.hash:
+                    raise InvalidAnswer(f"{self.node.name} gave a foreign transaction hash: use another node.")
             except RpcRefused as error:
                 reason = error.reason.lower()
                 if "already known" in reason or "already imported" in reason or "already exists" in reason:
@@ -392,7 +380,7 @@ class Sender:
         reason = error.reason.lower()
         if "insufficient funds" in reason or "insufficient balance" in reason:
             return InsufficientFunds(
-                f"account {self.address} cannot pay for this on chain {self._node.chain_id}: send it some ether."
+                f"account {self.address} cannot pay for this on chain {self.node.chain_id}: send it some ether."
             )
         return error
 
@@ -404,15 +392,15 @@ class Sender:
             return
         name = ""
         if self._directory is not None:
-            first = self._node.block(0)
+            first = self.node.block(0)
             if first is None:
-                raise InvalidAnswer(f"{self._node.name} does not have block 0: use another node.")
+                raise InvalidAnswer(f"{self.node.name} does not have block 0: use another node.")
             # Development chains share a chain id, and a new one begins with other blocks.
-            name = f"{self._node.chain_id}-{first.hash.hex()[:8]}-{self.address}"
+            name = f"{self.node.chain_id}-{first.hash.hex()[:8]}-{self.address}"
         journal = Journal(self._directory, name, self.reserve)
         try:
             entries = journal.load()
-            waiting = self._node.nonce(self.address, pending=True)
+            waiting = self.node.nonce(self.address, pending=True)
         except BaseException:
             journal.close()
             raise
@@ -436,7 +424,7 @@ class Sender:
                     return None
                 return sent
             if sent.receipt is not None and sent.entry.heard:
-                shown = receipt_of(self._node, self.address, sent.entry, sent.receipt.transaction)
+                shown = receipt_of(self.node, self.address, sent.entry, sent.receipt.transaction)
                 if shown is None:
                     # A reorganisation has dropped it, and the node may have forgotten it as well.
                     sent.receipt = sent.taken = sent.offered_at = None
@@ -452,14 +440,14 @@ class Sender:
     def _recent_head(self) -> Block:
         age = self._clock() - self._head_at
         if self._head is None or age > max(0.5, 0.5 * (self._pace.interval or 0.0)):
-            self._see(self._node.head())
+            self._see(self.node.head())
         assert self._head is not None
         return self._head
 
     def _see(self, head: Block) -> None:
-        if self._node.view != self._view:
+        if self.node.view != self._view:
             # Another node is believed now, and its newest block counts, higher or lower.
-            self._view, self._head, self._pace = self._node.view, None, BlockPace(self._clock)
+            self._view, self._head, self._pace = self.node.view, None, BlockPace(self._clock)
         # A node that lags behind shows nothing new.
         if self._head is None or head.number >= self._head.number - MAX_REORGANISATION:
             self._head, self._head_at = head, self._clock()
@@ -487,10 +475,10 @@ class Sender:
         """
         with self._lock:
             self._open()
-            self._see(head if head is not None else self._node.head())
+            self._see(head if head is not None else self.node.head())
             if not self._pending:
                 return []
-            count = self._node.nonce(self.address)
+            count = self.node.nonce(self.address)
             for nonce, sent in sorted(self._pending.items()):
                 if sent.error is None:
                     # A fault of the node about one keeps no other waiting; the next look comes soon.
@@ -531,8 +519,8 @@ class Sender:
 
         In the middle of a reorganisation the servers behind one address may show two chains at once."""
         assert self._head is not None
-        depth = self._node.confirmations if sent.entry.value else 0
-        if not is_foreign(self._node, self.address, sent, self._head.number, depth):
+        depth = self.node.confirmations if sent.entry.value else 0
+        if not is_foreign(self.node, self.address, sent, self._head.number, depth):
             return False
         if sent.suspected is None:
             sent.suspected = self._head.number, self._clock()
@@ -543,7 +531,7 @@ class Sender:
     def _find_receipt(self, sent: Sent) -> None:
         # The newest are the likeliest; which of many it was is told by the block that has it.
         for name in sent.hashes[:2] if sent.taken is None else (sent.taken,):
-            receipt = receipt_of(self._node, self.address, sent.entry, name)
+            receipt = receipt_of(self.node, self.address, sent.entry, name)
             if receipt is not None:
                 sent.receipt, sent.suspected = receipt, None
                 sent.offered_at = receipt.block if sent.offered_at is None else sent.offered_at
@@ -557,7 +545,7 @@ class Sender:
     def _push(self, sent: Sent) -> None:
         """Replace a transaction that is stuck, counted in blocks: while no block comes, no fee helps."""
         assert self._head is not None
-        if sent.offered_at is not None and self._head.number - sent.offered_at >= self._replace_after:
+        if sent.offered_at is not None and self._head.number - sent.offered_at >= _REPLACE_AFTER:
             self._raise_offer(sent)
             self._offer_again(sent)
 
@@ -595,5 +583,5 @@ class Sender:
                 deep = self._head.number - sent.receipt.block
                 remembered = sent.entry.value and (sent.named or not sent.entry.heard)
                 kept = _KEPT_VALUE if remembered else MAX_REORGANISATION
-                if deep > max(kept, self._node.confirmations) and not sent.awaited:
+                if deep > max(kept, self.node.confirmations) and not sent.awaited:
                     self._forget(nonce)
