@@ -130,21 +130,14 @@ def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None
 def find_anvil() -> Path | None:
     """Return anvil's binary: named by the environment, installed in the project by npm, or on the PATH; None if
     absent."""
-    named = os.environ.get(ANVIL_VARIABLE)
-    if named is not None:
-        return _executable(Path(named)) if named else None
+    if (named := os.environ.get(ANVIL_VARIABLE)) is not None:
+        found = shutil.which(Path(named).absolute()) if named else None
+        return Path(found) if found else None
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     package = f"@foundry-rs/anvil-{platform.system().lower()}-{machine}"
     project = Path(__file__).resolve().parents[3]
-    installed = _executable(project / "node_modules" / package / "bin" / "anvil")
-    if installed is not None:
-        return installed
-    on_path = shutil.which("anvil")
-    return Path(on_path) if on_path else None
-
-
-def _executable(path: Path) -> Path | None:
-    return path if path.is_file() and os.access(path, os.X_OK) else None
+    found = shutil.which(project / "node_modules" / package / "bin" / "anvil") or shutil.which("anvil")
+    return Path(found) if found else None
 
 
 def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
