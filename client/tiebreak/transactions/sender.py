@@ -159,8 +159,9 @@ class Sender:
                 self._offer(sent)
             except (ChainUnavailable, InvalidAnswer, SignerError, Stopped):
                 pass  # whether the node has it is unknown: from here on only the chain can say
-            except ChainError:
-                self._withdraw(sent)
+            except ChainError:  # the node has refused it for good
+                self._forget(sent.nonce)
+                self._next = sent.nonce
                 raise
             return sent
 
@@ -452,12 +453,6 @@ class Sender:
         if self._head is None or head.number >= self._head.number - MAX_REORGANISATION:
             self._head, self._head_at = head, self._clock()
             self._pace.observe(head)
-
-    def _withdraw(self, sent: Sent) -> None:
-        """Free the nonce of a new transaction that the node has refused for good."""
-        self._forget(sent.nonce)
-        if self._next == sent.nonce + 1:
-            self._next = sent.nonce
 
     def _forget(self, nonce: int) -> None:
         sent = self._pending.pop(nonce, None)
