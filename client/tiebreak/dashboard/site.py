@@ -170,26 +170,28 @@ class Site:
 
     def jobs(self, head: HeadSnapshot, page: int) -> dict[str, Any]:
         """Return the page of all jobs."""
-        read = self.readings.get(("jobs", page), _moment(head), lambda: self.source.jobs(page, head.number))
+        read, trouble = self.readings.get(("jobs", page), _moment(head), lambda: self.source.jobs(page, head.number))
         return {
-            "page": read.value,
-            "trouble": read.trouble,
-            "rows": [_job_row(number, job, head) for number, job in read.value.jobs],
-            "live": [_game_row(number, game, head) for number, game in read.value.live],
+            "page": read,
+            "trouble": trouble,
+            "rows": [_job_row(number, job, head) for number, job in read.jobs],
+            "live": [_game_row(number, game, head) for number, game in read.live],
         }
 
     def job(self, head: HeadSnapshot, number: int, page: int) -> dict[str, Any]:
         """Return the page of one job."""
         key = "job", number, page
-        read = self.readings.get(key, _moment(head), lambda: self.source.job(number, page, head.number))
-        job, spec = read.value.job, read.value.job.spec
+        read, trouble = self.readings.get(key, _moment(head), lambda: self.source.job(number, page, head.number))
+        job, games, page, pages = read
+        spec = job.spec
         attested, note = self._attestations(head, number, job)
         terms = showing.facts(job.terms)
         return {
             "number": number,
             "job": job,
-            "read": read.value,
-            "trouble": read.trouble,
+            "page": page,
+            "pages": pages,
+            "trouble": trouble,
             "status": showing.STATUSES[job.status.name],
             "tone": showing.tone(job.status),
             "money": [one for one in terms if one.kind == "money"],
@@ -205,16 +207,16 @@ class Site:
             "files": showing.content("files", job.job_cid),
             "attested": attested,
             "attested_note": note,
-            "games": [_game_row(one, game, head) for one, game in read.value.games],
+            "games": [_game_row(one, game, head) for one, game in games],
         }
 
     def game(self, head: HeadSnapshot, number: int) -> dict[str, Any]:
         """Return the page of one game."""
-        read = self.readings.get(("game", number), _moment(head), lambda: self.source.game(number, head.number))
-        game, job = read.value
+        key = "game", number
+        (game, job), trouble = self.readings.get(key, _moment(head), lambda: self.source.game(number, head.number))
         names, root, rooms = UNKNOWN, job.spec.training.program_root, directories_of(self.files, job)
         with suppress(Busy):
-            names = self.readings.get(("names", root, rooms), (0, None), partial(names_in, rooms, root)).value
+            names = self.readings.get(("names", root, rooms), (0, None), partial(names_in, rooms, root))[0]
         history, note = self._searched(
             "moves",
             ("history", number),
@@ -226,7 +228,7 @@ class Site:
             "number": number,
             "game": game,
             "job": job,
-            "trouble": read.trouble,
+            "trouble": trouble,
             "headline": _headline(game, head),
             "levels": draw_levels(game, job, names),
             "clocks": [_clock(game, job, side, head) for side in Side],
@@ -240,8 +242,8 @@ class Site:
 
     def accounts(self, head: HeadSnapshot) -> dict[str, Any]:
         """Return the page of all accounts."""
-        read = self.readings.get("accounts", _moment(head), lambda: read_accounts(self.source, head.number))
-        return {"page": read.value, "trouble": read.trouble}
+        page, trouble = self.readings.get("accounts", _moment(head), lambda: read_accounts(self.source, head.number))
+        return {"page": page, "trouble": trouble}
 
     # Parts of pages.
 
@@ -249,12 +251,11 @@ class Site:
         """Return what is searched for in the chain's events, and a note where it is not all there yet."""
         try:
             patience = min(_HISTORY_PATIENCE, self.readings.patience)
-            found = self.readings.get(key, _moment(head), read, patience=patience)
+            return self.readings.get(key, _moment(head), read, patience=patience)
         except Busy:
             return None, f"The {what} are still being read from the chain."
         except ChainError as error:
             return None, f"The {what} cannot be read: {showing.bounded(str(error), 300)}"
-        return found.value, found.trouble
 
     def _attestations(
         self, head: HeadSnapshot, number: int, job: JobView
