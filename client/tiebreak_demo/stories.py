@@ -31,7 +31,7 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from tiebreak_demo.processes import PATIENCE, ChildProcesses
 from tiebreak_demo.report import AccountReport, Check, Report, Story, StoryName
-from tiebreak_demo.scene import PACE, TIEBREAK, Party, Scene
+from tiebreak_demo.scene import PACE, TIEBREAK, Party, Scene, transactions
 from tiebreak_demo.screen import Screen
 
 _ETHER = 10**18
@@ -246,7 +246,7 @@ class StoryPlayer(ExitStack):
         story.root, story.verdict = posted.claim.checkpoint_root, posted.status.name
         story.rounds = sum(map(self._moves, games))
         story.log_bytes = sum(path.stat().st_size for path in self.run_of(scene.trainer, "run").glob("log/*.rlog"))
-        spent = scene.spent_since(self._first_block)
+        spent = transactions(scene.node, self._first_block + 1)
         story.gas, story.transactions = sum(one.gas for one in spent), len(spent)
         for party, before in self._before.items():
             fees = sum(one.fee for one in spent if one.sender == party.address)
