@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Event, Thread
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import requests
 import requests.adapters
@@ -135,9 +135,11 @@ class HttpAnswer:
 
 
 class TimedBytes(io.RawIOBase):
-    """The bytes of a socket until its timeout, counted from now, is over; then TimeoutError."""
+    """The bytes of a socket until its timeout, counted from now, is over; then TimeoutError. OSError after `most`
+    bytes."""
 
-    def __init__(self, source: socket.socket) -> None:
+    def __init__(self, source: socket.socket, most: int | None = None) -> None:
+        self._left = most
         self._socket, self._raw = source, source.makefile("rb", buffering=0)
         self._seconds = source.gettimeout()
         self._ends = None if self._seconds is None else time.monotonic() + self._seconds
@@ -151,7 +153,12 @@ class TimedBytes(io.RawIOBase):
             if left <= 0:
                 raise TimeoutError("timed out")
             self._socket.settimeout(left)
-        return self._raw.readinto(buffer)
+        count = self._raw.readinto(buffer)
+        if self._left is not None and count:
+            self._left -= count
+            if self._left < 0:
+                raise OSError("the answer is longer than any that is wanted")
+        return count
 
     def close(self) -> None:
         if not self.closed:
@@ -165,31 +172,36 @@ class TimedBytes(io.RawIOBase):
 class _TimedResponse(http.client.HTTPResponse):
     """An answer whose bytes all come within the timeout that the socket has when it is asked."""
 
+    most_bytes: ClassVar[int | None] = None
+
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        untimed, self.fp = self.fp, io.BufferedReader(TimedBytes(sock))
+        untimed, self.fp = self.fp, io.BufferedReader(TimedBytes(sock, self.most_bytes))
         untimed.close()
 
 
-_POOLS = {
-    scheme: type(
-        "Pool",
-        (pool,),
-        {"ConnectionCls": type("Connection", (pool.ConnectionCls,), {"response_class": _TimedResponse})},
-    )
-    for scheme, pool in (("http", urllib3.HTTPConnectionPool), ("https", urllib3.HTTPSConnectionPool))
-}
-"""urllib3's pools of connections with such answers, by scheme."""
+def _pools(most: int | None = None) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+    """Return urllib3's pools of connections with such answers, by scheme. most: bytes of an answer, head and all."""
+    response = type("Response", (_TimedResponse,), {"most_bytes": most})
+    found = {}
+    for scheme, pool in (("http", urllib3.HTTPConnectionPool), ("https", urllib3.HTTPSConnectionPool)):
+        connection = type("Connection", (pool.ConnectionCls,), {"response_class": response})
+        found[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})
+    return found
 
 
 class _Adapter(requests.adapters.HTTPAdapter):
+    def __init__(self, most: int | None) -> None:
+        self._pools = _pools(most)
+        super().__init__()
+
     def init_poolmanager(self, *args: Any, **options: Any) -> None:
         super().init_poolmanager(*args, **options)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
+        self.poolmanager.pool_classes_by_scheme = self._pools
 
     def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
         manager = super().proxy_manager_for(*args, **options)
-        manager.pool_classes_by_scheme = _POOLS
+        manager.pool_classes_by_scheme = self._pools
         return manager
 
 
@@ -198,9 +210,14 @@ def session() -> requests.Session:
     nothing."""
     made = requests.Session()
     made.headers["Accept-Encoding"] = "identity"
-    for scheme in ("http://", "https://"):
-        made.mount(scheme, _Adapter())
+    bound(made)
     return made
+
+
+def bound(made: requests.Session, most: int | None = None) -> None:
+    """Make the timeout of each request of this session one for the whole answer, which has at most `most` bytes."""
+    for scheme in ("http://", "https://"):
+        made.mount(scheme, _Adapter(most))
 
 
 def ask(

@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "unloaded"),
     [
-        ("contract.game", {"torch", "eth_tester", "web3", "eth_account", "tiebreak.store"}),
+        ("contract.game", {"torch", "eth_tester", "web3", "eth_account", "ipfshttpclient", "tiebreak.store"}),
         ("store", {"web3", "requests", "eth_account", "torch"}),
     ],
 )

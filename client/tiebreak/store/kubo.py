@@ -9,7 +9,8 @@ Source: https://docs.ipfs.tech/reference/kubo/rpc/
 
 from __future__ import annotations
 
-import json
+import io
+import os
 import re
 import threading
 import urllib.parse
@@ -19,22 +20,39 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-from tiebreak.http_client import ask, session
+import requests
+import urllib3
+
+from tiebreak.http_client import NoResponse, bound
 from tiebreak.rpc.chain_errors import printable
 from tiebreak.store.dagpb import MAX_BLOCK, RAW, Cid
-from tiebreak.store.http import WIDTH, Retries, base_url
+from tiebreak.store.http import WIDTH, Retries, base_url, shown_location
 from tiebreak.store.store import Build, Store
 from tiebreak.store.store_errors import ContentMissing, CorruptBlock, InvalidCid, StoreError, StoreUnavailable
 
+# Its patched copy of requests passes an argument that urllib3 deprecates, for address families we do not need.
+os.environ.setdefault("PY_IPFS_HTTP_CLIENT_PATCH_REQUESTS", "no")
+import ipfshttpclient
+import ipfshttpclient.exceptions as ipfs_errors
+
 _PIN_TIMEOUTS = 10
 """A daemon fetches what it is to pin, and says nothing meanwhile: so many times longer may that take."""
+_MOST_ANSWER = MAX_BLOCK + (1 << 16)
+"""Bytes of an answer, with its head."""
 
 _RPC, _FORM = "a Kubo RPC", "http://127.0.0.1:5001, without a user name, a path or a query"
-_MULTIADDR = re.compile(r"/(?:ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/([0-9]{1,5})(?:/(https?))?/?")
-_NONSENSE = (LookupError, RecursionError, TypeError, ValueError)
-"""Errors of reading JSON that is not what was expected."""
+_NO_ANSWER = (
+    ipfs_errors.ConnectionError,
+    ipfs_errors.TimeoutError,
+    ipfs_errors.ProtocolError,
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+)
+# The library asserts and indexes its way through answers, so a foreign server shows in many ways.
+_FOREIGN = (ipfs_errors.Error, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _MISSING = re.compile(r"not found|could not find|no such|not pinned|deadline exceeded", re.IGNORECASE)
 
 
@@ -66,12 +84,28 @@ class KuboStore(Store):
             attempts=attempts,
             stop=stop,
         )
-        self._url, self._session = _url(address), session()
-        self._session.trust_env = False  # no credentials of .netrc
+        where = _multiaddr(address)
+        try:
+            # Client, not connect(): connect() refuses every daemon newer than 0.7 although this part of the RPC is
+            # unchanged.
+            self._client: Any = ipfshttpclient.Client(where, session=True, chunk_size=MAX_BLOCK)
+        except (ipfs_errors.AddressError, ValueError) as error:
+            raise StoreUnavailable(
+                f"{shown_location(address)!r} is not the address of {_RPC}: use the form {_FORM}."
+            ) from error
+        session = self._client._client._session
+        session.trust_env = False
+        session.headers["Accept-Encoding"] = "identity"
+        session.hooks["response"].append(_require_plain)
+        # The library reads an answer to its end, however long and slow that is.
+        bound(session, _MOST_ANSWER)
 
     def block(self, cid: Cid, seconds: float | None = None) -> bytes:
         check = partial(self.checked, cid)
-        return self._ask(f"fetch {cid}", "block/get", {"arg": str(cid)}, check=check, seconds=seconds, gives_up=True)
+        found: bytes = self._ask(
+            f"fetch {cid}", self._client.block.get, str(cid), check=check, seconds=seconds, gives_up=True
+        )
+        return found
 
     def add_blocks(self, build: Build) -> Cid:
         pool = ThreadPoolExecutor(WIDTH, thread_name_prefix="upload")
@@ -99,35 +133,43 @@ class KuboStore(Store):
     def pin(self, cid: str) -> None:
         root = Cid.parse(cid)
         slow = replace(self.retries, timeout=_PIN_TIMEOUTS * self.retries.timeout)
-        answer = self._ask(f"pin {root}", "pin/add", {"arg": str(root)}, gives_up=True, retries=slow)
-        pinned = self._field(answer, "Pins")
+        pinned = self._ask(f"pin {root}", self._client.pin.add, str(root), field="Pins", gives_up=True, retries=slow)
         if not isinstance(pinned, list) or len(pinned) != 1 or not _names(pinned[0], root):
             raise self.foreign()
 
     def unpin(self, cid: str) -> None:
         root = str(Cid.parse(cid))
         with suppress(ContentMissing):  # Kubo's answer when there is no pin to withdraw
-            self._ask(f"unpin {root}", "pin/rm", {"arg": root})
+            self._ask(f"unpin {root}", self._client.pin.rm, root)
 
     def has(self, cid: str) -> bool:
         root = Cid.parse(cid)
         try:
-            found = self._ask(f"look up {root}", "block/stat", {"arg": str(root), "offline": "true"})
+            key = self._ask(f"look up {root}", self._client.block.stat, str(root), field="Key", offline=True)
         except ContentMissing:
             return False
-        if not _names(self._field(found, "Key"), root):
+        if not _names(key, root):
             raise self.foreign()
         return True
 
     def remote_pins(self, what: str, command: str, options: Mapping[str, str | Sequence[str]]) -> bytes:
-        """Return the answer to a command of ``ipfs pin remote``. what: as of `Retries.run`. Raises StoreError."""
-        return self._ask(what, f"pin/remote/{command}", options, gives_up=True)
+        """Return the answer to a command of ``ipfs pin remote``, which the client library does not know. what: as of
+        `Retries.run`. Raises StoreError."""
+        request = partial(self._client._client.request, f"/pin/remote/{command}")
+        found = self._ask(what, request, options=options, gives_up=True)
+        if not isinstance(found, bytes):
+            raise self.foreign()
+        return found
 
     def _put(self, cid: Cid, block: bytes) -> None:
         if self.has(str(cid)):
             return
         how = {"cid-codec": "raw" if cid.codec == RAW else "dag-pb", "mhtype": "sha2-256", "allow-big-block": "true"}
-        if not _names(self._field(self._ask(f"take block {cid}", "block/put", how, block=block), "Key"), cid):
+
+        def put(**arguments: Any) -> Any:
+            return self._client.block.put(io.BytesIO(block), **{**arguments, "opts": how})
+
+        if not _names(self._ask(f"take block {cid}", put, field="Key"), cid):
             raise CorruptBlock(
                 f"{self.name} did not store block {cid} as that: use another daemon, or check the address."
             )
@@ -135,60 +177,62 @@ class KuboStore(Store):
     def _ask(
         self,
         what: str,
-        command: str,
-        options: Mapping[str, str | Sequence[str]],
-        *,
-        block: bytes | None = None,
-        check: Callable[[bytes], bytes] = bytes,
+        command: Callable[..., Any],
+        *args: object,
+        field: str | None = None,
+        check: Callable[[Any], Any] = lambda found: found,
         seconds: float | None = None,
         retries: Retries | None = None,
         gives_up: bool = False,
-    ) -> bytes:
-        """Return the answer to a command.
+        options: Mapping[str, str | Sequence[str]] = MappingProxyType({}),
+        **arguments: object,
+    ) -> Any:
+        """Return the answer to a command of the library, or a field of it.
 
-        `what`, `seconds`: as of `Retries.run`. `block`: goes with it. `check`: returns a right answer, and raises
+        `what`, `seconds`: as of `Retries.run`. `options`: of the command. `check`: returns a right answer, and raises
         CorruptBlock for one to be fetched again. `gives_up`: whether the daemon is to give up before we do, so that
         absent content is told from an absent daemon. Raises StoreError."""
 
-        def once(left: float) -> bytes:
+        def once(left: float) -> Any:
             limit = {"timeout": f"{int(900 * left)}ms"} if gives_up else {}
-            files = None if block is None else {"file": ("block", block, "application/octet-stream")}
-            url, params = f"{self._url}/api/v0/{command}", {**options, **limit}
-            answer = ask(
-                self._session, "POST", url, params=params, files=files, seconds=left, most=MAX_BLOCK + (1 << 16)
-            )
-            if answer.status < 300:
-                return check(answer.body)
-            if answer.status < 400:
-                raise self.foreign()
             try:
-                told = printable(str(json.loads(answer.body)["Message"]), 200)
-            except _NONSENSE:
-                told = "without an explanation"
-            if _MISSING.search(told):
-                raise ContentMissing(f"{self.name} could not {what} ({told}): make sure that somebody pins it.")
-            raise StoreError(f"{self.name} refused to {what} ({told}): see the daemon's log.")
+                found = command(*args, timeout=left, opts={**options, **limit}, **arguments)
+                return check(found if field is None else found[field])
+            except ipfs_errors.StatusError as error:
+                is_told = isinstance(error, ipfs_errors.ErrorResponse)
+                told = printable(str(error), 200) if is_told else "without an explanation"
+                if _MISSING.search(told):
+                    raise ContentMissing(
+                        f"{self.name} could not {what} ({told}): make sure that somebody pins it."
+                    ) from error
+                raise StoreError(f"{self.name} refused to {what} ({told}): see the daemon's log.") from error
+            except _NO_ANSWER as error:
+                raise NoResponse("no whole answer") from error
+            except _FOREIGN as error:
+                raise self.foreign() from error
 
         return (retries or self.retries).run(what, once, seconds)
-
-    def _field(self, answer: bytes, name: str) -> Any:
-        try:
-            return json.loads(answer)[name]
-        except _NONSENSE as error:
-            raise self.foreign() from error
 
     def foreign(self) -> StoreUnavailable:
         """Return the error for an answer that is not one of Kubo's."""
         return StoreUnavailable(f"{self.name} does not answer like Kubo's RPC: check the address.")
 
 
-def _url(address: str) -> str:
-    """Return the URL of an RPC, from a URL or a multiaddr. Raises StoreUnavailable."""
-    if found := _MULTIADDR.fullmatch(address):
-        host, port, scheme = found.groups()
-        address = f"{scheme or 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
-    url = urllib.parse.urlsplit(base_url(address, _RPC, _FORM, path=False))
-    return url.geturl() if url.port is not None or url.scheme == "https" else f"{url.geturl()}:5001"
+def _require_plain(answer: requests.Response, **_: object) -> None:
+    """Raise ValueError for an answer that redirects, or that would be unpacked: Kubo's RPC does neither."""
+    if answer.is_redirect or "Content-Encoding" in answer.headers:
+        raise ValueError("a redirect, or a packed body")
+
+
+def _multiaddr(address: str) -> str:
+    """Return the address of an RPC as the client library wants it, from a URL or a multiaddr. Raises
+    StoreUnavailable."""
+    if re.match(r"/(ip4|ip6|dns|dns4|dns6)/", address):
+        return address
+    parts = urllib.parse.urlsplit(base_url(address, _RPC, _FORM, path=False))
+    host = parts.hostname or ""
+    kind = "ip6" if ":" in host else "ip4" if re.fullmatch(r"[0-9.]+", host) else "dns"
+    return f"/{kind}/{host}/tcp/{parts.port or (443 if parts.scheme == 'https' else 5001)}/{parts.scheme}"
 
 
 def _names(text: object, cid: Cid) -> bool:
