@@ -12,6 +12,7 @@ from pathlib import Path
 from generated import with_parts, write_or_check
 from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.operation.metrics import Metrics
+from tiebreak.operation.monitor import RoleMonitor
 from tiebreak.transactions.signer import DISPUTE_GAS
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -29,9 +30,7 @@ def page() -> str:
 def metrics_table() -> str:
     """Name and meaning of every metric."""
     rows = []
-    for family in text_string_to_metric_families(Metrics("auditor").text().decode()):
-        if family.name.endswith("_created"):
-            continue
+    for family in text_string_to_metric_families(Metrics(RoleMonitor("auditor")).text().decode()):
         name = family.name + ("_total" if family.type == "counter" else "")
         rows.append(f"| `{name}` | {family.documentation} |\n")
     return "| metric | meaning |\n| --- | --- |\n" + "".join(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
@@ -30,6 +31,11 @@ class Check:
     @property
     def holds(self) -> bool:
         return bool(self.expected == self.observed)
+
+
+def hold(checks: Sequence[Check]) -> bool:
+    """Return whether there are checks, and all hold."""
+    return bool(checks) and all(check.holds for check in checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +70,6 @@ class Story:
     accounts: list[AccountReport] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
 
-    @property
-    def ended_as_it_should(self) -> bool:
-        return bool(self.checks) and all(check.holds for check in self.checks)
-
 
 @dataclass(kw_only=True, slots=True)
 class Contrast:
@@ -76,10 +78,6 @@ class Contrast:
     initial: dict[str, str] = field(default_factory=dict)
     trained: dict[str, str] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
-
-    @property
-    def shows_the_problem(self) -> bool:
-        return bool(self.checks) and all(check.holds for check in self.checks)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -98,11 +96,8 @@ class Report:
     @property
     def ok(self) -> bool:
         """True if everything was as expected and nothing was left out."""
-        return (
-            {story.name for story in self.stories} == set(self.asked)
-            and all(story.ended_as_it_should for story in self.stories)
-            and (self.contrast is None or self.contrast.shows_the_problem)
-        )
+        parts: list[Story | Contrast] = [*self.stories] if self.contrast is None else [*self.stories, self.contrast]
+        return {story.name for story in self.stories} == set(self.asked) and all(hold(part.checks) for part in parts)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data. Roots are 0x-hex, amounts of wei decimal strings (they exceed what JSON readers keep
@@ -132,7 +127,7 @@ def _plain(value: Any) -> Any:
             return {"name": value.name} | wei
         case Story() | Contrast():
             plain = {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
-            return plain | {"ok": value.ended_as_it_should} if isinstance(value, Story) else plain
+            return plain | {"ok": hold(value.checks)} if isinstance(value, Story) else plain
         case list():
             return [_plain(one) for one in value]
         case bytes():

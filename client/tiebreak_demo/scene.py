@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from eth_account.signers.local import LocalAccount
 from eth_typing import ChecksumAddress
-from eth_utils.address import to_checksum_address
 from rich.console import Console
 from tiebreak.contract.game import VerificationGame
 from tiebreak.devnet.launcher import start_devnet
@@ -21,7 +19,6 @@ from tiebreak.process_resources import environment_of_others
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.notices import Notify
 from tiebreak.rpc.node import ChainNode, connect
-from tiebreak.rpc.transport import HttpTransport, Transport
 from tiebreak.store import open_store
 from tiebreak.transactions.keys import KEY_VARIABLE, devnet_account
 from tiebreak.transactions.sender import Sender
@@ -41,15 +38,14 @@ class Spent:
     fee: int
 
 
-def transactions(node: ChainNode, transport: Transport, first_block: int) -> list[Spent]:
+def transactions(node: ChainNode, first_block: int) -> list[Spent]:
     """Return all transactions from a block up to the newest one. Raises ChainError."""
     found = []
     for number in range(first_block, node.head().number + 1):
-        block: Any = transport.request("eth_getBlockByNumber", [hex(number), True])
-        for transaction in block["transactions"]:
-            receipt = node.receipt(bytes.fromhex(transaction["hash"].removeprefix("0x")))
-            assert receipt is not None, "a transaction in a block has a receipt"
-            found.append(Spent(to_checksum_address(transaction["from"]), receipt.gas_used, receipt.fee))
+        for name in node.transactions_of(number) or ():
+            sent, receipt = node.transaction(name), node.receipt(name)
+            assert sent is not None and receipt is not None, "a block has it"
+            found.append(Spent(sent.sender, receipt.gas_used, receipt.fee))
     return found
 
 
@@ -81,8 +77,7 @@ class Scene(ExitStack):
         super().__init__()
         self.directory = directory
         self.pace = pace
-        self._chain = start_devnet(kind="embedded")
-        self.callback(self._chain.close)
+        self._chain = self.enter_context(start_devnet(kind="embedded"))
         self.node = connect(self._chain.url)
         self.contract = VerificationGame.deploy(Sender(self.node, devnet_account(9)))
         self.customer = Party("customer", devnet_account(0), A)
@@ -121,10 +116,6 @@ class Scene(ExitStack):
     def pass_time(self, until: int) -> None:
         """Move the chain's clock to just after an instant."""
         self.node.advance_time(max(0, until - self.node.head().timestamp) + 1)
-
-    def spent_since(self, block: int) -> list[Spent]:
-        """Return all transactions after a block."""
-        return transactions(self.node, HttpTransport(self._chain.url), block + 1)
 
 
 class Page:

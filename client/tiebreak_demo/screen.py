@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from tiebreak.quantities import exact_ether
 from tiebreak.rpc.chain_errors import printable
 
-from tiebreak_demo.report import Check, Report, Story
+from tiebreak_demo.report import Check, Report, hold
 
 _WHO = 16
 _DOING = 28
@@ -76,8 +76,12 @@ class Screen:
         name = f"{who}/{'' if total is None else doing}"
         if total is not None and done >= total:
             self.end_bars(name)
-        else:
-            self._show(name, who, doing, done, total)
+        elif self._bars is not None:
+            shown = doing if len(doing) <= _DOING else f"{doing[: _DOING - 1]}…"
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task("", who="", count="")
+            count = "" if total is None else f"{done}/{total}"
+            self._bars.update(self._tasks[name], description=shown, completed=done, total=total, who=who, count=count)
 
     def end_bars(self, name: str) -> None:
         """Remove the bars of a party, which does something else now."""
@@ -85,21 +89,16 @@ class Screen:
             for task in [task for task in self._tasks if task == name or task.startswith(f"{name}/")]:
                 self._bars.remove_task(self._tasks.pop(task))
 
-    def _show(self, name: str, who: str, doing: str, done: int = 0, total: int | None = None) -> None:
-        if self._bars is None:
-            return
-        shown = doing if len(doing) <= _DOING else f"{doing[: _DOING - 1]}…"
-        if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task("", who="", count="")
-        count = "" if total is None else f"{done}/{total}"
-        self._bars.update(self._tasks[name], description=shown, completed=done, total=total, who=who, count=count)
-
     def table(self, report: Report) -> None:
-        """Show the end: all figures."""
+        """Show the end: all figures, each story's with gains and losses below it."""
         if report.stories:
             self._print(f"\n  [dim]{_row('story', 'root', 'rounds', 'gas', 'log, bytes', 'verdict')}[/]")
         for story in report.stories:
-            self._story(story)
+            numbers = (f"{story.rounds}", f"{story.gas:,}", f"{story.log_bytes:,}")
+            row = _row(story.title, story.root.hex()[:8], *numbers, story.verdict)
+            self._print(f"{_mark(hold(story.checks))} [default]{escape(row)}[/]")
+            changes = [f"{account.name} {ether(account.moved)}" for account in story.accounts if account.moved]
+            self._print(f"  [dim]{', '.join(changes)} ether[/]")
         if report.contrast is not None:
             hashes = " and ".join(f"{value[:8]} on {name}" for name, value in report.contrast.trained.items())
             self._print(f"\nPlain PyTorch trains to {hashes}.")
@@ -107,14 +106,6 @@ class Screen:
             self._print(f"[green]Everything went as it should[/], in {report.seconds:.0f} seconds.")
         else:
             self._print("[bold red]Not everything went as it should[/]: see the lines marked with ✗.")
-
-    def _story(self, story: Story) -> None:
-        """Show a row of the table, with gains and losses below it."""
-        numbers = (f"{story.rounds}", f"{story.gas:,}", f"{story.log_bytes:,}")
-        row = _row(story.title, story.root.hex()[:8], *numbers, story.verdict)
-        self._print(f"{_mark(story.ended_as_it_should)} [default]{escape(row)}[/]")
-        changes = [f"{account.name} {ether(account.moved)}" for account in story.accounts if account.moved]
-        self._print(f"  [dim]{', '.join(changes)} ether[/]")
 
     def _print(self, text: str) -> None:
         """Print text with markup, in lines as long as they are."""

@@ -31,7 +31,7 @@ from tiebreak.roles.trainer_role import TrainerRole
 from tiebreak_demo.adversary.parties import lazy_auditor, lying_auditor, poisoning_trainer
 from tiebreak_demo.processes import PATIENCE, ChildProcesses
 from tiebreak_demo.report import AccountReport, Check, Report, Story, StoryName
-from tiebreak_demo.scene import PACE, TIEBREAK, Party, Scene
+from tiebreak_demo.scene import PACE, TIEBREAK, Party, Scene, transactions
 from tiebreak_demo.screen import Screen
 
 _ETHER = 10**18
@@ -112,9 +112,9 @@ class StoryPlayer(ExitStack):
         contract = self.scene.contract
         return {number: contract.game(number) for number in contract.games_of(self.job)}
 
-    def game_of(self, party: Party) -> tuple[int, GameView]:
-        """Return the game of a challenger, which has to be there, with its number."""
-        found = [item for item in self.games().items() if item[1].challenger == party.address]
+    def game_of(self, party: Party) -> GameView:
+        """Return the game of a challenger, which has to be there."""
+        found = [game for game in self.games().values() if game.challenger == party.address]
         assert found, f"the {party.name} has not challenged"
         return found[0]
 
@@ -240,24 +240,13 @@ class StoryPlayer(ExitStack):
         self.story.checks.append(check)
         self.screen.check(check)
 
-    def expect_end(self, text: str, expected: ExpectedGame) -> None:
-        """Expect the end of a game."""
-        _, game = self.game_of(expected.challenger)
-        won = Outcome.TRAINER_WON if expected.winner is Side.TRAINER else Outcome.CHALLENGER_WON
-        self.expect(text, (won.name, expected.reason.name), (game.outcome.name, game.reason.name))
-
-    def expect_status(self) -> None:
-        """Expect the status of the job that its spec comes to."""
-        status = JobStatus.FINAL if self.spec.is_final else JobStatus.REJECTED
-        self.expect(f"the claim is {status.name.lower()}", status.name, self.posted.status.name)
-
     def settle(self) -> None:
         """Read the end from the chain, and hold every balance against what the contract owes."""
         scene, story, posted, games = self.scene, self.story, self.posted, self.games()
         story.root, story.verdict = posted.claim.checkpoint_root, posted.status.name
         story.rounds = sum(map(self._moves, games))
         story.log_bytes = sum(path.stat().st_size for path in self.run_of(scene.trainer, "run").glob("log/*.rlog"))
-        spent = scene.spent_since(self._first_block)
+        spent = transactions(scene.node, self._first_block + 1)
         story.gas, story.transactions = sum(one.gas for one in spent), len(spent)
         for party, before in self._before.items():
             fees = sum(one.fee for one in spent if one.sender == party.address)
@@ -284,7 +273,7 @@ class StoryPlayer(ExitStack):
                 winner = expected.challenger
                 lost = Counter({scene.trainer: terms.trainer_bond})
                 lost.update(dict.fromkeys(spec.attesters, terms.attestation_bond))
-            shares = Shares.of(lost.total(), self.game_of(expected.challenger)[1].spent[expected.winner])
+            shares = Shares.of(lost.total(), self.game_of(expected.challenger).spent[expected.winner])
             owed.subtract(lost)
             owed.update({winner: shares.winners, scene.customer: shares.quarter})
         if spec.is_final:
@@ -383,18 +372,18 @@ def _judge(player: StoryPlayer, job_dir: Path, right_root: bytes) -> None:
     elif right_root:
         expect("the trainer has claimed another root than the right one", True, root != right_root)
     for expected in spec.games:
-        who, (_, game) = expected.challenger, player.game_of(expected.challenger)
+        who, game = expected.challenger, player.game_of(expected.challenger)
         if expected.winner is Side.CHALLENGER:
             expect(f"the {who.name} has challenged with the right root", right_root, game.levels[0].roots[1])
-        won = {
-            Side.TRAINER: f"the trainer has won the game against the {who.name}",
-            Side.CHALLENGER: f"the {who.name} has won the game",
+        won, text = {
+            Side.TRAINER: (Outcome.TRAINER_WON, f"the trainer has won the game against the {who.name}"),
+            Side.CHALLENGER: (Outcome.CHALLENGER_WON, f"the {who.name} has won the game"),
         }[expected.winner]
         how = {
             Reason.PROOF: "by what the contract has computed",
             Reason.TIMEOUT: "because the other side's clock ran out",
         }[expected.reason]
-        player.expect_end(f"{won} {how}", expected)
+        expect(f"{text} {how}", (won.name, expected.reason.name), (game.outcome.name, game.reason.name))
         if expected.step is not None:
             checkpoint, step = (level.index for level in game.levels[:2])
             found = checkpoint * job.spec.training.interval + step
@@ -403,7 +392,8 @@ def _judge(player: StoryPlayer, job_dir: Path, right_root: bytes) -> None:
         names = " and the ".join(party.name for party in spec.attesters)
         verb = "has" if len(spec.attesters) == 1 else "have"
         expect(f"the {names} {verb} attested to the claim", len(spec.attesters), job.attestations)
-    player.expect_status()
+    status = JobStatus.FINAL if spec.is_final else JobStatus.REJECTED
+    expect(f"the claim is {status.name.lower()}", status.name, job.status.name)
     if spec.is_final:
         states = load_tensors(player.model, Job.read(job_dir).program.states)
         expect("the customer has the model that was claimed", job.claim.final_state_root, state_root(states.values()))

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase
 from tiebreak.contract.events import Appealed, Challenged, JobPosted
 from tiebreak.contract.game import VerificationGame
-from tiebreak.rpc.transport import HttpTransport
 from tiebreak_demo.scene import transactions
 
 from tests.chaos.stage import ETHER, Stage
@@ -71,7 +70,7 @@ def judge(stage: Stage, job: int, right_root: bytes) -> list[str]:
         return found  # the round has not ended, which was reported
     honest = {str(stage.accounts[name].address): name for name in [*stage.plan.honest, "customer"]}
     fees: Counter[str] = Counter()
-    for spent in transactions(stage.node, HttpTransport(stage.chain.url), stage.deployed_at + 1):
+    for spent in transactions(stage.node, stage.deployed_at + 1):
         fees[str(spent.sender)] += spent.fee
     gains = {
         name: stage.node.balance(address) + fees[address] + stage.contract.credit_of(address) - stage.before[name]  # type: ignore[arg-type]

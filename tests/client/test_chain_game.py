@@ -62,8 +62,8 @@ def test_the_game_is_known_by_its_code_and_by_that_of_its_libraries(sender: Send
     with pytest.raises(NoCode, match="caught up"):
         is_game(node, sender.address)
     found = ContractCode.load("VerificationGame").at(node, game.address)
-    assert found is not None and list(found.immutables) == [word(game.adjudicator())]
-    assert set(found.libraries) == set(LIBRARIES)
+    assert found is not None and found[1] == [word(game.adjudicator())]
+    assert set(found[0]) == set(LIBRARIES)
     code = node.code(game.address)
     for position in (0, 100, len(code) - 1):
         changed = bytearray(code)
@@ -92,7 +92,7 @@ def test_a_game_over_another_library_is_another_game(sender: Sender) -> None:
         assert not is_game(sender.node, deploy_raw(sender, once)), name
     # Another library's code under a library's name, and a library that believes to stand elsewhere.
     for other in ("LevelOpenings", "a copy"):
-        ours = deployed.libraries
+        ours = deployed[0]
         another = deploy_raw(sender, sender.node.code(ours["Proofs"])) if other == "a copy" else ours[other]
         made = ContractCode.load("VerificationGame").deploy(
             sender, links={**ours, "Proofs": another}, argument=word(game.adjudicator())
@@ -106,8 +106,8 @@ def test_an_adjudicator_over_other_contracts_is_another_one(sender: Sender) -> N
     assert is_adjudicator(node, adjudicator)
     stranger = deploy_raw(sender, node.code(adjudicator)[:50])
     found = ContractCode.load("Adjudicator").at(node, adjudicator)
-    assert found is not None and len(found.immutables) == len(ADJUDICATORS_PARTS)
-    functions, reducer = found.immutables
+    assert found is not None and len(found[1]) == len(ADJUDICATORS_PARTS)
+    functions, reducer = found[1]
     for parts in ((word(stranger), reducer), (functions, word(stranger)), (reducer, functions)):
         other = ContractCode.load("Adjudicator").deploy(sender, argument=b"".join(parts)).contract
         assert other is not None and not is_adjudicator(node, other)

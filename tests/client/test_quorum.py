@@ -19,7 +19,7 @@ from tiebreak.roles.transaction_queue import Order, TransactionQueue
 from tiebreak.rpc import quorum
 from tiebreak.rpc.chain_errors import ChainError, NodesDisagree, RpcRefused, WrongChain
 from tiebreak.rpc.node import ChainNode
-from tiebreak.rpc.quorum import CALM_SECONDS, FORK_SECONDS, TURN_SECONDS, QuorumTransport, quorum_of
+from tiebreak.rpc.quorum import CALM_SECONDS, FORK_SECONDS, TURN_SECONDS, QuorumTransport
 from tiebreak.rpc.transport import UNDERTAKINGS, HttpTransport, Transport
 from tiebreak.transactions.keys import devnet_account
 from tiebreak.transactions.sender import Sender
@@ -52,7 +52,7 @@ class World:
     def nodes(self, *liars: HostileNode, honest: int = 1, clock: Callable[[], float] | None = None) -> ChainNode:
         """The liars first."""
         good = [HostileNode(self.chain, f"honest {i}") for i in range(honest)]
-        return quorum_of([*liars, *good], clock=clock or Clock())
+        return ChainNode(QuorumTransport([*liars, *good], clock=clock or Clock()))
 
     def liar(self, **lies: Lie) -> HostileNode:
         """A node that answers these methods so."""
@@ -108,7 +108,7 @@ def test_every_question_about_the_chain_goes_to_all_nodes_and_equal_answers_need
     """Not questions about the chain's state, or of any kind; `send_raw` has a test of its own."""
     assert {name for name in vars(ChainNode) if not name.startswith("_")} == set(questions) | others
     pair = [HostileNode(world.chain, name) for name in ("first", "second")]
-    nodes, alone = quorum_of(pair), ChainNode(world.chain)
+    nodes, alone = ChainNode(QuorumTransport(pair)), ChainNode(world.chain)
     for name, ask in questions.items():
         for one in pair:
             one.asked.clear()
@@ -219,7 +219,7 @@ def test_a_balance_or_code_that_one_node_makes_up_is_outvoted_or_told(world: Wor
 def test_transactions_go_to_every_node_and_are_refused_with_the_nodes_reason(world: World) -> None:
     liar, other = world.liar(), HostileNode(world.chain, "honest")
     liar.swallows = True
-    chain = quorum_of([liar, other])
+    chain = ChainNode(QuorumTransport([liar, other]))
     assert Sender(chain, devnet_account(5), patience=5.0).send(PARTY.address, b"", value=7).succeeded
     assert "eth_sendRawTransaction" in liar.asked and "eth_sendRawTransaction" in other.asked
     with pytest.raises(RpcRefused):
@@ -297,7 +297,7 @@ def limited(world: World, name: str, most: int) -> HostileNode:
 def test_a_node_that_allows_any_range_is_not_believed_for_it_alone(world: World, limits: tuple[int, ...]) -> None:
     """Regression: a node that answered where hosted ones refuse long ranges was believed alone."""
     honest = [limited(world, f"honest {i}", most) for i, most in enumerate(limits)]
-    nodes = quorum_of([*honest, world.liar(eth_getLogs=lambda params, true: true[1:])], clock=Clock())
+    nodes = ChainNode(QuorumTransport([*honest, world.liar(eth_getLogs=lambda params, true: true[1:])], clock=Clock()))
     found = nodes.logs(world.cast.customer.address, from_block=0)
     assert "say different things about the events of blocks" in nodes.agreement.contradiction
     assert nodes.agreement.undecided == (len(honest) == 1)
@@ -307,10 +307,10 @@ def test_a_node_that_allows_any_range_is_not_believed_for_it_alone(world: World,
 def test_nodes_with_different_limits_show_all_events_and_one_that_shows_none_is_left_alone(world: World) -> None:
     true = ChainNode(world.chain).logs(world.cast.customer.address, from_block=0)
     for limits in ((1, 5), (7, 3, 2)):
-        nodes = quorum_of([limited(world, f"node {i}", most) for i, most in enumerate(limits)])
+        nodes = ChainNode(QuorumTransport([limited(world, f"node {i}", most) for i, most in enumerate(limits)]))
         assert nodes.logs(world.cast.customer.address, from_block=0) == true
         assert not nodes.agreement.contradiction and not nodes.agreement.missing
-    nodes = quorum_of([limited(world, "the mute node", 0), limited(world, "the good node", 2000)])
+    nodes = ChainNode(QuorumTransport([limited(world, "the mute node", 0), limited(world, "the good node", 2000)]))
     assert nodes.logs(world.cast.customer.address, from_block=0) == true
     assert nodes.agreement.missing == ("the mute node shows no events, not even of one block",)
 
@@ -338,7 +338,7 @@ def test_no_field_is_shown_that_was_not_compared(world: World, method: str) -> N
         "eth_getLogs": [{"address": contract, "fromBlock": block, "toBlock": block, "topics": []}],
     }[method]
     second = HostileNode(world.chain, "second")
-    true: Any = quorum_of([HostileNode(world.chain, "first"), second]).ask(method, *params)
+    true: Any = ChainNode(QuorumTransport([HostileNode(world.chain, "first"), second])).ask(method, *params)
     shown: list[Any] = true if isinstance(true, list) else [true, *true.get("logs", [])]
     told: list[Any] = []
     for place, record in enumerate(shown):
@@ -353,7 +353,7 @@ def test_no_field_is_shown_that_was_not_compared(world: World, method: str) -> N
                 records[place][field] = bent(records[place][field])
                 return answer
 
-            nodes = quorum_of([world.liar(**{method: lie}), second], clock=Clock())
+            nodes = ChainNode(QuorumTransport([world.liar(**{method: lie}), second], clock=Clock()))
             found = nodes.ask(method, *params)
             assert nodes.agreement.contradiction or nodes.agreement.missing or found == true, (place, field)
     assert len(set(told)) == sum(map(len, shown)) >= 5
@@ -365,7 +365,7 @@ def test_no_field_is_shown_that_was_not_compared(world: World, method: str) -> N
 def test_a_slow_node_is_waited_for_once_and_then_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quorum, "GRACE", 0.05)
     slow, clock = HostileNode(world.chain, "the slow node"), Clock()
-    chain = quorum_of([slow, HostileNode(world.chain, "the quick node")], clock=clock)
+    chain = ChainNode(QuorumTransport([slow, HostileNode(world.chain, "the quick node")], clock=clock))
     chain.head()
     slow.seconds = 0.3
     slow.asked.clear()
@@ -390,7 +390,7 @@ def test_a_defect_in_a_question_is_heard_of_at_once(world: World) -> None:
 
 
 def several(*nodes: BlockNode, clock: Callable[[], float] | None = None, confirmations: int = 12) -> ChainNode:
-    return quorum_of(nodes, confirmations=confirmations, clock=clock or Clock())
+    return ChainNode(QuorumTransport(nodes, clock=clock or Clock()), confirmations=confirmations)
 
 
 def named(*heights: int) -> list[BlockNode]:

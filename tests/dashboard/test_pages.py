@@ -90,13 +90,13 @@ def test_accounts_are_told_by_role_with_what_they_have_at_stake(cast: Cast, site
     attest(cast.referee, second)
     seen(site)
     page = site.accounts(site.head_monitor.snapshot())["page"]
-    by_role = {role: one for one in page.accounts for role in one.roles}
+    by_role = {role: one for one in page["accounts"] for role in one.roles}
     assert by_role["trainer"].bonds == TERMS.trainer_bond and by_role["trainer"].roles["trainer"] == 2
     assert by_role["challenger"].bonds == 0
     assert by_role["challenger"].credit == cast.customer.credit_of(by_role["challenger"].address) > 0
     assert by_role["auditor"].bonds == AUDITED.attestation_bond
     assert by_role["customer"].escrowed == TERMS.reward + AUDITED.audit_fee, "the other reward is the customer's again"
-    assert page.burnt == cast.customer.burnt() > 0
+    assert page["burnt"] == cast.customer.burnt() > 0
     assert text(client, "/accounts").count("ETH") > 5
 
 

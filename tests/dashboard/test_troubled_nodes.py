@@ -175,7 +175,7 @@ def test_many_who_ask_at_once_cost_one_reading() -> None:
 
     found: list[int] = []
     threads = [
-        threading.Thread(target=lambda: found.append(readings.get("page", (1, b"a"), read).value)) for _ in range(30)
+        threading.Thread(target=lambda: found.append(readings.get("page", (1, b"a"), read)[0])) for _ in range(30)
     ]
     for thread in threads:
         thread.start()
@@ -184,6 +184,6 @@ def test_many_who_ask_at_once_cost_one_reading() -> None:
     for thread in threads:
         thread.join()
     assert found == [1] * 30
-    assert readings.get("page", (1, b"a"), read).value == 1, "the same block"
-    assert readings.get("page", (1, b"b"), read).value == 2, "another block at the same height"
+    assert readings.get("page", (1, b"a"), read)[0] == 1, "the same block"
+    assert readings.get("page", (1, b"b"), read)[0] == 2, "another block at the same height"
     readings.close()

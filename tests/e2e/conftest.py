@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from tiebreak.contract.code import ContractCode
+from tiebreak.contract.code import ContractCode, load_artifact
 from tiebreak.devnet.embedded import embedded_node
 from tiebreak.devnet.launcher import find_anvil, start_devnet
 from tiebreak.rpc.node import ChainNode, connect
@@ -52,7 +51,8 @@ def doubtful(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ContractCode.load
 
     def load(name: str) -> ContractCode:
-        return replace(honest(name), creation=creation, deployed=code) if name == "Functions" else honest(name)
+        other = {"bytecode": creation.hex(), "deployedBytecode": code.hex()}
+        return ContractCode(load_artifact(name) | other) if name == "Functions" else honest(name)
 
     monkeypatch.setattr(ContractCode, "load", staticmethod(load))
 

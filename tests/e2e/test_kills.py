@@ -68,7 +68,7 @@ def at_sending(number: int) -> Callable[[RoleContext], RoleContext]:
             return result
 
     def rewire(context: RoleContext) -> RoleContext:
-        context.sender._node = DyingNode(context.contract.node._transport)
+        context.sender.node = DyingNode(context.contract.node._transport)
         return context
 
     return rewire

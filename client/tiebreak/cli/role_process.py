@@ -64,17 +64,13 @@ class Operation:
             targets = [check_target(text) for text in self.notify or []]
         except ValueError as error:
             raise WrongUsage(str(error)) from None
-        messenger = Messenger(targets) if targets else None
+        monitor = RoleMonitor(role, tell, messenger=Messenger(targets))
         with ExitStack() as stack:
-            if self.metrics is None:
-                monitor = RoleMonitor(role, tell, messenger=messenger)
-            else:
+            if self.metrics is not None:
                 with extra("operate", "--metrics needs"):
                     from tiebreak.operation.metrics import Metrics, endpoint
-                metrics = Metrics(role)
-                monitor = RoleMonitor(role, tell, messenger=messenger, metrics=metrics)
                 answers = {"/health": monitor.health, "/ready": monitor.ready}
-                server = endpoint(self.metrics, metrics.text, answers)
+                server = endpoint(self.metrics, Metrics(monitor).text, answers)
                 stack.callback(server.stop)
                 text = f"serves its metrics at {server.url}/metrics"
                 monitor.notice(Notice(role=role, what=What.COMPUTED, text=text))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -34,34 +33,24 @@ Places = Sequence[Sequence[int]]
 """(offset, length) in bytes of a code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContractCode:
     """One compiled contract. Zeros stand in the code where addresses of libraries and immutables go."""
 
-    name: str
-    is_library: bool
-    creation: bytes
-    deployed: bytes
-    links: Mapping[str, Places]
-    """Library -> places of its address in `creation`."""
-    deployed_links: Mapping[str, Places]
-    immutables: Sequence[Places]
-    """Places in the deployed code of every value (32 bytes) that the constructor sets, in the order of declaration."""
+    def __init__(self, artifact: Mapping[str, Any]) -> None:
+        self.is_library = artifact["kind"] == "library"
+        self.creation = bytes.fromhex(artifact["bytecode"].removeprefix("0x"))
+        self.deployed = bytes.fromhex(artifact["deployedBytecode"].removeprefix("0x"))
+        self.links: Mapping[str, Places] = artifact["linkReferences"]
+        """Library -> places of its address in `creation`."""
+        self.deployed_links: Mapping[str, Places] = artifact["deployedLinkReferences"]
+        self.immutables: Sequence[Places] = artifact["immutableReferences"]
+        """Places in the deployed code of every value (32 bytes) that the constructor sets, in their order."""
 
     @staticmethod
     @functools.cache
     def load(name: str) -> ContractCode:
         """Read the artifact that is part of this package. Raises DeploymentError."""
-        artifact = load_artifact(name)
-        return ContractCode(
-            name=name,
-            is_library=artifact["kind"] == "library",
-            creation=bytes.fromhex(artifact["bytecode"].removeprefix("0x")),
-            deployed=bytes.fromhex(artifact["deployedBytecode"].removeprefix("0x")),
-            links=artifact["linkReferences"],
-            deployed_links=artifact["deployedLinkReferences"],
-            immutables=artifact["immutableReferences"],
-        )
+        return ContractCode(load_artifact(name))
 
     def deploy(
         self, sender: Sender, *, links: Mapping[str, ChecksumAddress] | None = None, argument: bytes = b""
@@ -75,8 +64,9 @@ class ContractCode:
             raise InvalidAnswer(f"{sender.node.name} gave no address for the new contract: use another node.")
         return receipt
 
-    def at(self, node: ChainNode, address: ChecksumAddress) -> Deployed | None:
-        """Return the contract at an address, if its code is this one; None if it is another.
+    def at(self, node: ChainNode, address: ChecksumAddress) -> tuple[dict[str, ChecksumAddress], list[bytes]] | None:
+        """Return the libraries of the contract at an address, and its immutables (32 bytes each) in the order of
+        declaration, if its code is this one; None if it is another.
 
         Codes are compared byte by byte, but for the places that were filled in: each value is the same at all of its
         places."""
@@ -100,16 +90,7 @@ class ContractCode:
             (start, length), *_ = places
             immutables.append(found[start : start + length])
             code = _filled(code, places, immutables[-1])
-        return Deployed(libraries=libraries, immutables=tuple(immutables)) if code == found else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployed:
-    """Values that a deployment has filled into a contract's code."""
-
-    libraries: Mapping[str, ChecksumAddress]
-    immutables: Sequence[bytes]
-    """32 bytes each, in the order of declaration."""
+        return (libraries, immutables) if code == found else None
 
 
 @functools.cache
@@ -143,7 +124,7 @@ def is_game(node: ChainNode, address: ChecksumAddress) -> bool:
     """Return whether this version's verification game stands there, linked with this version's libraries."""
     found = ContractCode.load("VerificationGame").at(node, address)
     return found is not None and all(
-        ContractCode.load(name).at(node, library) is not None for name, library in found.libraries.items()
+        ContractCode.load(name).at(node, library) is not None for name, library in found[0].items()
     )
 
 
@@ -154,7 +135,7 @@ def is_adjudicator(node: ChainNode, address: ChecksumAddress) -> bool:
     found = ContractCode.load("Adjudicator").at(node, address)
     return found is not None and all(
         part[:12] == bytes(12) and ContractCode.load(name).at(node, to_checksum_address(part[12:])) is not None
-        for name, part in zip(ADJUDICATORS_PARTS, found.immutables, strict=True)
+        for name, part in zip(ADJUDICATORS_PARTS, found[1], strict=True)
     )
 
 

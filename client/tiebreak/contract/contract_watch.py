@@ -9,8 +9,7 @@ and the rows of a search, is found without searching the whole chain.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,23 +113,13 @@ class News:
 
 
 class ContractWatch:
-    """The newest view of a contract, and one that is `confirmations` blocks deep (None: the node's).
+    """The newest view of a contract, and one that is as many blocks deep as its node has confirmations.
 
-    May be used from several threads. All methods that ask raise the errors of ChainNode. `clock` is there for tests and
-    simulations.
-    """
+    May be used from several threads. All methods that ask raise the errors of ChainNode."""
 
-    def __init__(
-        self,
-        contract: VerificationGame,
-        *,
-        confirmations: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.contract = contract
-        self.confirmations = contract.node.confirmations if confirmations is None else confirmations
-        self._clock = clock
-        self._pace = BlockPace(clock)
+    def __init__(self, contract: VerificationGame) -> None:
+        self.contract, self.confirmations = contract, contract.node.confirmations
+        self._pace = BlockPace()
         self._view = contract.node.view
         self._lock = threading.RLock()
         self._head: Block | None = None
@@ -340,7 +329,7 @@ class ContractWatch:
     def _begin_anew(self) -> None:
         """Forget what another node has shown of blocks and time, and read everything followed again."""
         self._hashes = {}
-        self._pace = BlockPace(self._clock)
+        self._pace = BlockPace()
         self._confirmed = {}
         self._games_of = {}
         self._stale_jobs |= self._followed

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooSlow
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.structs import AuditView, GameView, JobView
@@ -142,14 +142,6 @@ class Busy(Exception):
     """The node has not answered in time, and nothing older is at hand; the message is one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading(Generic[T]):
-    """A result. `trouble`: why it is not as of now, in one sentence; empty if it is."""
-
-    value: T
-    trouble: str = ""
-
-
 class Readings:
     """Results by key, each read once for a block however many ask for it. May be used from several threads."""
 
@@ -162,15 +154,15 @@ class Readings:
         self._running: dict[Any, Future[Any]] = {}
         self._cache: OrderedDict[Any, tuple[Moment, Any]] = OrderedDict()
 
-    def get(self, key: Any, block: Moment, read: Callable[[], T], *, patience: float | None = None) -> Reading[T]:
-        """Return the result of `read` as of `block`, or an older one with its trouble. Raises Busy, Missing,
-        ChainError."""
+    def get(self, key: Any, block: Moment, read: Callable[[], T], *, patience: float | None = None) -> tuple[T, str]:
+        """Return the result of `read` as of `block`, or an older one, and why it is not as of now, in one sentence;
+        empty if it is. Raises Busy, Missing, ChainError."""
         with self._lock:
             older = self._cache.get(key)
             if older is not None:
                 self._cache.move_to_end(key)
                 if older[0] == block:
-                    return Reading(older[1])
+                    return older[1], ""
             running = self._running.get(key)
             if running is None and len(self._running) < self._threads:
                 running = self._running[key] = self._pool.submit(self._read, key, block, read)
@@ -179,7 +171,7 @@ class Readings:
             why = "the node is slow, and too much is being read already"
         else:
             try:
-                return Reading(running.result(self.patience if patience is None else patience))
+                return running.result(self.patience if patience is None else patience), ""
             except TooSlow:
                 why = "the node has not answered in time"
             except ContractError:
@@ -187,7 +179,7 @@ class Readings:
             except ChainError as raised:
                 error, why = raised, str(raised).rstrip(".")
         if older is not None:
-            return Reading(older[1], f"{why}; this is what it said at block {older[0][0]:,}.")
+            return older[1], f"{why}; this is what it said at block {older[0][0]:,}."
         raise error or Busy(f"{why[0].upper()}{why[1:]}: this page is tried again by itself, or by a reload.")
 
     def _read(self, key: Any, block: Moment, read: Callable[[], Any]) -> Any:
@@ -219,16 +211,6 @@ class JobsPage:
     live: list[tuple[int, GameView]]
 
 
-@dataclass(frozen=True, slots=True)
-class JobPage:
-    """A job with a page of its games, in the order of their challenges."""
-
-    job: JobView
-    games: list[tuple[int, GameView]]
-    page: int
-    pages: int
-
-
 class ContractPages:
     """Views of a contract, a page with one or two requests. All methods raise ChainError, Missing."""
 
@@ -245,8 +227,8 @@ class ContractPages:
         jobs, played = self._found(block, jobs=wanted, games=recent)
         return JobsPage(count, page, pages, jobs, [one for one in played if not one[1].outcome])
 
-    def job(self, number: int, page: int, block: int) -> JobPage:
-        """Return a job, and a page of its games."""
+    def job(self, number: int, page: int, block: int) -> tuple[JobView, list[tuple[int, GameView]], int, int]:
+        """Return a job, a page of its games in the order of their challenges, the number of the page and of all."""
         job = self._one("getJob", number, block)
         pages = max(1, -(-job.game_count // PAGE))
         page = min(max(1, page), pages)
@@ -254,7 +236,7 @@ class ContractPages:
         listed = self._views([games_of], block)[0] if job.game_count else ()
         if isinstance(listed, ContractError) or len(listed) > PAGE:
             raise InvalidAnswer(f"{self.contract.node.name} gave another list of games than was asked for.")
-        return JobPage(_checked(number, job), self._found(block, games=listed)[1], page, pages)
+        return _checked(number, job), self._found(block, games=listed)[1], page, pages
 
     def game(self, number: int, block: int) -> tuple[GameView, JobView]:
         """Return a game, and its job."""

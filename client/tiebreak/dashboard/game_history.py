@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,35 +34,21 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class PastMove:
-    """One transaction of a game. `fee`: in wei; `shared`: whether the transaction made moves of other games as well,
-    which its gas includes."""
-
-    transaction: str
-    block: int
-    time: int
-    who: str
-    words: str
-    gas: int
-    fee: int
-    shared: bool
-
-
-@dataclass(frozen=True, slots=True)
 class GameHistory:
-    """All moves of a game, and its events. `cut`: whether moves beyond `MOST_MOVES` were left out."""
+    """All moves of a game, one for each transaction, as the template has them, and its events. `cut`: whether moves
+    beyond `MOST_MOVES` were left out."""
 
-    moves: list[PastMove]
+    moves: list[dict[str, Any]]
     events: list[Event]
     cut: bool = False
 
     @property
     def gas(self) -> int:
-        return sum(move.gas for move in self.moves)
+        return sum(move["gas"] for move in self.moves)
 
     @property
     def fee(self) -> int:
-        return sum(move.fee for move in self.moves)
+        return sum(move["fee"] for move in self.moves)
 
     def last(self, kind: type[E]) -> E | None:
         """Return the last event of a kind."""
@@ -110,12 +96,7 @@ def first_block(contract: VerificationGame, job: JobView, newest: int) -> int:
 def read_history(contract: VerificationGame, receipts: Receipts, number: int, job: JobView, newest: int) -> GameHistory:
     """Return the history of a game up to block `newest`. Raises ChainError."""
     found = contract.events(game=number, from_block=first_block(contract, job, newest), to_block=newest)
-    return history_of(found, job, receipts)
-
-
-def history_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> GameHistory:
-    """Return the history that these events make. Raises ChainError."""
-    grouped: OrderedDict[bytes, list[Event]] = OrderedDict()
+    grouped: dict[bytes, list[Event]] = {}
     for event in found:
         grouped.setdefault(event.transaction, []).append(event)
     games = {getattr(event, "game", None) for event in found}
@@ -124,21 +105,21 @@ def history_of(found: Sequence[Event], job: JobView, receipts: Receipts) -> Game
     leaves: dict[object, int] = {one.level: one.leaf_count for one in found if isinstance(one, events.LevelStarted)}
     moves = []
     for transaction, group in list(grouped.items())[:MOST_MOVES]:
-        block, receipt = group[0].block, receipts.receipt(group[0])
+        receipt = receipts.receipt(group[0])
         said = [event_words(event, first_step, leaves.get(getattr(event, "level", None), MANY)) for event in group]
         moves.append(
-            PastMove(
-                transaction=showing.hexed(transaction),
-                block=block,
-                time=receipts.time(block),
-                who=mover(group),
-                words="; ".join(words for words in said if words),
-                gas=0 if receipt is None else receipt.gas_used,
-                fee=0 if receipt is None else receipt.fee,
-                shared=receipt is not None and not receipts.games(receipt) <= games,
-            )
+            {
+                "transaction": showing.hexed(transaction),
+                "time": receipts.time(group[0].block),
+                "who": mover(group),
+                "words": "; ".join(words for words in said if words),
+                "gas": 0 if receipt is None else receipt.gas_used,
+                "fee": 0 if receipt is None else receipt.fee,  # in wei
+                # Whether it made moves of other games as well, which its gas includes.
+                "shared": receipt is not None and not receipts.games(receipt) <= games,
+            }
         )
-    return GameHistory(moves, list(found), cut=len(grouped) > MOST_MOVES)
+    return GameHistory(moves, found, cut=len(grouped) > MOST_MOVES)
 
 
 def _range(unit: str, skipped: int, index: int, height: int, leaves: int) -> str:

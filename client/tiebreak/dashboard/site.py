@@ -51,19 +51,9 @@ class Account:
     balance: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AccountsPage:
-    """All accounts of the newest jobs and games, but for those left out. `burnt`: wei of lost bonds."""
-
-    accounts: list[Account]
-    left_out: int
-    jobs: int
-    games: int
-    burnt: int
-
-
-def read_accounts(source: ContractPages, block: int) -> AccountsPage:
-    """Return the accounts as of a block. Raises ChainError."""
+def read_accounts(source: ContractPages, block: int) -> dict[str, Any]:
+    """Return all accounts of the newest jobs and games as of a block, but for those left out, and the wei of lost bonds
+    (`burnt`). Raises ChainError."""
     jobs, games = source.newest(NEWEST, block)
     found: dict[str, Account] = {}
 
@@ -91,7 +81,8 @@ def read_accounts(source: ContractPages, block: int) -> AccountsPage:
     for one in chosen:
         one.credit = credits.get(one.address, 0)
         one.balance = source.contract.node.balance(one.address)  # type: ignore[arg-type]
-    return AccountsPage(chosen, len(found) - len(chosen), len(jobs), len(games), source.burnt(block))
+    counts = {"left_out": len(found) - len(chosen), "jobs": len(jobs), "games": len(games)}
+    return counts | {"accounts": chosen, "burnt": source.burnt(block)}
 
 
 def _escrow(job: JobView) -> int:
@@ -144,24 +135,6 @@ _HISTORY_PATIENCE = 2.5
 """Seconds that a page waits for what may be searched for in many blocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class SideClock:
-    """One side's clock as it is shown. Seconds; `deadline` 0: it stands. `spent`: wei that its moves have cost, as the
-    contract counts."""
-
-    side: str
-    account: str
-    left: int
-    total: int
-    deadline: int
-    spent: int
-
-    @property
-    def share(self) -> float:
-        """Time that is left, in percent of the whole."""
-        return min(100.0, max(0.0, 100 * self.left / self.total)) if self.total else 0.0
-
-
 class Site:
     """All that is known, and how it is read. Used until `close`."""
 
@@ -197,26 +170,28 @@ class Site:
 
     def jobs(self, head: HeadSnapshot, page: int) -> dict[str, Any]:
         """Return the page of all jobs."""
-        read = self.readings.get(("jobs", page), _moment(head), lambda: self.source.jobs(page, head.number))
+        read, trouble = self.readings.get(("jobs", page), _moment(head), lambda: self.source.jobs(page, head.number))
         return {
-            "page": read.value,
-            "trouble": read.trouble,
-            "rows": [_job_row(number, job, head) for number, job in read.value.jobs],
-            "live": [_game_row(number, game, head) for number, game in read.value.live],
+            "page": read,
+            "trouble": trouble,
+            "rows": [_job_row(number, job, head) for number, job in read.jobs],
+            "live": [_game_row(number, game, head) for number, game in read.live],
         }
 
     def job(self, head: HeadSnapshot, number: int, page: int) -> dict[str, Any]:
         """Return the page of one job."""
         key = "job", number, page
-        read = self.readings.get(key, _moment(head), lambda: self.source.job(number, page, head.number))
-        job, spec = read.value.job, read.value.job.spec
+        read, trouble = self.readings.get(key, _moment(head), lambda: self.source.job(number, page, head.number))
+        job, games, page, pages = read
+        spec = job.spec
         attested, note = self._attestations(head, number, job)
         terms = showing.facts(job.terms)
         return {
             "number": number,
             "job": job,
-            "read": read.value,
-            "trouble": read.trouble,
+            "page": page,
+            "pages": pages,
+            "trouble": trouble,
             "status": showing.STATUSES[job.status.name],
             "tone": showing.tone(job.status),
             "money": [one for one in terms if one.kind == "money"],
@@ -232,16 +207,16 @@ class Site:
             "files": showing.content("files", job.job_cid),
             "attested": attested,
             "attested_note": note,
-            "games": [_game_row(one, game, head) for one, game in read.value.games],
+            "games": [_game_row(one, game, head) for one, game in games],
         }
 
     def game(self, head: HeadSnapshot, number: int) -> dict[str, Any]:
         """Return the page of one game."""
-        read = self.readings.get(("game", number), _moment(head), lambda: self.source.game(number, head.number))
-        game, job = read.value
+        key = "game", number
+        (game, job), trouble = self.readings.get(key, _moment(head), lambda: self.source.game(number, head.number))
         names, root, rooms = UNKNOWN, job.spec.training.program_root, directories_of(self.files, job)
         with suppress(Busy):
-            names = self.readings.get(("names", root, rooms), (0, None), partial(names_in, rooms, root)).value
+            names = self.readings.get(("names", root, rooms), (0, None), partial(names_in, rooms, root))[0]
         history, note = self._searched(
             "moves",
             ("history", number),
@@ -253,7 +228,7 @@ class Site:
             "number": number,
             "game": game,
             "job": job,
-            "trouble": read.trouble,
+            "trouble": trouble,
             "headline": _headline(game, head),
             "levels": draw_levels(game, job, names),
             "clocks": [_clock(game, job, side, head) for side in Side],
@@ -267,8 +242,8 @@ class Site:
 
     def accounts(self, head: HeadSnapshot) -> dict[str, Any]:
         """Return the page of all accounts."""
-        read = self.readings.get("accounts", _moment(head), lambda: read_accounts(self.source, head.number))
-        return {"page": read.value, "trouble": read.trouble}
+        page, trouble = self.readings.get("accounts", _moment(head), lambda: read_accounts(self.source, head.number))
+        return {"page": page, "trouble": trouble}
 
     # Parts of pages.
 
@@ -276,12 +251,11 @@ class Site:
         """Return what is searched for in the chain's events, and a note where it is not all there yet."""
         try:
             patience = min(_HISTORY_PATIENCE, self.readings.patience)
-            found = self.readings.get(key, _moment(head), read, patience=patience)
+            return self.readings.get(key, _moment(head), read, patience=patience)
         except Busy:
             return None, f"The {what} are still being read from the chain."
         except ChainError as error:
             return None, f"The {what} cannot be read: {showing.bounded(str(error), 300)}"
-        return found.value, found.trouble
 
     def _attestations(
         self, head: HeadSnapshot, number: int, job: JobView
@@ -390,11 +364,14 @@ def _headline(game: GameView, head: HeadSnapshot) -> str:
     return f"The {showing.SIDES[running[0]]} is on move: it has to {due}."
 
 
-def _clock(game: GameView, job: JobView, side: Side, head: HeadSnapshot) -> SideClock:
+def _clock(game: GameView, job: JobView, side: Side, head: HeadSnapshot) -> dict[str, Any]:
+    """Return one side's clock as it is shown. Seconds; `deadline` 0: it stands. `share`: time that is left, in percent
+    of the whole. `spent`: wei that its moves have cost, as the contract counts."""
     deadline = 0 if game.outcome else game.deadlines[side]
     left = max(0, deadline - head.now()) if deadline else game.clocks[side].remaining
     total = max(job.terms.clock_allowance, left)
-    return SideClock(showing.SIDES[side], game.party(side), left, total, deadline, game.spent[side])
+    clock = {"side": showing.SIDES[side], "account": game.party(side), "spent": game.spent[side]}
+    return clock | {"left": left, "total": total, "deadline": deadline, "share": 100 * left / total if total else 0.0}
 
 
 def _moment(head: HeadSnapshot) -> Moment:

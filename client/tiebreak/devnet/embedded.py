@@ -42,16 +42,14 @@ class LogIndex:
         first, last = (_number(wanted.get(name, "latest"), newest) for name in ("fromBlock", "toBlock"))
         addresses = {to_checksum_address(one) for one in _list(wanted.get("address"))}
         topics = [{one.lower() for one in _list(topic)} for topic in wanted.get("topics") or []]
-        return [
-            log
-            for logs in self._blocks[first : last + 1]
-            for log in logs
-            if (not addresses or log["address"] in addresses) and _fits(log["topics"], topics)
-        ]
 
-    def forget(self) -> None:
-        """Forget all blocks; call it when some were taken back."""
-        self._blocks = []
+        def fits(log: dict[str, Any]) -> bool:
+            """Return whether an event fits; no addresses, and no topics at a place, fit any."""
+            found = log["topics"]
+            by_topics = all(not any_of or topic in any_of for topic, any_of in zip(found, topics, strict=False))
+            return (not addresses or log["address"] in addresses) and len(found) >= len(topics) and by_topics
+
+        return [log for logs in self._blocks[first : last + 1] for log in logs if fits(log)]
 
     def _read(self) -> int:
         """Take in the blocks that have come; return the newest one's number."""
@@ -99,13 +97,6 @@ def _list(value: Any) -> list[str]:
     if value is None:
         return []
     return [value] if isinstance(value, str) else list(value)
-
-
-def _fits(found: Sequence[str], wanted: Sequence[set[str]]) -> bool:
-    """Return whether an event's topics fit, one by one; an empty set fits any."""
-    if len(found) < len(wanted):
-        return False
-    return all(not any_of or topic in any_of for topic, any_of in zip(found, wanted, strict=False))
 
 
 try:
@@ -220,7 +211,7 @@ class EmbeddedChain(Transport):
             snapshot, self._offset = self._snapshots[value]
             del self._snapshots[value:]
             self._tester.revert_to_snapshot(snapshot)
-            self._logs.forget()
+            self._logs = LogIndex(self._chain)
             self._next_timestamp = None
             return True
         if method == "evm_mine":

@@ -14,8 +14,8 @@ import socket
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
@@ -27,24 +27,23 @@ from tiebreak.rpc.node import ChainNode
 from tiebreak.rpc.transport import HttpTransport
 from tiebreak.transactions.keys import ACCOUNTS, BALANCE, MNEMONIC
 
-if TYPE_CHECKING:
-    from tiebreak.http_server import LocalServer
 
-
-class DevnetState:
+class DevnetState(ExitStack):
     """A directory of one development chain, made if it is not there, and locked until `close`. Raises DevnetError if
     another process has it, or it cannot be used."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock = lock_file(directory / "lock")
+            self.enter_context(lock_file(directory / "lock"))
         except BlockingIOError as error:
             raise DevnetError(f"another development chain runs on {directory}: stop it, or choose another.") from error
         except OSError as error:
             raise DevnetError(f"{directory} cannot be used ({error.strerror}): choose another place.") from error
         self._environment.unlink(missing_ok=True)  # of a process that was killed
+        self.callback(self._environment.unlink, missing_ok=True)
 
     @property
     def contract(self) -> ChecksumAddress | None:
@@ -68,19 +67,9 @@ class DevnetState:
                 f"{self.directory} cannot be written ({error.strerror}): make room on its disk."
             ) from error
 
-    def close(self) -> None:
-        self._environment.unlink(missing_ok=True)
-        self._lock.close()
-
     @property
     def _environment(self) -> Path:
         return self.directory / "environment"
-
-    def __enter__(self) -> DevnetState:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 ANVIL_VARIABLE = "TIEBREAK_ANVIL"
@@ -94,37 +83,22 @@ or is killed. The command's own exit ends the shell."""
 _LISTENING = re.compile(r"Listening on 127\.0\.0\.1:(\d+)")
 
 
-class Devnet:
+class Devnet(ExitStack):
     """A running chain at `url` with `ACCOUNTS` funded accounts (see `keys.devnet_account`); ends with `close`.
 
     `kind` is "anvil" or "embedded". Time runs with the wall clock; `ChainNode.advance_time` moves it forward.
     """
 
-    def __init__(
-        self, kind: str, url: str, process: subprocess.Popen[bytes] | None, server: LocalServer | None
-    ) -> None:
+    def __init__(self, kind: str, url: str, process: subprocess.Popen[bytes] | None = None) -> None:
         """process: of `_WATCHED`."""
-        self.kind = kind
-        self.url = url
-        self._process = process
-        self._server = server
+        super().__init__()
+        self.kind, self.url, self._process = kind, url, process
+        if process is not None:
+            self.callback(_end, process)
 
     @property
     def running(self) -> bool:
         return self._process is None or self._process.poll() is None
-
-    def close(self) -> None:
-        if self._process is not None:
-            _end(self._process)
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
-    def __enter__(self) -> Devnet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None = None) -> Devnet:
@@ -148,27 +122,22 @@ def start_devnet(port: int = 0, *, kind: str = "auto", state: DevnetState | None
     from tiebreak.devnet.rpc_server import serve_chain
 
     server = serve_chain(EmbeddedChain(), port)
-    return Devnet("embedded", server.url, None, server)
+    devnet = Devnet("embedded", server.url)
+    devnet.callback(server.stop)
+    return devnet
 
 
 def find_anvil() -> Path | None:
     """Return anvil's binary: named by the environment, installed in the project by npm, or on the PATH; None if
     absent."""
-    named = os.environ.get(ANVIL_VARIABLE)
-    if named is not None:
-        return _executable(Path(named)) if named else None
+    if (named := os.environ.get(ANVIL_VARIABLE)) is not None:
+        found = shutil.which(Path(named).absolute()) if named else None
+        return Path(found) if found else None
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     package = f"@foundry-rs/anvil-{platform.system().lower()}-{machine}"
     project = Path(__file__).resolve().parents[3]
-    installed = _executable(project / "node_modules" / package / "bin" / "anvil")
-    if installed is not None:
-        return installed
-    on_path = shutil.which("anvil")
-    return Path(on_path) if on_path else None
-
-
-def _executable(path: Path) -> Path | None:
-    return path if path.is_file() and os.access(path, os.X_OK) else None
+    found = shutil.which(project / "node_modules" / package / "bin" / "anvil") or shutil.which("anvil")
+    return Path(found) if found else None
 
 
 def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
@@ -202,7 +171,7 @@ def _start_anvil(binary: Path, port: int, state: DevnetState | None) -> Devnet:
                 url = f"http://127.0.0.1:{found[1]}"
                 if state is not None:
                     _restore_clock(url)
-                return Devnet("anvil", url, process, None)
+                return Devnet("anvil", url, process)
             time.sleep(0.01)
         _end(process)
         said = " ".join(os.pread(output.fileno(), 4096, 0).decode("utf-8", "replace").split())[-200:]

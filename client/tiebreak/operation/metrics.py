@@ -4,20 +4,19 @@ and `/ready`. Amounts are in ether, times in seconds; docs/how-to/operating.md e
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 
-import prometheus_client
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tiebreak.http_server import LocalServer
-from tiebreak.operation.monitor import Cause, Situation
-from tiebreak.roles.notices import Notice, What
+from tiebreak.operation.monitor import Cause, RoleMonitor, Situation
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -73,64 +72,41 @@ _COUNTERS = {
 }
 
 
-class Metrics:
-    """All metrics of one role, in a registry of their own. Thread-safe."""
+class Metrics(Collector):
+    """All metrics of one role, as its monitor has them when they are asked for; a gauge whose value is not known shows
+    the last one."""
 
-    def __init__(self, role: str) -> None:
-        def gauge(name: str, help: str, *labels: str) -> Gauge:
-            return Gauge(f"tiebreak_{name}", help, labels, registry=self._registry)
-
-        def counter(name: str, help: str, *labels: str) -> prometheus_client.Counter:
-            return prometheus_client.Counter(f"tiebreak_{name}", help, labels, registry=self._registry)
-
+    def __init__(self, monitor: RoleMonitor) -> None:
+        self._monitor, self._shown = monitor, dict.fromkeys(_GAUGES, 0.0)
         self._registry = CollectorRegistry()
-        self._role = role
-        self._info = gauge("role_info", "1, with the role, its account and the version", "role", "account", "version")
-        self._gauges = {name: (gauge(name, help), value) for name, (help, value) in _GAUGES.items()}
-        self._counters = {name: counter(name, help) for name, help in _COUNTERS.items()}
-        self._alerts = counter("alerts", "Alerts that were raised", "cause")
-        self._active = gauge("alerts_active", "Alerts that are not resolved", "cause")
-        self._lost = gauge("lost_messages", "Alerts that did not arrive")
-        for cause in Cause:
-            self._alerts.labels(cause)
-        self.show(Situation(at=0.0, looked_at=0.0), Counter(), 0)
+        self._registry.register(self)
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def attach(self, account: str) -> None:
-        """Name the account, once it is known."""
-        self._info.labels(self._role, account, version("tiebreak")).set(1)
-
-    def notice(self, notice: Notice) -> None:
-        """Count a notice."""
-        if notice.what is What.STEP:
-            self._counters["training_steps"].inc()
-        elif notice.what is What.WARNING:
-            self._counters["warnings"].inc()
-        elif notice.what is What.SENT and notice.receipt is not None:
-            self._counters["transactions"].inc()
-            self._counters["gas"].inc(notice.receipt.gas_used)
-            self._counters["fees_ether"].inc(notice.receipt.fee / 10**18)
-
-    def alert(self, cause: Cause) -> None:
-        """Count an alert that was raised."""
-        self._alerts.labels(cause).inc()
-
-    def looked(self, *, reached: bool) -> None:
-        """Count a look."""
-        self._counters["looks"].inc()
-        self._counters["outages"].inc(not reached)
-
-    def show(self, now: Situation, active: Counter[Cause], lost: int) -> None:
-        """Show a situation. active: alarms; lost: messages that did not arrive."""
-        for gauge, value in self._gauges.values():
-            if (known := value(now)) is not None:
-                gauge.set(known)
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they are now."""
+        monitor, now = self._monitor, self._monitor.situation()
+        about = "1, with the role, its account and the version"
+        info = GaugeMetricFamily("tiebreak_role_info", about, labels=["role", "account", "version"])
+        if monitor.account:
+            info.add_metric([monitor.role, monitor.account, version("tiebreak")], 1)
+        yield info
+        for name, (help, value_of) in _GAUGES.items():
+            if (known := value_of(now)) is not None:
+                self._shown[name] = known
+            yield GaugeMetricFamily(f"tiebreak_{name}", help, self._shown[name])
+        for name, help in _COUNTERS.items():
+            count = monitor.counts["fees"] / 10**18 if name == "fees_ether" else monitor.counts[name]
+            yield CounterMetricFamily(f"tiebreak_{name}", help, count)
+        alerts = CounterMetricFamily("tiebreak_alerts", "Alerts that were raised", labels=["cause"])
+        active = GaugeMetricFamily("tiebreak_alerts_active", "Alerts that are not resolved", labels=["cause"])
         for cause in Cause:
-            self._active.labels(cause).set(active[cause])
-        self._lost.set(lost)
+            alerts.add_metric([cause], monitor.alerts[cause])
+            active.add_metric([cause], monitor.active[cause])
+        yield from (alerts, active)
+        yield GaugeMetricFamily("tiebreak_lost_messages", "Alerts that did not arrive", monitor.lost)
 
 
 Health = Callable[[], tuple[bool, dict[str, object]]]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from eth_typing import ChecksumAddress
 
@@ -304,18 +304,9 @@ def _is_low(value: int, least: int) -> bool | None:
     return True if value < least else None if 4 * value < 5 * least else False
 
 
-class Meters(Protocol):
-    """What a monitor tells to the metrics, whose library is an extra (`tiebreak.operation.metrics.Metrics`)."""
-
-    def attach(self, account: str) -> None: ...
-    def notice(self, notice: Notice) -> None: ...
-    def alert(self, cause: Cause) -> None: ...
-    def looked(self, *, reached: bool) -> None: ...
-    def show(self, now: Situation, active: Counter[Cause], lost: int) -> None: ...
-
-
 class RoleMonitor:
-    """Watches one role. `tell`: shows notices, alerts too. `clock`: steady seconds.
+    """Watches one role. `tell`: shows notices, alerts too. `clock`: steady seconds. `counts`: sums so far, by the names
+    of metrics, `fees` in wei; `alerts`, `active`: how many alerts were raised, and alarms are active, by cause.
 
     Its threads never wait for the role, nor the role for them."""
 
@@ -325,12 +316,12 @@ class RoleMonitor:
         tell: Notify = ignore,
         *,
         messenger: Messenger | None = None,
-        metrics: Meters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._role, self._tell, self._clock = role, tell, clock
-        self._messenger, self._metrics = messenger, metrics
+        self.role, self._tell, self._clock = role, tell, clock
+        self._messenger = messenger or Messenger(())
         self._alarms = Alarms()
+        self.counts, self.alerts, self.active = Counter[str](), Counter[Cause](), Counter[Cause]()
         self._contradiction = ""
         self._context: RoleContext | None = None
         self._lock = threading.Lock()
@@ -342,15 +333,27 @@ class RoleMonitor:
     def attach(self, context: RoleContext) -> None:
         """Take the role's context, once chain and store could be reached."""
         self._context = context
-        if self._metrics is not None:
-            self._metrics.attach(context.address)
         self._attached.set()
+
+    @property
+    def account(self) -> str:
+        """Address of the role's account; empty while it is not known."""
+        return "" if self._context is None else self._context.address
+
+    @property
+    def lost(self) -> int:
+        """Alerts that did not arrive."""
+        return self._messenger.lost
 
     def notice(self, notice: Notice) -> None:
         """Show and count a notice."""
         self._tell(notice)
-        if self._metrics is not None:
-            self._metrics.notice(notice)
+        if notice.what is What.STEP:
+            self._count(training_steps=1)
+        elif notice.what is What.WARNING:
+            self._count(warnings=1)
+        elif notice.what is What.SENT and notice.receipt is not None:
+            self._count(transactions=1, gas=notice.receipt.gas_used, fees=notice.receipt.fee)
 
     def look(self, progress: Progress, outage: Exception | None) -> None:
         """Take in a look of the role (`OnLook`); called in the role's thread, and waits for nobody."""
@@ -369,8 +372,7 @@ class RoleMonitor:
                 found["games"] = games_of(*context.queue.watch.at_hand(), context.address, now)
                 found["due"] = due_of(progress.deadline, found["games"], now)
         self._learn(**found)
-        if self._metrics is not None:
-            self._metrics.looked(reached=not found["chain_error"])
+        self._count(looks=1, outages=int(bool(found["chain_error"])))
 
     def unreachable(self, error: Exception) -> None:
         """Take in that the role could not begin, because something could not be reached. A disk that cannot be used is
@@ -383,6 +385,10 @@ class RoleMonitor:
         with self._lock:
             self._now = replace(self._now, **found)
 
+    def _count(self, **amounts: int) -> None:
+        with self._lock:
+            self.counts.update(amounts)
+
     # The monitor's own rounds.
 
     def start(self) -> None:
@@ -394,21 +400,19 @@ class RoleMonitor:
         """End, after the alerts that wait are delivered, or some seconds."""
         self._stop.set()
         self._attached.set()
-        if self._messenger is not None:
-            self._messenger.close()
+        self._messenger.close()
 
     def tick(self) -> list[Alert]:
         """Judge the situation now, send the alerts that are due, and return them."""
         now = self.situation()
         if now.agreement.contradiction and not self._contradiction:
             text = f"the nodes disagree: {now.agreement.contradiction}"
-            self.notice(Notice(role=self._role, what=What.WARNING, text=text))
+            self.notice(Notice(role=self.role, what=What.WARNING, text=text))
         self._contradiction = now.agreement.contradiction
         alerts = self._alarms.judge(now)
+        self.active = self._alarms.active
         for alert in alerts:
             self._call(alert)
-        if self._metrics is not None:
-            self._metrics.show(now, self._alarms.active, 0 if self._messenger is None else self._messenger.lost)
         return alerts
 
     def probe(self) -> None:
@@ -440,7 +444,7 @@ class RoleMonitor:
     def health(self) -> tuple[bool, dict[str, object]]:
         """Return whether the role's loop runs, for what a supervisor may restart it, and facts."""
         now = self.situation()
-        facts = {"role": self._role, "seconds_since_look": int(now.silent), "state": printable(now.state)}
+        facts = {"role": self.role, "seconds_since_look": int(now.silent), "state": printable(now.state)}
         return now.silent < STUCK_SECONDS, facts
 
     def ready(self) -> tuple[bool, dict[str, object]]:
@@ -448,25 +452,23 @@ class RoleMonitor:
         it."""
         now = self.situation()
         is_ready = now.chain_error == "" and not now.store_error
-        return is_ready, {"role": self._role, "chain": now.chain_error or "", "store": now.store_error or ""}
+        return is_ready, {"role": self.role, "chain": now.chain_error or "", "store": now.store_error or ""}
 
     def _call(self, alert: Alert) -> None:
         text = f"{'' if alert.holds else 'resolved: '}{alert.cause.value}: {alert.text}"
-        self.notice(Notice(role=self._role, what=What.ALERT, text=text, job=alert.job, game=alert.game))
-        if self._metrics is not None and alert.holds:
-            self._metrics.alert(alert.cause)
-        if self._messenger is not None:
-            message = {
-                "role": self._role,
-                "account": "" if self._context is None else self._context.address,
-                "cause": alert.cause.value,
-                "resolved": not alert.holds,
-                "text": printable(alert.text),
-                "job": alert.job,
-                "game": alert.game,
-                "time": int(time.time()),
-            }
-            self._messenger.send(message)
+        self.notice(Notice(role=self.role, what=What.ALERT, text=text, job=alert.job, game=alert.game))
+        self.alerts[alert.cause] += bool(alert.holds)
+        message = {
+            "role": self.role,
+            "account": self.account,
+            "cause": alert.cause.value,
+            "resolved": not alert.holds,
+            "text": printable(alert.text),
+            "job": alert.job,
+            "game": alert.game,
+            "time": int(time.time()),
+        }
+        self._messenger.send(message)
 
     def _repeat(self, seconds: float, work: Callable[[], object]) -> None:
         while not self._stop.is_set():
@@ -475,6 +477,6 @@ class RoleMonitor:
             except Exception as error:
                 # A defect here must not silence the alarms for the rest of the month.
                 text = f"the monitor has failed ({type(error).__name__}: {error})"
-                self.notice(Notice(role=self._role, what=What.WARNING, text=printable(text)))
+                self.notice(Notice(role=self.role, what=What.WARNING, text=printable(text)))
                 self._stop.wait(60.0)
             self._stop.wait(seconds)

@@ -20,7 +20,8 @@ from tiebreak.contract.events import JobPosted
 from tiebreak.rpc.chain_errors import ChainError, ContractError, NodesDisagree, RpcRefused
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS, block_time
 from tiebreak.rpc.transport import UNDERTAKINGS
-from tiebreak.transactions.signer import GAS_MARGIN, Funds, Sent, funds, purpose_of
+from tiebreak.transactions.sender import GAS_MARGIN, Sender
+from tiebreak.transactions.signer import Funds, Sent, funds, purpose_of
 from tiebreak.transactions.spending import UNDERTAKING_GAS, Spending, SpendingLimit
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tiebreak.contract.game import VerificationGame
     from tiebreak.contract.structs import GameView, JobView
     from tiebreak.rpc.answers import TransactionReceipt
-    from tiebreak.transactions.sender import Sender
 
 BATCH_GAS = 12_000_000
 """Largest gas limit of a batch; the protocol allows 16.78 million a transaction (EIP-7825)."""

@@ -69,9 +69,7 @@ class ChainNode:
 
             source = Web3Transport(source)
         self._transport = source
-        self._confirmations = 0
-        if confirmations:
-            self.confirmations = confirmations
+        self.confirmations = confirmations
         self.stop = stop
         self._chain_id: int | None = None
         self._newest = 0
@@ -191,8 +189,8 @@ class ChainNode:
         """Return the gas that a transaction is expected to use."""
         answer = self.ask("eth_estimateGas", _call(to, data, sender, value))
         found = answers.quantity(answer, "a gas estimate", 2**40)
-        # No node takes a transaction with less, so that it would never be sent.
-        if found < (least := _intrinsic_gas(data)):
+        # What it takes before anything is executed (Yellow Paper, section 6.2): no node takes a transaction with less.
+        if found < (least := 21_000 + 16 * len(data) - 12 * data.count(0)):
             raise InvalidAnswer(
                 f"{self.name} estimates {found} gas for a transaction whose data alone take {least}: use another node."
             )
@@ -367,12 +365,6 @@ def transport_to(location: str, stop: threading.Event | None, **options: Any) ->
 
 def _tag(block: int | None) -> str:
     return "latest" if block is None else hex(block)
-
-
-def _intrinsic_gas(data: bytes) -> int:
-    """Return the gas that a transaction takes before anything is executed (Yellow Paper, section 6.2)."""
-    zeros = data.count(0)
-    return 21_000 + 4 * zeros + 16 * (len(data) - zeros)
 
 
 def _call(to: ChecksumAddress | None, data: bytes, sender: ChecksumAddress | None, value: int) -> dict[str, str]:

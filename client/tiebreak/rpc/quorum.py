@@ -209,8 +209,7 @@ class _Contradictions:
 
 
 class QuorumTransport(Transport):
-    """The transport over `transports` of one chain. `confirmations`: blocks under which its nodes have the same blocks;
-    `clock`: steady seconds.
+    """The transport over `transports` of one chain. `clock`: steady seconds.
 
     Raises ChainUnavailable if none answers, and WrongChain if no more than half of those that answer are of one chain.
     One that is away has to show its chain when it comes back."""
@@ -219,13 +218,12 @@ class QuorumTransport(Transport):
         self,
         transports: Sequence[Transport],
         *,
-        confirmations: int = 0,
         stop: Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._members = [_Member(one, clock) for one in transports]
         self.name = _names(self._members)
-        self._confirmations, self._stop, self._clock = confirmations, stop, clock
+        self._confirmations, self._stop, self._clock = 0, stop, clock
         self._contradictions = _Contradictions(clock)
         self._looking = RLock()
         self._agreed: Block | None = None
@@ -574,18 +572,6 @@ def _are_topics(wanted: object) -> bool:
     return wanted is None or (isinstance(wanted, list) and [] not in wanted)
 
 
-def quorum_of(
-    transports: Sequence[Transport],
-    *,
-    confirmations: int = 0,
-    stop: Event | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> ChainNode:
-    """Return the chain behind several transports. Raises the errors of QuorumTransport."""
-    transport = QuorumTransport(transports, confirmations=confirmations, stop=stop, clock=clock)
-    return ChainNode(transport, confirmations=confirmations, stop=stop)
-
-
 def connect_all(locations: Sequence[str], *, confirmations: int = 0, stop: Event | None = None) -> ChainNode:
     """Return the chain behind one or several locations, each as of `connect`.
 
@@ -597,4 +583,4 @@ def connect_all(locations: Sequence[str], *, confirmations: int = 0, stop: Event
     # A node that is away must not keep the others waiting for long, and may come later.
     options = {"timeout": 8.0, "deadline": 12.0, "attempts": 3}
     transports = [transport_to(one, stop, **options) for one in locations]
-    return quorum_of(transports, confirmations=confirmations, stop=stop)
+    return ChainNode(QuorumTransport(transports, stop=stop), confirmations=confirmations, stop=stop)

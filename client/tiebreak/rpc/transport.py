@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
@@ -18,7 +19,6 @@ from tiebreak.http_client import Halted, NoResponse, TooLate, ask, repeated, ses
 from tiebreak.rpc.answers import data as read_data
 from tiebreak.rpc.answers import to_json
 from tiebreak.rpc.chain_errors import (
-    ChainError,
     ChainUnavailable,
     InvalidAnswer,
     NodesDisagree,
@@ -80,6 +80,26 @@ class Transport(ABC):
     def set_confirmations(self, blocks: int) -> None:  # noqa: B027  (a single node has nobody to differ from)
         """Set the number of newest blocks in which the nodes behind this transport may differ."""
 
+    def _unavailable(self, method: str, why: str) -> ChainUnavailable:
+        return ChainUnavailable(
+            f"no usable answer from the chain at {self.name} to {method} ({why}): start the node, or check the address."
+        )
+
+    @contextmanager
+    def _explained(self, method: str, seconds: float) -> Iterator[None]:
+        """Raise a chain's errors for those of a request by HTTP or in a thread. seconds: those of an attempt."""
+        try:
+            yield
+        except _Broken as error:
+            raise InvalidAnswer(str(error)) from error
+        except (NoResponse, TooLate) as error:
+            why = f"more than {seconds:g} seconds" if isinstance(error, TooLate) else str(error)
+            raise self._unavailable(method, why) from error
+        except Halted as error:
+            raise Stopped(
+                f"stopped while {self.name} was asked for {method}: run the same command again to carry on."
+            ) from error
+
 
 class HttpTransport(Transport):
     """JSON-RPC over HTTP(S).
@@ -121,22 +141,8 @@ class HttpTransport(Transport):
             return self._result(method, request_id, answer.body)
 
         timeout, attempts = self._timeout, self._attempts
-        try:
+        with self._explained(method, timeout):
             return repeated(attempt, timeout=timeout, attempts=attempts, seconds=self._deadline, stop=self._stop)
-        except (NoResponse, TooLate) as error:
-            raise self._unavailable(method, error) from error
-        except Halted as error:
-            raise Stopped(
-                f"stopped while {self.name} was asked for {method}: run the same command again to carry on."
-            ) from error
-
-    def _unavailable(self, method: str, error: Exception) -> ChainError:
-        if isinstance(error, _Broken):
-            return InvalidAnswer(str(error))
-        why = f"more than {self._timeout:g} seconds" if isinstance(error, TooLate) else str(error)
-        return ChainUnavailable(
-            f"no usable answer from the chain at {self.name} to {method} ({why}): start the node, or check the address."
-        )
 
     def _result(self, method: str, request_id: int, raw: bytes) -> object:
         if len(raw) > MAX_ANSWER:

@@ -17,10 +17,10 @@ from web3.exceptions import ProviderConnectionError
 from web3.providers import BaseProvider, IPCProvider
 from web3.types import RPCEndpoint, RPCResponse
 
-from tiebreak.http_client import Halted, TooLate, shown_url, within
+from tiebreak.http_client import shown_url, within
 from tiebreak.process_resources import restore_recursion_limit
 from tiebreak.rpc.answers import to_json
-from tiebreak.rpc.chain_errors import ChainError, ChainUnavailable, InvalidAnswer, RpcRefused, Stopped
+from tiebreak.rpc.chain_errors import ChainError, InvalidAnswer, RpcRefused
 from tiebreak.rpc.transport import ALONE, NodeAgreement, Transport, refusal
 
 restore_recursion_limit()
@@ -97,11 +97,6 @@ class Web3Transport(Transport):
                 f"{self.name} did not answer {method} with JSON-RPC ({type(error).__name__}): check that it is a node."
             ) from error
 
-    def _unavailable(self, method: str, why: str) -> ChainUnavailable:
-        return ChainUnavailable(
-            f"no usable answer from the chain at {self.name} to {method} ({why}): start the node, or check the address."
-        )
-
 
 class IpcTransport(Web3Transport):
     """JSON-RPC over the socket of a node on this machine, by web3's provider, which reads answers of any length.
@@ -112,14 +107,8 @@ class IpcTransport(Web3Transport):
         self._timeout, self._stop = timeout, stop
 
     def request(self, method: str, params: list[Any]) -> object:
-        try:
+        with self._explained(method, self._timeout):
             return within(self._timeout, self._stop, partial(super().request, method, params))
-        except TooLate as error:
-            raise self._unavailable(method, f"more than {self._timeout:g} seconds") from error
-        except Halted as error:
-            raise Stopped(
-                f"stopped while {self.name} was asked for {method}: run the same command again to carry on."
-            ) from error
 
 
 def web3_over(transport: Transport) -> Web3:

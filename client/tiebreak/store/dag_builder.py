@@ -6,8 +6,9 @@ Blocks come out children first, so that a store which keeps them in order never 
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -32,37 +33,29 @@ class _Subtree(NamedTuple):
 
 def build_file(stream: BinaryIO, sink: Sink) -> Link:
     """Cut a binary stream into blocks; return a nameless link to the root."""
-    # levels[i] collects subtrees of height i; a full level becomes one subtree of height i + 1. Grouping from
-    # below gives the same tree as Kubo's depth-first balanced layout.
-    levels: list[list[_Subtree]] = [[]]
 
-    def add(height: int, subtree: _Subtree) -> None:
-        if height == len(levels):
-            levels.append([])
-        levels[height].append(subtree)
-        if len(levels[height]) == LINKS:
-            join(height)
+    def leaves() -> Iterator[_Subtree]:
+        chunk = stream.read(CHUNK)
+        while True:  # an empty file has one leaf, too
+            cid = Cid.of(chunk, RAW)
+            sink(cid, chunk)
+            yield _Subtree(Link(cid, "", len(chunk)), len(chunk))
+            if not (chunk := stream.read(CHUNK)):
+                return
 
-    def join(height: int) -> None:
-        children, levels[height] = levels[height], []
-        sizes, links = tuple(child.file_size for child in children), tuple(child.link for child in children)
-        block = encode(UnixFsNode(FILE, None, sum(sizes), sizes, links))
-        link = _sent(block, sink, sum(child.total_size for child in links))
-        add(height + 1, _Subtree(link, sum(sizes)))
+    def joined(children: Iterator[_Subtree]) -> Iterator[_Subtree]:
+        while group := tuple(itertools.islice(children, LINKS)):
+            sizes, links = tuple(child.file_size for child in group), tuple(child.link for child in group)
+            block = encode(UnixFsNode(FILE, None, sum(sizes), sizes, links))
+            yield _Subtree(_sent(block, sink, sum(child.total_size for child in links)), sum(sizes))
 
-    while chunk := stream.read(CHUNK):
-        cid = Cid.of(chunk, RAW)
-        sink(cid, chunk)
-        add(0, _Subtree(Link(cid, "", len(chunk)), len(chunk)))
-    if levels == [[]]:
-        sink(Cid.of(b"", RAW), b"")
-        return Link(Cid.of(b"", RAW), "", 0)
-    for height in range(64):
-        if len(levels[height]) == 1 and height == len(levels) - 1:
-            return levels[height][0].link
-        if levels[height]:
-            join(height)
-    raise AssertionError("a file has fewer than 2**64 bytes")
+    # Joining level by level gives the same tree as Kubo's depth-first balanced layout.
+    level = leaves()
+    while True:
+        first, second = next(level), next(level, None)
+        if second is None:
+            return first.link
+        level = joined(itertools.chain([first, second], level))
 
 
 def build_directory(path: Path, sink: Sink) -> Link:

@@ -108,6 +108,3 @@ class GatewayStore(Store):
                 "serves ?format=raw."
             )
         return answer
-
-    def _read_only(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self.name} can only be read from: give a folder or Kubo's RPC with --store as well.")

@@ -159,9 +159,7 @@ class ReplicatedStore(Store):
         """Do something in every store that can be written to, and return where it has failed. `what`: a clause for the
         error if it has failed everywhere."""
         if not self._writable:
-            raise StoreUnavailable(
-                f"{self.name} can only be read from: give a folder or Kubo's RPC with --store as well."
-            )
+            raise self._read_only()
         failures: dict[Store, StoreError] = {}
         for store in self._writable:
             try:

@@ -171,6 +171,9 @@ class Store(ABC):
             )
         return block
 
+    def _read_only(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.name} can only be read from: give a folder or Kubo's RPC with --store as well.")
+
     def _reader(self, cid: str, max_bytes: int, within: float | None) -> DagReader:
         fetch = self._within(within, cid, self.block)
         return DagReader(fetch, Cid.parse(cid), max_bytes, width=self.width)

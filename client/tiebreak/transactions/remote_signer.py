@@ -13,11 +13,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import rlp
 from eth_account import Account
+from eth_account.datastructures import SignedTransaction
 from eth_account.typed_transactions.typed_transaction import TypedTransaction
 from eth_hash.auto import keccak
 from eth_keys.exceptions import BadSignature
@@ -57,14 +57,6 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SignedBytes:
-    """A signed transaction as it is sent, and its hash."""
-
-    hash: bytes
-    raw_transaction: bytes
-
-
 class RemoteSigner:
     """One account of a signer behind `transport`. `method`: the one that signs. `clock`: as `time.monotonic`."""
 
@@ -81,7 +73,7 @@ class RemoteSigner:
         self._failed: tuple[float, SignerRefused | SignerUnavailable] | None = None
         """Instant until which it is not asked, and the reason."""
 
-    def sign_transaction(self, transaction: Mapping[str, Any], /) -> SignedBytes:
+    def sign_transaction(self, transaction: Mapping[str, Any], /) -> SignedTransaction:
         """Return the signed transaction. `transaction`: as eth-account takes it, of type 2.
 
         Raises SignerUnavailable, SignerRefused (both at once for a while after a failure), and WrongSignature for
@@ -106,8 +98,8 @@ class RemoteSigner:
         self._failed = None
         self._pauses.reset()
         raw = self._raw(answer)
-        self._check(raw, transaction)
-        return SignedBytes(keccak(raw), raw)
+        v, r, s = self._check(raw, transaction)
+        return SignedTransaction(raw, keccak(raw), r, s, v)  # type: ignore[arg-type]  # bytes do
 
     def _remembered(self, error: SignerRefused | SignerUnavailable) -> SignerRefused | SignerUnavailable:
         self._failed = self._clock() + self._pauses.next(), error
@@ -121,7 +113,8 @@ class RemoteSigner:
         except InvalidAnswer as error:
             raise self._wrong("what it gave is no transaction") from error
 
-    def _check(self, raw: bytes, transaction: Mapping[str, Any]) -> None:
+    def _check(self, raw: bytes, transaction: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Return v, r and s of the signature."""
         # Before it is decoded, which takes seconds for every megabyte of fields, and a call for every list in a list.
         if len(raw) > len(transaction["data"]) + _MOST_MORE:
             raise self._wrong("what it gave is much longer than the transaction")
@@ -141,6 +134,7 @@ class RemoteSigner:
             raise self._wrong("its signature is one that no node takes")
         if signer != self.address:
             raise self._wrong(f"it has signed as {signer}")
+        return v, r, s
 
     def _wrong(self, why: str) -> WrongSignature:
         return WrongSignature(

@@ -10,20 +10,23 @@ first.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from eth_typing import ChecksumAddress
 
 from tiebreak.http_client import Halted, Pauses, pause
-from tiebreak.rpc.answers import Block, TransactionReceipt
+from tiebreak.rpc.answers import Block, Fees, TransactionReceipt
 from tiebreak.rpc.chain_errors import (
     ChainError,
     ChainUnavailable,
     InsufficientFunds,
     InvalidAnswer,
+    JournalError,
     NonceTaken,
     RpcRefused,
     SignerError,
@@ -32,23 +35,34 @@ from tiebreak.rpc.chain_errors import (
     TransactionPending,
 )
 from tiebreak.rpc.node import MAX_REORGANISATION, BlockPace, ChainNode
-from tiebreak.transactions.journal import Entry, Journal, Reserve
-from tiebreak.transactions.signer import MAX_FEE, Key, Sent, Signer, is_foreign, purpose_of, receipt_of
+from tiebreak.transactions.journal import Entry, Journal, Reserve, Signed
+from tiebreak.transactions.signer import Key, Offers, Sent, is_foreign, purpose_of, receipt_of
+
+MAX_FEE = 1_000 * 10**9
+"""Wei per gas that are offered at most by default: ten times what a busy day costs."""
+
+GAS_MARGIN = 2.0
+"""Gas limit over gas estimate: the state may change before the transaction is included. The second opening of a level
+costs nearly twice as much as the first, and both sides send theirs at the same time."""
+
+MOST_GAS = 16_777_216
+"""Largest gas limit of one transaction (EIP-7825)."""
 
 _LEAST_PAUSE, _PAUSE = 0.01, 1.0  # seconds between questions, a fraction of a block's time on public chains
 _KEPT_VALUE = 100_000  # blocks (two weeks) for which a payment is remembered
 _GAP_SECONDS = 30.0
 _SECOND_LOOK = 5.0  # seconds
 _GAP_BLOCKS = 6
+_TRIES = 8
+_REPLACE_AFTER = 3  # blocks after which a transaction that none has taken is replaced by one that pays more
+_MOST_PENDING = 16  # transactions that wait for a block at the same time; a node keeps as many for certain
 
 
-class Sender(Signer):
+class Sender:
     """Signs and sends for `account`. Methods may be called from several threads.
 
     `directory`: where the journal lies (the role's own directory); None: in memory only, for commands that end at once.
-    `max_fee`: wei per gas that are offered at most. `replace_after`: blocks after which a transaction that none has
-    taken is replaced by one that pays more. `most_pending`: transactions that wait for a block at the same time; a
-    node keeps sixteen of an account for certain. `patience`: seconds for which `send` waits. `stop`: ends every wait
+    `max_fee`: wei per gas that are offered at most. `patience`: seconds for which `send` waits. `stop`: ends every wait
     at once (default: the node's). `clock` and `sleep` are there for tests and simulations.
     """
 
@@ -59,18 +73,18 @@ class Sender(Signer):
         *,
         directory: Path | None = None,
         max_fee: int = MAX_FEE,
-        replace_after: int = 3,
-        most_pending: int = 16,
         patience: float = 120.0,
         stop: threading.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
-        super().__init__(node, account, max_fee)
+        self.node, self.address, self._account = node, account.address, account
+        self._offers = Offers(node, max_fee)
+        self._journal: Journal | None = None
+        self._head: Block | None = None
         self._directory = directory
         self.reserve = Reserve(directory)
         """Bytes of the directory's disk that are kept for records of payments."""
-        self._replace_after = replace_after
         self._clock = clock
         self._lock = threading.RLock()
         """Guards everything below."""
@@ -81,12 +95,17 @@ class Sender(Signer):
         self._head_at = 0.0
         self._gap: tuple[int, int, float] | None = None
         """A nonce below ours that no block takes, with the block and time since it was seen."""
-        self._most_pending = most_pending
         self._patience = patience
         self._stop = stop if stop is not None else node.stop
         self._sleep = sleep
         self._instant = True
         """True while blocks take transactions as soon as they are sent, so that asking at once pays."""
+
+    def secret(self, name: bytes) -> bytes | None:
+        """Return 32 bytes that follow from the key and a name, and that nobody can compute without the key
+        (HMAC-SHA256, RFC 2104). None where the key is not at hand, as behind a remote signer."""
+        key = getattr(self._account, "key", None)
+        return None if key is None else hmac.digest(bytes(key), b"tiebreak secret\x00" + name, "sha256")
 
     def send(
         self,
@@ -140,15 +159,16 @@ class Sender(Signer):
                 self._offer(sent)
             except (ChainUnavailable, InvalidAnswer, SignerError, Stopped):
                 pass  # whether the node has it is unknown: from here on only the chain can say
-            except ChainError:
-                self._withdraw(sent)
+            except ChainError:  # the node has refused it for good
+                self._forget(sent.nonce)
+                self._next = sent.nonce
                 raise
             return sent
 
     def wait(self, sent: Sent, *, confirmations: int | None = None) -> TransactionReceipt:
         """Return the receipt, once it lies `confirmations` blocks deep (None: the node's), or the error that ended
         it."""
-        depth = self._node.confirmations if confirmations is None else confirmations
+        depth = self.node.confirmations if confirmations is None else confirmations
         deadline = self._clock() + self._patience
         with self._lock:
             sent.awaited += 1
@@ -170,7 +190,7 @@ class Sender(Signer):
         deadline = self._clock() + self._patience
         with self._lock:
             self._open()
-        while self.pending or self._node.nonce(self.address, pending=True) > self._node.nonce(self.address):
+        while self.pending or self.node.nonce(self.address, pending=True) > self.node.nonce(self.address):
             if self._clock() > deadline:
                 return
             self.poll()
@@ -204,7 +224,7 @@ class Sender(Signer):
 
     def _wait_for_room(self, purpose: str) -> None:
         deadline = self._clock() + self._patience
-        while len(waiting := self.pending) >= self._most_pending:
+        while len(waiting := self.pending) >= _MOST_PENDING:
             if any(sent.purpose == purpose for sent in waiting):
                 return
             if self._clock() > deadline:
@@ -243,7 +263,7 @@ class Sender(Signer):
             if sent.receipt is None or self._head is None or self._head.number < sent.receipt.block + depth:
                 return False
             # The receipt may be an old one, of a block that is no longer part of the chain.
-            block = self._node.block(sent.receipt.block)
+            block = self.node.block(sent.receipt.block)
             if block is not None and block.hash == sent.receipt.block_hash:
                 return True
             sent.receipt = None
@@ -274,6 +294,97 @@ class Sender(Signer):
                 "carry on."
             ) from error
 
+    # Signing.
+
+    def _gas(self, to: ChecksumAddress | None, data: bytes, value: int) -> int:
+        try:
+            gas = self.node.estimate_gas(to, data, sender=self.address, value=value)
+        except RpcRefused as error:
+            raise self._explained(error) from error
+        return max(gas, min(int(gas * GAS_MARGIN), MOST_GAS))
+
+    def _sign(self, sent: Sent, fees: Fees) -> None:
+        """Sign a transaction for an intention and remember it. Raises JournalError and SignerError, and then nothing
+        has changed."""
+        entry = sent.entry
+        transaction: dict[str, Any] = {
+            "type": 2,
+            "chainId": self.node.chain_id,
+            "nonce": entry.nonce,
+            "value": entry.value,
+            "data": entry.data,
+            "gas": entry.gas,
+            "maxFeePerGas": fees.max_fee,
+            "maxPriorityFeePerGas": fees.priority_fee,
+        }
+        if entry.to is not None:
+            transaction["to"] = entry.to
+        signed = self._account.sign_transaction(transaction)
+        entry.signed.append(Signed(bytes(signed.hash), bytes(signed.raw_transaction), fees.max_fee, fees.priority_fee))
+        try:
+            self._remember(sent)
+        except JournalError:
+            entry.signed.pop()
+            raise
+
+    def _remember(self, sent: Sent) -> None:
+        assert self._journal is not None
+        try:
+            self._journal.write(sent.entry)
+        except JournalError:
+            # A move without value is made once by the contract's own rules: a full disk must not lose a game.
+            if sent.entry.value:
+                raise
+
+    def _offer(self, sent: Sent) -> None:
+        """Hand the newest transaction of an intention to the node, and raise its fees where the node asks for it.
+
+        Raises ChainUnavailable where it is not known whether the node has it, and another ChainError where the node
+        will not take it at all."""
+        for _ in range(_TRIES):
+            newest = sent.entry.signed[-1]
+            try:
+                if self.node.send_raw(newest.raw) != newest.hash:
+                    raise InvalidAnswer(f"{self.node.name} gave a foreign transaction hash: use another node.")
+            except RpcRefused as error:
+                reason = error.reason.lower()
+                if "already known" in reason or "already imported" in reason or "already exists" in reason:
+                    pass
+                elif "nonce" in reason:
+                    # Ours, whose answer was lost, or a foreign one: the next look tells them apart.
+                    sent.offered_at = None
+                    return
+                elif "underpriced" in reason or "fee too low" in reason or "base fee" in reason:
+                    # The transaction that holds the nonce may be ours as well, so it is outbid and never evaded.
+                    if not self._raise_offer(sent):
+                        return
+                    continue
+                else:
+                    raise self._explained(error) from error
+            sent.offered_at = self._head.number if self._head is not None else 0
+            return
+
+    def _raise_offer(self, sent: Sent) -> bool:
+        """Sign a transaction that pays more; False if the cap does not allow it."""
+        newest = sent.entry.signed[-1]
+        fees = self._offers.raised(Fees(newest.max_fee, newest.priority_fee), self._head)
+        if fees is None:
+            return False
+        self._sign(sent, fees)
+        return True
+
+    def _remember_end(self, sent: Sent) -> None:
+        with contextlib.suppress(JournalError):  # the end will be told again after a restart, which does no harm
+            self._remember(sent)
+
+    def _explained(self, error: RpcRefused) -> ChainError:
+        reason = error.reason.lower()
+        if "insufficient funds" in reason or "insufficient balance" in reason:
+            return InsufficientFunds(
+                f"account {self.address} cannot pay for this on chain {self.node.chain_id}: send it some ether."
+            )
+        return error
+
     # Knowledge of the chain.
 
     def _open(self) -> None:
@@ -282,15 +393,15 @@ class Sender(Signer):
             return
         name = ""
         if self._directory is not None:
-            first = self._node.block(0)
+            first = self.node.block(0)
             if first is None:
-                raise InvalidAnswer(f"{self._node.name} does not have block 0: use another node.")
+                raise InvalidAnswer(f"{self.node.name} does not have block 0: use another node.")
             # Development chains share a chain id, and a new one begins with other blocks.
-            name = f"{self._node.chain_id}-{first.hash.hex()[:8]}-{self.address}"
+            name = f"{self.node.chain_id}-{first.hash.hex()[:8]}-{self.address}"
         journal = Journal(self._directory, name, self.reserve)
         try:
             entries = journal.load()
-            waiting = self._node.nonce(self.address, pending=True)
+            waiting = self.node.nonce(self.address, pending=True)
         except BaseException:
             journal.close()
             raise
@@ -314,7 +425,7 @@ class Sender(Signer):
                     return None
                 return sent
             if sent.receipt is not None and sent.entry.heard:
-                shown = receipt_of(self._node, self.address, sent.entry, sent.receipt.transaction)
+                shown = receipt_of(self.node, self.address, sent.entry, sent.receipt.transaction)
                 if shown is None:
                     # A reorganisation has dropped it, and the node may have forgotten it as well.
                     sent.receipt = sent.taken = sent.offered_at = None
@@ -330,24 +441,18 @@ class Sender(Signer):
     def _recent_head(self) -> Block:
         age = self._clock() - self._head_at
         if self._head is None or age > max(0.5, 0.5 * (self._pace.interval or 0.0)):
-            self._see(self._node.head())
+            self._see(self.node.head())
         assert self._head is not None
         return self._head
 
     def _see(self, head: Block) -> None:
-        if self._node.view != self._view:
+        if self.node.view != self._view:
             # Another node is believed now, and its newest block counts, higher or lower.
-            self._view, self._head, self._pace = self._node.view, None, BlockPace(self._clock)
+            self._view, self._head, self._pace = self.node.view, None, BlockPace(self._clock)
         # A node that lags behind shows nothing new.
         if self._head is None or head.number >= self._head.number - MAX_REORGANISATION:
             self._head, self._head_at = head, self._clock()
             self._pace.observe(head)
-
-    def _withdraw(self, sent: Sent) -> None:
-        """Free the nonce of a new transaction that the node has refused for good."""
-        self._forget(sent.nonce)
-        if self._next == sent.nonce + 1:
-            self._next = sent.nonce
 
     def _forget(self, nonce: int) -> None:
         sent = self._pending.pop(nonce, None)
@@ -365,10 +470,10 @@ class Sender(Signer):
         """
         with self._lock:
             self._open()
-            self._see(head if head is not None else self._node.head())
+            self._see(head if head is not None else self.node.head())
             if not self._pending:
                 return []
-            count = self._node.nonce(self.address)
+            count = self.node.nonce(self.address)
             for nonce, sent in sorted(self._pending.items()):
                 if sent.error is None:
                     # A fault of the node about one keeps no other waiting; the next look comes soon.
@@ -409,8 +514,8 @@ class Sender(Signer):
 
         In the middle of a reorganisation the servers behind one address may show two chains at once."""
         assert self._head is not None
-        depth = self._node.confirmations if sent.entry.value else 0
-        if not is_foreign(self._node, self.address, sent, self._head.number, depth):
+        depth = self.node.confirmations if sent.entry.value else 0
+        if not is_foreign(self.node, self.address, sent, self._head.number, depth):
             return False
         if sent.suspected is None:
             sent.suspected = self._head.number, self._clock()
@@ -421,24 +526,21 @@ class Sender(Signer):
     def _find_receipt(self, sent: Sent) -> None:
         # The newest are the likeliest; which of many it was is told by the block that has it.
         for name in sent.hashes[:2] if sent.taken is None else (sent.taken,):
-            receipt = receipt_of(self._node, self.address, sent.entry, name)
+            receipt = receipt_of(self.node, self.address, sent.entry, name)
             if receipt is not None:
                 sent.receipt, sent.suspected = receipt, None
                 sent.offered_at = receipt.block if sent.offered_at is None else sent.offered_at
                 return
 
     def _offer_again(self, sent: Sent) -> None:
-        try:
+        # It was taken once, and may be again: its nonce stays its own.
+        with contextlib.suppress(RpcRefused, InsufficientFunds):
             self._offer(sent)
-        except RpcRefused:
-            return  # it was taken once, and may be again: its nonce stays its own
-        except InsufficientFunds:
-            return
 
     def _push(self, sent: Sent) -> None:
         """Replace a transaction that is stuck, counted in blocks: while no block comes, no fee helps."""
         assert self._head is not None
-        if sent.offered_at is not None and self._head.number - sent.offered_at >= self._replace_after:
+        if sent.offered_at is not None and self._head.number - sent.offered_at >= _REPLACE_AFTER:
             self._raise_offer(sent)
             self._offer_again(sent)
 
@@ -476,5 +578,5 @@ class Sender(Signer):
                 deep = self._head.number - sent.receipt.block
                 remembered = sent.entry.value and (sent.named or not sent.entry.heard)
                 kept = _KEPT_VALUE if remembered else MAX_REORGANISATION
-                if deep > max(kept, self._node.confirmations) and not sent.awaited:
+                if deep > max(kept, self.node.confirmations) and not sent.awaited:
                     self._forget(nonce)

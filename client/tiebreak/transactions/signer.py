@@ -1,32 +1,26 @@
-"""The signer of one account's transactions, which writes them into its journal and hands them to a node.
-
-Besides: transactions on their way, one record for each intention; the search for the one that used a nonce; fees
-(EIP-1559) of a new one and of one that replaces a stuck one; and the funds that a bond and what may follow it need.
-"""
+"""Transactions on their way, one record for each intention; the search for the one that used a nonce; fees (EIP-1559)
+of a new one and of one that replaces a stuck one; and the funds that a bond and what may follow it need."""
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import rlp
+from eth_account.datastructures import SignedTransaction
 from eth_hash.auto import keccak
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_canonical_address, to_checksum_address
 
 from tiebreak.quantities import in_ether
 from tiebreak.rpc.answers import Block, Fees
-from tiebreak.rpc.chain_errors import ChainError, InsufficientFunds, InvalidAnswer, JournalError, RpcRefused
+from tiebreak.rpc.chain_errors import ChainError, InvalidAnswer
 from tiebreak.rpc.node import MAX_REORGANISATION
-from tiebreak.transactions.journal import Entry, Journal, Signed
+from tiebreak.transactions.journal import Entry
 
 if TYPE_CHECKING:
     from tiebreak.rpc.answers import TransactionReceipt
     from tiebreak.rpc.node import ChainNode
-
-MAX_FEE = 1_000 * 10**9
-"""Wei per gas that are offered at most by default: ten times what a busy day costs."""
 
 _KEPT_TIP = 100  # blocks for which a priority fee is taken as known
 
@@ -110,26 +104,6 @@ def funds(node: ChainNode, account: ChecksumAddress, bond: int, *, games: int = 
     return Funds(account=account, balance=node.balance(account), bond=bond, games=games, price=price)
 
 
-GAS_MARGIN = 2.0
-"""Gas limit over gas estimate: the state may change before the transaction is included. The second opening of a level
-costs nearly twice as much as the first, and both sides send theirs at the same time."""
-
-MOST_GAS = 16_777_216
-"""Largest gas limit of one transaction (EIP-7825)."""
-
-_TRIES = 8
-
-
-class SignedTransaction(Protocol):
-    """A signed transaction: the bytes that are sent, and their hash."""
-
-    @property
-    def hash(self) -> bytes: ...
-
-    @property
-    def raw_transaction(self) -> bytes: ...
-
-
 class Key(Protocol):
     """A key that signs transactions: eth-account's `LocalAccount`, which holds it, or a `RemoteSigner`, which does
     not."""
@@ -140,124 +114,6 @@ class Key(Protocol):
     def sign_transaction(self, transaction: dict[str, Any], /) -> SignedTransaction:
         """Sign a transaction of type 2, given as eth-account takes it. Raises SignerError where the key is elsewhere
         and cannot be had now."""
-
-
-class Signer:
-    """One account's key, its journal and the node that takes its transactions."""
-
-    def __init__(self, node: ChainNode, account: Key, max_fee: int) -> None:
-        """max_fee: wei per gas that are offered at most."""
-        self._node = node
-        self._account = account
-        self._offers = Offers(node, max_fee)
-        self._journal: Journal | None = None
-        self._head: Block | None = None
-
-    @property
-    def node(self) -> ChainNode:
-        return self._node
-
-    @property
-    def address(self) -> ChecksumAddress:
-        address: ChecksumAddress = self._account.address
-        return address
-
-    def secret(self, name: bytes) -> bytes | None:
-        """Return 32 bytes that follow from the key and a name, and that nobody can compute without the key
-        (HMAC-SHA256, RFC 2104). None where the key is not at hand, as behind a remote signer."""
-        key = getattr(self._account, "key", None)
-        return None if key is None else hmac.digest(bytes(key), b"tiebreak secret\x00" + name, "sha256")
-
-    def _gas(self, to: ChecksumAddress | None, data: bytes, value: int) -> int:
-        try:
-            gas = self._node.estimate_gas(to, data, sender=self.address, value=value)
-        except RpcRefused as error:
-            raise self._explained(error) from error
-        return max(gas, min(int(gas * GAS_MARGIN), MOST_GAS))
-
-    def _sign(self, sent: Sent, fees: Fees) -> None:
-        """Sign a transaction for an intention and remember it. Raises JournalError and SignerError, and then nothing
-        has changed."""
-        entry = sent.entry
-        transaction: dict[str, Any] = {
-            "type": 2,
-            "chainId": self._node.chain_id,
-            "nonce": entry.nonce,
-            "value": entry.value,
-            "data": entry.data,
-            "gas": entry.gas,
-            "maxFeePerGas": fees.max_fee,
-            "maxPriorityFeePerGas": fees.priority_fee,
-        }
-        if entry.to is not None:
-            transaction["to"] = entry.to
-        signed = self._account.sign_transaction(transaction)
-        entry.signed.append(Signed(bytes(signed.hash), bytes(signed.raw_transaction), fees.max_fee, fees.priority_fee))
-        try:
-            self._remember(sent)
-        except JournalError:
-            entry.signed.pop()
-            raise
-
-    def _remember(self, sent: Sent) -> None:
-        assert self._journal is not None
-        try:
-            self._journal.write(sent.entry)
-        except JournalError:
-            # A move without value is made once by the contract's own rules: a full disk must not lose a game.
-            if sent.entry.value:
-                raise
-
-    def _offer(self, sent: Sent) -> None:
-        """Hand the newest transaction of an intention to the node, and raise its fees where the node asks for it.
-
-        Raises ChainUnavailable where it is not known whether the node has it, and another ChainError where the node
-        will not take it at all."""
-        for _ in range(_TRIES):
-            newest = sent.entry.signed[-1]
-            try:
-                if self._node.send_raw(newest.raw) != newest.hash:
-                    raise InvalidAnswer(f"{self._node.name} gave a foreign transaction hash: use another node.")
-            except RpcRefused as error:
-                reason = error.reason.lower()
-                if "already known" in reason or "already imported" in reason or "already exists" in reason:
-                    pass
-                elif "nonce" in reason:
-                    # Ours, whose answer was lost, or a foreign one: the next look tells them apart.
-                    sent.offered_at = None
-                    return
-                elif "underpriced" in reason or "fee too low" in reason or "base fee" in reason:
-                    # The transaction that holds the nonce may be ours as well, so it is outbid and never evaded.
-                    if not self._raise_offer(sent):
-                        return
-                    continue
-                else:
-                    raise self._explained(error) from error
-            sent.offered_at = self._head.number if self._head is not None else 0
-            return
-
-    def _raise_offer(self, sent: Sent) -> bool:
-        """Sign a transaction that pays more; False if the cap does not allow it."""
-        newest = sent.entry.signed[-1]
-        fees = self._offers.raised(Fees(newest.max_fee, newest.priority_fee), self._head)
-        if fees is None:
-            return False
-        self._sign(sent, fees)
-        return True
-
-    def _remember_end(self, sent: Sent) -> None:
-        try:
-            self._remember(sent)
-        except JournalError:
-            return  # the end will be told again after a restart, which does no harm
-
-    def _explained(self, error: RpcRefused) -> ChainError:
-        reason = error.reason.lower()
-        if "insufficient funds" in reason or "insufficient balance" in reason:
-            return InsufficientFunds(
-                f"account {self.address} cannot pay for this on chain {self._node.chain_id}: send it some ether."
-            )
-        return error
 
 
 @dataclass(eq=False, slots=True)

@@ -216,11 +216,6 @@ def prescribed_executor(job: Job) -> StepExecutor:
     return Executor(job.program, job.spec.f32_format)
 
 
-def prescribed_batches(job: Job) -> BatchSource:
-    """Return a source of the prescribed batches."""
-    return Batches(job.dataset, job.spec)
-
-
 class ChangedBatches(Batches):
     """The prescribed batches, of which that of one step is changed. change: writes into the batch's list of fields."""
 
@@ -237,7 +232,7 @@ class ChangedBatches(Batches):
 
 def execution_of(
     executor: Callable[[Job], StepExecutor] = prescribed_executor,
-    batches: Callable[[Job], BatchSource] = prescribed_batches,
+    batches: Callable[[Job], BatchSource] = lambda job: Batches(job.dataset, job.spec),
 ) -> MakeExecution:
     """Return an execution with another executor, or other batches."""
 

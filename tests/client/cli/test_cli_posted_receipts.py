@@ -14,7 +14,7 @@ from tiebreak.cli.posted_receipts import POST, BlockBeacon, read_beacon
 from tiebreak.cli.receipt_files import signed_receipt
 from tiebreak.evaluation.evaluation_receipt import EvaluationReceipt, largest_unnoticed, parse_evaluation_receipt
 from tiebreak.rpc.node import ChainNode, connect
-from tiebreak.rpc.quorum import quorum_of
+from tiebreak.rpc.quorum import QuorumTransport
 from tiebreak.transactions.keys import devnet_account
 
 from tests.client.canned_node import HASH, Canned, block
@@ -130,7 +130,7 @@ def test_nodes_that_contradict_each_other_draw_nothing(posted: Posted, chain: Ch
     mine(node, posted.block + 32)
     liar = HostileNode(node._transport)
     liar.lies["eth_getTransactionByHash"] = lambda params, true: true | {"nonce": "0x63"}
-    several = quorum_of([liar, HostileNode(node._transport, "honest")])
+    several = ChainNode(QuorumTransport([liar, HostileNode(node._transport, "honest")]))
     with pytest.raises(CommandError, match="say different things about transaction"):
         read_beacon(several, posted.transaction, posted.receipt)
 

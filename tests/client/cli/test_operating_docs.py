@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tiebreak.operation.metrics import Metrics
-from tiebreak.operation.monitor import Cause, Situation
+from tiebreak.operation.monitor import Cause, RoleMonitor
 
 from tests.client.cli.cli_world import Run
 
@@ -87,8 +86,7 @@ TERM = r"(?:time\(\)|[0-9.]+|increase\((?P<rate>\w+)\[1h\]\)|(?P<metric>\w+)(?:\
 
 
 def test_every_rule_compares_metrics_that_are_served() -> None:
-    metrics = Metrics("trainer")
-    metrics.show(Situation(at=1.0, looked_at=0.0), Counter(), 0)
+    metrics = Metrics(RoleMonitor("trainer"))
     families = text_string_to_metric_families(metrics.text().decode())
     # `up` is Prometheus' own: whether the endpoint answered.
     served = {one.name for family in families for one in family.samples} | {"up"}

@@ -226,7 +226,7 @@ def test_what_is_to_be_notified_is_read_from_one_text() -> None:
 @pytest.fixture
 def served() -> Iterator[LocalServer]:
     paths = {"/health": lambda: (True, {"state": "waits"}), "/ready": lambda: (False, {"chain": "away"})}
-    made = endpoint(0, Metrics("trainer").text, paths)
+    made = endpoint(0, Metrics(RoleMonitor("trainer")).text, paths)
     yield made
     made.stop()
 
