@@ -73,12 +73,11 @@ class Contraction(Inexact):
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         """The length of the sum, padding included."""
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         shapes = inputs[0].shape, inputs[1].shape
         shape = self.output_shape(shapes, attributes)
         check_terms(self.terms(shapes, attributes))
-        return TensorType(shape, inputs[0].dtype)
+        return shape
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         terms = self.terms((inputs[0].shape, inputs[1].shape), attributes)

@@ -47,7 +47,12 @@ from roundlog.operators.summation import (
     sum_gamma,
     sum_parts_keep_depth,
 )
-from roundlog.program import DType, ProgramError, TensorType
+from roundlog.program import ProgramError, TensorType
+
+
+def _reduced(inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+    """The shape without the elements of the axes `dims`, which are checked."""
+    return reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape)))
 
 
 @register("sum")
@@ -55,11 +60,10 @@ class Sum(Summation):
     least = frozenset([1, 2])
     by_element = True
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        dims = axes(attributes, len(inputs[0].shape))
-        check_terms(prod(inputs[0].shape[dim] for dim in dims))
-        return TensorType(reduced(inputs[0].shape, dims), inputs[0].dtype)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+        shape = _reduced(inputs, attributes)
+        check_terms(self.terms([inputs[0].shape], attributes))
+        return shape
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         terms = inputs[0].numel // max(output.numel, 1)
@@ -190,12 +194,11 @@ class Extremum(Direct):
     """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0, and NaN if an
     element is."""
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        dims = axes(attributes, len(inputs[0].shape))
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+        shape, dims = _reduced(inputs, attributes), ints(attributes, "dims")
         if any(inputs[0].shape[dim] == 0 for dim in dims):
             raise ProgramError(f"has no largest element over the axes {list(dims)} of {inputs[0]}")
-        return TensorType(reduced(inputs[0].shape, dims), inputs[0].dtype)
+        return shape
 
 
 @register("amax")
@@ -215,12 +218,11 @@ class AMin(Extremum):
 
 @register("argmax")
 class ArgMax(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         dim = axis(attributes, len(inputs[0].shape))
         if inputs[0].shape[dim] == 0:
             raise ProgramError(f"axis {dim} of {inputs[0]} is empty")
-        return TensorType(reduced(inputs[0].shape, (dim,)), DType.I64)
+        return reduced(inputs[0].shape, (dim,))
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, dim = inputs[0], integer(attributes, "dim")
@@ -233,9 +235,8 @@ class ArgMax(Direct):
 
 @register("sum_i64")
 class SumI64(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        return TensorType(reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape))), DType.I64)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+        return _reduced(inputs, attributes)
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         dims = ints(attributes, "dims")
@@ -244,9 +245,8 @@ class SumI64(Direct):
 
 @register("any")
 class Any(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        return TensorType(reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape))), DType.BOOL)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+        return _reduced(inputs, attributes)
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         dims = ints(attributes, "dims")
@@ -258,8 +258,7 @@ class ScatterAdd(Summation):
     least = frozenset([1, 2])
     by_element = True
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         x, index = inputs
         dim, size = axis(attributes, len(x.shape)), integer(attributes, "size")
         fits = len(index.shape) == len(x.shape) and all(
@@ -268,7 +267,7 @@ class ScatterAdd(Summation):
         if not fits or size < 0:
             raise ProgramError(f"cannot scatter {x} by {index} along axis {dim}")
         check_terms(x.shape[dim])
-        return TensorType((*x.shape[:dim], size, *x.shape[dim + 1 :]), x.dtype)
+        return (*x.shape[:dim], size, *x.shape[dim + 1 :])
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         x, _ = inputs

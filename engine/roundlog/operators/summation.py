@@ -242,9 +242,6 @@ class InParts(Inexact):
         self._operator, self._terms, self._count = operator, terms, count
         self._read: ReadPart = lambda number: operands(operator, read(number))
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        return declared
-
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return self.evaluate(inputs, attributes)[0]
 
