@@ -3,13 +3,14 @@ sums of elements that an index brings together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
 import torch
 
 from roundlog.arithmetic.formats import UNIT_F64, interval_factor
+from roundlog.definitions import DEFINITIONS
 from roundlog.kernels import superaccumulator
 from roundlog.kernels.exact_products import Runs, add_products
 from roundlog.kernels.number_words import storage_of
@@ -24,6 +25,7 @@ from roundlog.operators.registry import (
     Types,
     axes,
     axis,
+    enter,
     integer,
     ints,
     register,
@@ -73,10 +75,10 @@ class Sum(Summation):
         return super().workspace(inputs, attributes, output) + exact
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        return sum_and_measures(inputs[0], ints(attributes, "dims"))[0]
+        return self.part(inputs, attributes)[0]
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
-        return self.evaluate(inputs, attributes)[1]
+    def measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
+        return self.part(inputs, attributes)[1]
 
     def evaluate(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Bound]:
         total, measures = self.part(inputs, attributes)
@@ -190,30 +192,35 @@ def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
     return 1 if step is None else step
 
 
-class Extremum(Direct):
-    """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0, and NaN if an
-    element is."""
+class OverAxes(Direct):
+    """An exact number of the elements over axes, which stay as axes of size 1, by a function of PyTorch's. Where it
+    selects one of them, a zero is +0, and NaN the result if an element is."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        self._function = function
 
     def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         shape, dims = _reduced(inputs, attributes), ints(attributes, "dims")
-        if any(inputs[0].shape[dim] == 0 for dim in dims):
+        if self.definition.selects and any(inputs[0].shape[dim] == 0 for dim in dims):
             raise ProgramError(f"has no largest element over the axes {list(dims)} of {inputs[0]}")
         return shape
 
-
-@register("amax")
-class AMax(Extremum):
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         dims = ints(attributes, "dims")
+        found = self._function(inputs[0], dims, keepdim=True) if dims else inputs[0]
         # + 0.0 turns -0 into +0: which of two equal zeros a kernel returns is its own affair.
-        return (inputs[0].amax(dims, keepdim=True) if dims else inputs[0]) + 0.0
+        return found + 0.0 if self.definition.selects else found
 
 
-@register("amin")
-class AMin(Extremum):
-    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        dims = ints(attributes, "dims")
-        return (inputs[0].amin(dims, keepdim=True) if dims else inputs[0]) + 0.0
+_OVER_AXES: dict[str, Callable[..., torch.Tensor]] = {
+    "amax": torch.amax,
+    "amin": torch.amin,
+    "sum_i64": torch.sum,
+    "any": torch.any,
+}
+
+for _name, _function in _OVER_AXES.items():
+    enter(OverAxes(_function), DEFINITIONS[_name])
 
 
 @register("argmax")
@@ -231,26 +238,6 @@ class ArgMax(Direct):
         # torch.argmax promises nothing about ties; the smallest matching index does.
         largest = x.amax(dim, keepdim=True)
         return torch.where((x == largest) | (x != x), position, x.shape[dim]).amin(dim, keepdim=True)
-
-
-@register("sum_i64")
-class SumI64(Direct):
-    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
-        return _reduced(inputs, attributes)
-
-    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        dims = ints(attributes, "dims")
-        return inputs[0].sum(dims, keepdim=True) if dims else inputs[0]
-
-
-@register("any")
-class Any(Direct):
-    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
-        return _reduced(inputs, attributes)
-
-    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        dims = ints(attributes, "dims")
-        return torch.any(inputs[0], dims, keepdim=True) if dims else inputs[0]
 
 
 @register("scatter_add")
@@ -279,9 +266,6 @@ class ScatterAdd(Summation):
         x, index = inputs
         return self._scatter(x.to(torch.float64), index, integer(attributes, "dim"), integer(attributes, "size"))
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
-        return self.bound_of(self._measures(inputs, attributes), inputs[0].shape[integer(attributes, "dim")])
-
     def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         """Sums of whole slices are computed only where there are terms: the gradient of an embedding has a few of very
         many. The others are zero."""
@@ -304,10 +288,7 @@ class ScatterAdd(Summation):
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         return shapes[0][integer(attributes, "dim")]
 
-    def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
-        return self.approximate(inputs, attributes), self._measures(inputs, attributes)
-
-    def _measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
+    def measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
         """The sums of magnitudes, what is known of their terms' bits, and how many terms each has."""
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")

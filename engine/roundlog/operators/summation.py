@@ -151,8 +151,16 @@ class Summation(Inexact):
         """The length of the sum, padding included."""
 
     @abstractmethod
+    def measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
+        """What the bound is made of, FP64, in memory of its own."""
+
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
-        """(the approximation, the measures), FP64, in memory of their own."""
+        """(the approximation, the measures)."""
+        return self.approximate(inputs, attributes), self.measures(inputs, attributes)
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        terms = self.terms([tuple(x.shape) for x in inputs], attributes)
+        return self.bound_of(self.measures(inputs, attributes), terms)
 
     @abstractmethod
     def bound_of(self, measures: Measures, terms: int) -> Bound:
