@@ -44,10 +44,11 @@ from roundlog.operators.summation import (
     last_place,
     less_one,
     magnitude_bits,
+    parts_keep_chain,
     reduced,
     sum_by_torch,
+    sum_depth,
     sum_gamma,
-    sum_parts_keep_depth,
 )
 from roundlog.program import ProgramError, TensorType
 
@@ -97,7 +98,7 @@ class Sum(Summation):
         return FullBound(bound_of_sums(measures, sum_gamma(terms)))
 
     def keeps_bound(self, parts: Sequence[int]) -> bool:
-        return sum_parts_keep_depth(parts)
+        return parts_keep_chain(parts, sum_depth)
 
     def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         x, dims = inputs[0], ints(attributes, "dims")
