@@ -335,32 +335,20 @@ class ThresholdFollower(FollowingRounding):
         moved = ((followed != rounded) & ~rounded.isnan()).reshape(-1).nonzero().squeeze(1)
         if not len(moved):
             return as_dtype(rounded, format)
-        impossible = moved[~self._possible(operator, inputs, attributes, format, y, followed, moved)]
-        for element in impossible[: self.room].tolist():
-            message = "the logged side of the boundary is out of reach of this machine's value"
-            self.findings.append(LogFinding(self._step, index, element, LogFindingKind.FORGED, message))
-        followed.view(-1)[impossible] = rounded.view(-1)[impossible]
-        self.corrections[index] = len(moved) - len(impossible)
-        return as_dtype(followed, format)
-
-    def _possible(
-        self,
-        operator: Inexact,
-        inputs: Tensors,
-        attributes: Attributes,
-        format: Format,
-        y: torch.Tensor,
-        followed: torch.Tensor,
-        moved: torch.Tensor,
-    ) -> torch.Tensor:
-        """Return whether an honest trainer's value can have been rounded to the number that its trit leads to."""
+        # Whether an honest trainer's value can have been rounded to the number that its trit leads to.
         chosen, target = y.reshape(-1)[moved], followed.reshape(-1)[moved]
         d = operator.bound(inputs, attributes, y).at(moved, chosen)
         low, high = round_interval(chosen, d, self.guard, format)
         # Where machines differ by more than the least threshold, OVT itself may take a side of a number for a side of a
         # boundary: wrong, but not the trainer's fault.
         confused = self.guard * d >= MIN_THRESHOLD * place(chosen, format)
-        return ((low <= target) & (target <= high)) | confused
+        impossible = moved[~(((low <= target) & (target <= high)) | confused)]
+        for element in impossible[: self.room].tolist():
+            message = "the logged side of the boundary is out of reach of this machine's value"
+            self.findings.append(LogFinding(self._step, index, element, LogFindingKind.FORGED, message))
+        followed.view(-1)[impossible] = rounded.view(-1)[impossible]
+        self.corrections[index] = len(moved) - len(impossible)
+        return as_dtype(followed, format)
 
 
 _ROUNDS = 20
