@@ -3,9 +3,8 @@ bytes of a proof, since one that does not fit a transaction cannot be shown to a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import torch
 
@@ -37,8 +36,6 @@ from roundlog.descriptors.descriptor import REDUCTIONS, Descriptor, encode_descr
 from roundlog.descriptors.descriptor_rules import literal_array
 from roundlog.program import DType, Program, Stored
 from roundlog.spec import TrainingSpec
-
-_R = TypeVar("_R")
 
 
 def needed(program: Program, q: int) -> set[int]:
@@ -121,23 +118,18 @@ class ReadRecorder:
         return self.chunks.payload(chunk)
 
 
-def _recorded(material: Chunks, run: Callable[[Chunks], _R]) -> tuple[_R, list[Chunk]]:
-    recorder = ReadRecorder(material)
-    result = run(recorder)
-    return result, sorted(recorder.seen)
-
-
 def openings(descriptor: Descriptor, element: int, step: DisputedStep, material: Chunks) -> tuple[Answer, list[Chunk]]:
     """(the element, the chunks that it depends on in ascending order). Raises as `adjudicate`."""
-    return _recorded(material, lambda chunks: adjudicate(descriptor, element, step, chunks))
+    recorder = ReadRecorder(material)
+    return adjudicate(descriptor, element, step, recorder), sorted(recorder.seen)
 
 
 def segment_openings(
     descriptor: Descriptor, element: int, partial: RunningResult, segment: int, material: Chunks
 ) -> tuple[RunningResult, list[Chunk]]:
     """(the running result after a segment, the chunks that it depends on). Raises as `run_segment`."""
-    terms = segments(descriptor)[segment]
-    return _recorded(material, lambda chunks: run_segment(descriptor, element, partial, terms, chunks))
+    recorder, terms = ReadRecorder(material), segments(descriptor)[segment]
+    return run_segment(descriptor, element, partial, terms, recorder), sorted(recorder.seen)
 
 
 def running_results(descriptor: Descriptor, element: int, material: Chunks) -> list[RunningResult]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 from roundlog.program import DType
 
@@ -97,7 +98,7 @@ class Signature:
         return tuple(inputs) == wanted and self.output in (None, output)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class OperatorDefinition:
     """One operator."""
 
@@ -105,10 +106,11 @@ class OperatorDefinition:
     """Name in programs."""
     meaning: str
     """Formula, shapes and dtypes, in a sentence or two: its line in docs/operators.md."""
-    kind: OperatorKind
     family: Family
     formats: tuple[Signature, ...]
     """Dtypes that it is defined for. All have as many inputs."""
+    _: KW_ONLY
+    kind: OperatorKind
     attributes: Mapping[str, type] = field(default_factory=dict)
     """Attributes that a node has to have (tuple: of integers)."""
     optional: Mapping[str, type] = field(default_factory=dict)
@@ -167,25 +169,18 @@ def _exact(
     name: str,
     meaning: str,
     arity: int,
+    opcode: int | None = None,
     *,
     gives: DType | None = None,
-    opcode: int | None = None,
     selects: bool = False,
     **codes: int,
 ) -> OperatorDefinition:
     """An exact function of an element of every input, all of one dtype: codes of MAP by dtype, `floats` for all of
     FLOATS. gives: the output's dtype; None: that of the inputs."""
     dtypes = {dtype: code for name, code in codes.items() for dtype in (FLOATS if name == "floats" else (DType(name),))}
-    return OperatorDefinition(
-        name=name,
-        meaning=meaning,
-        kind=OperatorKind.EXACT,
-        family=Family.MAP,
-        formats=tuple(Signature((dtype,) * arity, gives or dtype, code) for dtype, code in dtypes.items()),
-        reads=InputReads.PLACE,
-        opcode=opcode,
-        selects=selects,
-    )
+    formats = tuple(Signature((dtype,) * arity, gives or dtype, code) for dtype, code in dtypes.items())
+    how: Any = {"kind": OperatorKind.EXACT, "reads": InputReads.PLACE, "opcode": opcode, "selects": selects}
+    return OperatorDefinition(name, meaning, Family.MAP, formats, **how)
 
 
 def _conversion(to: DType, words: str, opcode: int | None = None) -> OperatorDefinition:
@@ -193,12 +188,11 @@ def _conversion(to: DType, words: str, opcode: int | None = None) -> OperatorDef
     others = tuple(dtype for dtype in FLOATS if dtype != to)
     codes = {_I64: 28, _BOOL: 29, **dict.fromkeys(others, 31)}
     return OperatorDefinition(
-        name=f"to_{to}",
-        meaning=f"to_{to}(x): a number of another format or an int64, rounded to nearest even, or a bool (0 or 1), as "
-        f"{words}.",
+        f"to_{to}",
+        f"to_{to}(x): a number of another format or an int64, rounded to nearest even, or a bool (0 or 1), as {words}.",
+        Family.MAP,
+        tuple(Signature((dtype,), to, code) for dtype, code in codes.items()),
         kind=OperatorKind.EXACT,
-        family=Family.MAP,
-        formats=tuple(Signature((dtype,), to, code) for dtype, code in codes.items()),
         reads=InputReads.PLACE,
         opcode=opcode,
     )
@@ -207,51 +201,30 @@ def _conversion(to: DType, words: str, opcode: int | None = None) -> OperatorDef
 def _function(name: str, meaning: str, code: int) -> OperatorDefinition:
     """An elementary function of one number, correctly rounded; zero is +0."""
     return OperatorDefinition(
-        name=name,
-        meaning=meaning,
+        name,
+        meaning,
+        Family.FUNCTION,
+        tuple(Signature((dtype,), dtype, code) for dtype in FLOATS),
         kind=OperatorKind.INEXACT,
-        family=Family.FUNCTION,
-        formats=tuple(Signature((dtype,), dtype, code) for dtype in FLOATS),
         reads=InputReads.PLACE,
         relative_error=RELATIVE_ERROR,
     )
 
 
 ELEMENTWISE = (
-    _exact(
-        "add",
-        "add(a, b): a + b; a number rounded to nearest even, an int64 modulo 2^64.",
-        2,
-        opcode=0,
-        floats=0,
-        i64=13,
-    ),
-    _exact(
-        "sub",
-        "sub(a, b): a - b; a number rounded to nearest even, an int64 modulo 2^64.",
-        2,
-        opcode=1,
-        floats=1,
-        i64=14,
-    ),
-    _exact(
-        "mul",
-        "mul(a, b): a * b; a number rounded to nearest even, an int64 modulo 2^64.",
-        2,
-        opcode=2,
-        floats=2,
-        i64=15,
-    ),
-    _exact("div", "div(a, b): a / b, rounded to nearest even.", 2, opcode=3, floats=3),
-    _exact("sqrt", "sqrt(x): the square root, rounded to nearest even.", 1, opcode=4, floats=4),
-    _exact("neg", "neg(x): x with its sign flipped (int64: modulo 2^64).", 1, opcode=5, selects=True, floats=5, i64=16),
-    _exact("abs", "abs(x): x with its sign cleared (int64: modulo 2^64).", 1, opcode=6, selects=True, floats=6, i64=17),
-    _exact("floor", "floor(x): the largest integer not above x.", 1, opcode=7, selects=True, floats=7),
+    _exact("add", "add(a, b): a + b; a number rounded to nearest even, an int64 modulo 2^64.", 2, 0, floats=0, i64=13),
+    _exact("sub", "sub(a, b): a - b; a number rounded to nearest even, an int64 modulo 2^64.", 2, 1, floats=1, i64=14),
+    _exact("mul", "mul(a, b): a * b; a number rounded to nearest even, an int64 modulo 2^64.", 2, 2, floats=2, i64=15),
+    _exact("div", "div(a, b): a / b, rounded to nearest even.", 2, 3, floats=3),
+    _exact("sqrt", "sqrt(x): the square root, rounded to nearest even.", 1, 4, floats=4),
+    _exact("neg", "neg(x): x with its sign flipped (int64: modulo 2^64).", 1, 5, selects=True, floats=5, i64=16),
+    _exact("abs", "abs(x): x with its sign cleared (int64: modulo 2^64).", 1, 6, selects=True, floats=6, i64=17),
+    _exact("floor", "floor(x): the largest integer not above x.", 1, 7, selects=True, floats=7),
     _exact(
         "maximum",
         "maximum(a, b): a if a > b or a is NaN, else b; so NaN if an operand is.",
         2,
-        opcode=8,
+        8,
         selects=True,
         floats=8,
         i64=18,
@@ -260,28 +233,28 @@ ELEMENTWISE = (
         "minimum",
         "minimum(a, b): a if a < b or a is NaN, else b; so NaN if an operand is.",
         2,
-        opcode=9,
+        9,
         selects=True,
         floats=9,
         i64=19,
     ),
-    _exact("eq", "eq(a, b): a = b, as bool.", 2, gives=_BOOL, opcode=10, floats=10, i64=20, bool=23),
-    _exact("lt", "lt(a, b): a < b, as bool.", 2, gives=_BOOL, opcode=11, floats=11, i64=21),
-    _exact("le", "le(a, b): a <= b, as bool.", 2, gives=_BOOL, opcode=12, floats=12, i64=22),
-    _exact("logical_and", "logical_and(a, b).", 2, opcode=13, bool=24),
-    _exact("logical_or", "logical_or(a, b).", 2, opcode=14, bool=25),
-    _exact("logical_not", "logical_not(x).", 1, opcode=15, bool=26),
+    _exact("eq", "eq(a, b): a = b, as bool.", 2, 10, gives=_BOOL, floats=10, i64=20, bool=23),
+    _exact("lt", "lt(a, b): a < b, as bool.", 2, 11, gives=_BOOL, floats=11, i64=21),
+    _exact("le", "le(a, b): a <= b, as bool.", 2, 12, gives=_BOOL, floats=12, i64=22),
+    _exact("logical_and", "logical_and(a, b).", 2, 13, bool=24),
+    _exact("logical_or", "logical_or(a, b).", 2, 14, bool=25),
+    _exact("logical_not", "logical_not(x).", 1, 15, bool=26),
     # On a tape a bool is 1.0 or 0.0 already: its instruction copies.
     _conversion(_F32, "FP32", opcode=17),
     _conversion(DType.BF16, "BF16", opcode=18),
     _conversion(DType.F16, "FP16"),
     _exact("to_i64", "to_i64(x): a bool as 0 or 1.", 1, gives=_I64, bool=30),
     OperatorDefinition(
-        name="where",
-        meaning="where(c, a, b): a where c, else b, broadcast; c is bool, a and b have one dtype.",
+        "where",
+        "where(c, a, b): a where c, else b, broadcast; c is bool, a and b have one dtype.",
+        Family.MAP,
+        (Signature((_BOOL, None, None), None, 27),),
         kind=OperatorKind.MOVEMENT,
-        family=Family.MAP,
-        formats=(Signature((_BOOL, None, None), None, 27),),
         reads=InputReads.PLACE,
         opcode=16,
     ),

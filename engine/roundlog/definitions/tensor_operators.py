@@ -3,6 +3,9 @@ contractions."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from roundlog.definitions.definition import (
     FLOATS,
     Copy,
@@ -24,99 +27,33 @@ _OF_SUMS = "gamma(n - 1) * sum of magnitudes"
 _OF_PRODUCTS = "gamma(K - 1) * norm * norm, K terms"
 
 
-def _source(
-    name: str,
-    meaning: str,
-    family: Family,
-    *formats: Signature,
-    attributes: _Attributes,
-    optional: _Attributes | None = None,
-) -> OperatorDefinition:
-    """A value from outside the arithmetic."""
-    return OperatorDefinition(
-        name=name,
-        meaning=meaning,
-        kind=OperatorKind.SOURCE,
-        family=family,
-        formats=formats,
-        attributes=attributes,
-        optional=optional or {},
-        reads=InputReads.WHOLE,
-    )
+_source = partial(OperatorDefinition, kind=OperatorKind.SOURCE, reads=InputReads.WHOLE)
+"""A value from outside the arithmetic."""
+
+_end = partial(OperatorDefinition, family=Family.COPY, kind=OperatorKind.MOVEMENT, reads=InputReads.WHOLE)
+"""The end of a step: its input as it is, kept."""
+
+_reduction = partial(OperatorDefinition, kind=OperatorKind.EXACT, reads=InputReads.LINE)
+"""An extreme, or another number of many elements."""
+
+_sum = partial(OperatorDefinition, kind=OperatorKind.INEXACT, reads=InputReads.LINE, bound=_OF_SUMS)
+"""A sum of many elements."""
 
 
 def _movement(
-    name: str,
-    meaning: str,
-    *inputs: DType | None,
-    family: Family = Family.COPY,
-    reads: InputReads = InputReads.OWN_RULE,
-    joins: bool = False,
-    attributes: _Attributes | None = None,
+    name: str, meaning: str, *inputs: DType | None, family: Family = Family.COPY, **more: Any
 ) -> OperatorDefinition:
     """A copy of bits, of any dtype T."""
-    return OperatorDefinition(
-        name=name,
-        meaning=meaning,
-        kind=OperatorKind.MOVEMENT,
-        family=family,
-        formats=(Signature(inputs, None),),
-        attributes=attributes or {},
-        reads=reads,
-        joins=joins,
-    )
-
-
-def _end(name: str, meaning: str, *formats: Signature, attributes: _Attributes | None = None) -> OperatorDefinition:
-    """The end of a step: its input as it is, kept."""
-    return OperatorDefinition(
-        name=name,
-        meaning=meaning,
-        kind=OperatorKind.MOVEMENT,
-        family=Family.COPY,
-        formats=formats,
-        attributes=attributes or {},
-        reads=InputReads.WHOLE,
-    )
-
-
-def _reduction(
-    name: str,
-    meaning: str,
-    family: Family,
-    *formats: Signature,
-    reads: InputReads = InputReads.LINE,
-    selects: bool = False,
-    bound: str = "",
-    attributes: _Attributes | None = None,
-) -> OperatorDefinition:
-    """A sum, an extreme, or another number of many elements."""
-    return OperatorDefinition(
-        name=name,
-        meaning=meaning,
-        kind=OperatorKind.INEXACT if bound else OperatorKind.EXACT,
-        family=family,
-        formats=formats,
-        attributes=attributes or {},
-        reads=reads,
-        selects=selects,
-        bound=bound,
-    )
+    how = {"kind": OperatorKind.MOVEMENT, "reads": InputReads.OWN_RULE} | more
+    return OperatorDefinition(name, meaning, family, (Signature(inputs, None),), **how)
 
 
 def _contraction(
     name: str, meaning: str, attributes: _Attributes | None = None, reads: InputReads = InputReads.OWN_RULE
 ) -> OperatorDefinition:
     """Sums of products, correctly rounded."""
-    return _reduction(
-        name,
-        meaning,
-        Family.SUM,
-        *(Signature((dtype, dtype), dtype) for dtype in FLOATS),
-        reads=reads,
-        bound=_OF_PRODUCTS,
-        attributes=attributes,
-    )
+    formats = tuple(Signature((dtype, dtype), dtype) for dtype in FLOATS)
+    return _sum(name, meaning, Family.SUM, formats, reads=reads, bound=_OF_PRODUCTS, attributes=attributes or {})
 
 
 _WINDOWS: _Attributes = {"stride": tuple, "padding": tuple, "dilation": tuple}
@@ -127,7 +64,7 @@ SOURCES = (
         "state",
         "state(slot): the tensor of that state slot before the step (a parameter, buffer or optimizer slot).",
         Family.STATE,
-        Signature((), None),
+        (Signature((), None),),
         attributes={"slot": int},
     ),
     _source(
@@ -137,8 +74,7 @@ SOURCES = (
         of a row to that of the next, in the field; stored (of int64): u8, i8, i16, u16 or i32, as which its elements
         are stored.""",
         Family.DATA,
-        Signature((), None, Stored.AS_READ),
-        *(Signature((), _I64, stored) for stored in Stored if stored is not Stored.AS_READ),
+        tuple(Signature((), None if stored is Stored.AS_READ else _I64, stored) for stored in Stored),
         optional={"stride": int, "stored": str},
         attributes={"slot": int},
     ),
@@ -147,7 +83,7 @@ SOURCES = (
         """schedule(slot): the FP32 scalar in that column of the step's row of the schedule table (learning rate, bias
         corrections, ...).""",
         Family.SCHEDULE,
-        Signature((), _F32),
+        (Signature((), _F32),),
         attributes={"slot": int},
     ),
     _source(
@@ -156,14 +92,14 @@ SOURCES = (
         Items of a number format are bit patterns as unsigned integers (the only NaN is the quiet, positive one without
         a payload, 0x7fc00000 of FP32), int64 items are values, bool items are 0 or 1.""",
         Family.CONSTANT,
-        Signature((), None),
+        (Signature((), None),),
         attributes={"bits": tuple},
     ),
     _source(
         "iota",
         "iota(start, step): int64[n], element i is start + i * step.",
         Family.IOTA,
-        Signature((), _I64),
+        (Signature((), _I64),),
         attributes={"start": int, "step": int},
     ),
     _source(
@@ -171,7 +107,7 @@ SOURCES = (
         """uniform(stream): FP32 in [0, 1), multiples of 2^-24: element i is (w_i >> 8) * 2^-24, w_i the i-th 32-bit
         word of Philox4x64-10 keyed by (seed, step * 2^32 + stream). Salmon et al. 2011; NumPy's `Philox`.""",
         Family.UNIFORM,
-        Signature((), _F32),
+        (Signature((), _F32),),
         attributes={"stream": int},
     ),
 )
@@ -180,14 +116,16 @@ ENDS = (
     _end(
         "loss",
         "loss(x): x, an FP32 scalar, marked as the step's loss. The run stops if it is not finite.",
-        Signature((_F32,), _F32, Copy.FINITE),
+        formats=(Signature((_F32,), _F32, Copy.FINITE),),
     ),
     _end(
         "store",
         """store(x, slot): x is the value of that state slot after the step. The run stops at an element that is not
         finite, unless x is what the slot held before, `state`, itself.""",
-        Signature((None,), None, Copy.ANY),
-        *(Signature((dtype,), dtype, Copy.FINITE) for dtype in FLOATS),
+        formats=(
+            Signature((None,), None, Copy.ANY),
+            *(Signature((dtype,), dtype, Copy.FINITE) for dtype in FLOATS),
+        ),
         attributes={"slot": int},
     ),
 )
@@ -251,12 +189,11 @@ MOVEMENTS = (
 )
 
 REDUCTIONS = (
-    _reduction(
+    _sum(
         "sum",
         "sum(x, dims): the sum over those axes, which stay as axes of size 1.",
         Family.SUM,
-        *(Signature((dtype,), dtype) for dtype in FLOATS),
-        bound=_OF_SUMS,
+        tuple(Signature((dtype,), dtype) for dtype in FLOATS),
         attributes={"dims": tuple},
     ),
     _reduction(
@@ -264,7 +201,7 @@ REDUCTIONS = (
         """amax(x, dims): the largest element over those axes, which stay as axes of size 1; NaN if one is, and a zero
         is +0.""",
         Family.EXTREME,
-        *(Signature((dtype,), dtype, Extreme.MAX) for dtype in FLOATS),
+        tuple(Signature((dtype,), dtype, Extreme.MAX) for dtype in FLOATS),
         selects=True,
         attributes={"dims": tuple},
     ),
@@ -273,7 +210,7 @@ REDUCTIONS = (
         """amin(x, dims): the smallest element over those axes, which stay as axes of size 1; NaN if one is, and a zero
         is +0.""",
         Family.EXTREME,
-        *(Signature((dtype,), dtype, Extreme.MIN) for dtype in FLOATS),
+        tuple(Signature((dtype,), dtype, Extreme.MIN) for dtype in FLOATS),
         selects=True,
         attributes={"dims": tuple},
     ),
@@ -282,21 +219,21 @@ REDUCTIONS = (
         """argmax(x, dim): int64, the lowest index of a largest element along the axis (NaN is the largest), which stays
         as an axis of size 1.""",
         Family.ARGMAX,
-        *(Signature((dtype,), _I64) for dtype in FLOATS),
+        tuple(Signature((dtype,), _I64) for dtype in FLOATS),
         attributes={"dim": int},
     ),
     _reduction(
         "sum_i64",
         "sum_i64(x, dims): the sum over those axes, which stay as axes of size 1, modulo 2^64. int64.",
         Family.INTEGER_SUM,
-        Signature((_I64,), _I64),
+        (Signature((_I64,), _I64),),
         attributes={"dims": tuple},
     ),
     _reduction(
         "any",
         "any(x, dims): whether any element over those axes, which stay as axes of size 1, is true. bool.",
         Family.ANY,
-        Signature((_BOOL,), _BOOL),
+        (Signature((_BOOL,), _BOOL),),
         attributes={"dims": tuple},
     ),
     _reduction(
@@ -306,19 +243,18 @@ REDUCTIONS = (
         row-major order.
         Padding is never chosen. P = (H + 2 padding - dilation (kernel - 1) - 1) // stride + 1, Q likewise.""",
         Family.ARGMAX,
-        *(Signature((dtype,), _I64) for dtype in FLOATS),
+        tuple(Signature((dtype,), _I64) for dtype in FLOATS),
         reads=InputReads.OWN_RULE,
         attributes={"kernel": tuple, **_WINDOWS},
     ),
-    _reduction(
+    _sum(
         "scatter_add",
         """scatter_add(x, index, dim, size): the sum of all x[.., i, ..] with index[.., i, ..] = j stands at [.., j, ..]
         of the output, whose axis dim has `size` elements. index has as many axes as x, and broadcasts to it; what an
         index outside of [0, size) would place stands nowhere. The gradient of gather, take and max pooling.""",
         Family.SELECTED_SUM,
-        *(Signature((dtype, _I64), dtype) for dtype in FLOATS),
+        tuple(Signature((dtype, _I64), dtype) for dtype in FLOATS),
         reads=InputReads.OWN_RULE,
-        bound=_OF_SUMS,
         attributes={"dim": int, "size": int},
     ),
 )
@@ -360,7 +296,7 @@ CHAINS = (
         {SEGMENT_TERMS} products, rounded once; NaN where the arithmetic gives none. arithmetic:
         {", ".join(ARITHMETICS)}.""",
         Family.CHAIN,
-        *(
+        tuple(
             Signature((dtype, dtype), dtype, code)
             for code, arithmetic in enumerate(ARITHMETICS.values())
             for dtype in FLOATS

@@ -189,30 +189,15 @@ class Subject:
 
 Rule = Callable[[Subject], Descriptor]
 
-_RULES: dict[str, Rule] = {}
-"""Operator name -> rule, where that of its family is not the operator's."""
-
-_RULES_OF_FAMILIES: dict[Family, Rule] = {}
+_RULES: dict[str | Family, Rule] = {}
+"""Rules by the name of an operator, or by the family of those that have none of their own."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule under operators' names."""
+def rule(*keys: str | Family) -> Callable[[Rule], Rule]:
+    """Register a rule under operators' names, or families."""
 
     def add(function: Rule) -> Rule:
-        for name in names:
-            if name in _RULES:
-                raise ValueError(f"operator {name} is described twice")
-            _RULES[name] = function
-        return function
-
-    return add
-
-
-def rule_of_family(*families: Family) -> Callable[[Rule], Rule]:
-    """Register the rule of all operators of these families that have none of their own."""
-
-    def add(function: Rule) -> Rule:
-        _RULES_OF_FAMILIES.update(dict.fromkeys(families, function))
+        _RULES.update(dict.fromkeys(keys, function))
         return function
 
     return add
@@ -220,9 +205,7 @@ def rule_of_family(*families: Family) -> Callable[[Rule], Rule]:
 
 def rule_for(name: str) -> Rule | None:
     """The rule of an operator; None if no contract can compute it."""
-    if name in _RULES or name not in DEFINITIONS:
-        return _RULES.get(name)
-    return _RULES_OF_FAMILIES.get(DEFINITIONS[name].family)
+    return _RULES.get(name) or (_RULES.get(DEFINITIONS[name].family) if name in DEFINITIONS else None)
 
 
 class Axes:

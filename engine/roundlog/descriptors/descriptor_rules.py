@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from roundlog.commitments import tensor_root
 from roundlog.definitions import Copy, Family
 from roundlog.definitions.tensor_core import code_of
-from roundlog.descriptors.describe import Axes, Subject, rule, rule_of_family
+from roundlog.descriptors.describe import Axes, Subject, rule
 from roundlog.descriptors.descriptor import MAX_LITERALS, Descriptor, Input, Row
 from roundlog.program import DType
 
@@ -26,28 +27,12 @@ def broadcast_rows(subject: Subject, position: int) -> Input:
     return subject.reads(position, rows)
 
 
-def load(family: Family, subject: Subject, *parameters: int, root: bytes = bytes(32)) -> Descriptor:
-    return replace(_described(subject, family, (subject.type.numel,), parameters=parameters), root=root)
+def load(family: Family, subject: Subject, *parameters: int, **more: Any) -> Descriptor:
+    return _described(subject, family, (subject.type.numel,), parameters=parameters, **more)
 
 
-def _described(
-    subject: Subject,
-    family: Family,
-    iteration: tuple[int, ...],
-    *inputs: Input,
-    reduction: tuple[int, ...] = (),
-    code: int = 0,
-    parameters: tuple[int, ...] = (),
-) -> Descriptor:
-    return Descriptor(
-        family=family,
-        code=code,
-        dtype=subject.type.dtype,
-        iteration=iteration,
-        reduction=reduction,
-        inputs=inputs,
-        parameters=parameters,
-    )
+def _described(subject: Subject, family: Family, iteration: tuple[int, ...], *inputs: Input, **more: Any) -> Descriptor:
+    return Descriptor(family=family, dtype=subject.type.dtype, iteration=iteration, inputs=inputs, **more)
 
 
 def _code(subject: Subject) -> int:
@@ -66,8 +51,8 @@ def _state(subject: Subject) -> Descriptor:
 def _data(subject: Subject) -> Descriptor:
     slot, program = subject.integer("slot"), subject.program
     kind = program.fields[program.data_names[slot]]
-    plain = load(Family.DATA, subject, slot, len(program.data_names), kind.row.numel, kind.stride)
-    return replace(plain, code=int(kind.stored))
+    parameters = slot, len(program.data_names), kind.row.numel, kind.stride
+    return load(Family.DATA, subject, *parameters, code=int(kind.stored))
 
 
 @rule("schedule")
@@ -99,7 +84,7 @@ def _uniform(subject: Subject) -> Descriptor:
     return load(Family.UNIFORM, subject, subject.integer("stream"))
 
 
-@rule_of_family(Family.MAP, Family.FUNCTION)
+@rule(Family.MAP, Family.FUNCTION)
 def _pointwise(subject: Subject) -> Descriptor:
     inputs = (broadcast_rows(subject, position) for position in range(len(subject.node.inputs)))
     return _described(subject, subject.definition.family, subject.type.shape, *inputs, code=_code(subject))
@@ -196,7 +181,7 @@ def _take(subject: Subject) -> Descriptor:
     return _described(subject, Family.GATHER, (index.numel, rest), rows, places, parameters=(0,))
 
 
-@rule_of_family(Family.SUM, Family.EXTREME, Family.INTEGER_SUM, Family.ANY)
+@rule(Family.SUM, Family.EXTREME, Family.INTEGER_SUM, Family.ANY)
 def _over_axes(subject: Subject) -> Descriptor:
     """A reduction of one input over the axes `dims`, which stay as axes of size 1."""
     iteration, reduction, rows = _lines(subject, subject.integers("dims"))

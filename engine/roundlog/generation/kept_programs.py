@@ -53,8 +53,8 @@ def name_of(model: nn.Module, *more: object) -> str | None:
 
 
 def name_of_ours(*what: object) -> str:
-    """The name of a program of a module of this package, by all that its capture depends on: the class and what it was
-    made of, and versions."""
+    """The name of a program of one of this package's own modules, by all that its capture depends on: `what` names the
+    module and its arguments; versions are added. The code is in the name of the place."""
     return _digest(_versions_and(what)).hex()
 
 

@@ -81,14 +81,11 @@ def load_model(path: Path, *, dtype: str | None = None, name: str = "", revision
             stop = _stop_tokens(model, tokenizer)
         except FolderError as error:
             raise FolderError(f"the model in {path} cannot be read ({error}): fetch it again, or correct it") from error
-        except (MemoryError, TimeoutError) as error:
+        except (MemoryError, TimeoutError, BoundError) as error:
+            is_bound = isinstance(error, BoundError)
+            why = error if is_bound else f"its weights take more time or memory than {size} bytes of weights need"
             raise FolderError(
-                f"the model in {path} is none that could be read, since its weights take more time or memory than "
-                f"{size} bytes of weights need: fetch it again, or give another"
-            ) from error
-        except BoundError as error:
-            raise FolderError(
-                f"the model in {path} is none that could be read, since {error}: fetch it again, or give another"
+                f"the model in {path} is none that could be read, since {why}: fetch it again, or give another"
             ) from error
         except (KeyboardInterrupt, SystemExit):
             raise

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from roundlog.kernels.marking import NONE, AmbiguousPart, mark_block, nothing_marked
+from roundlog.kernels.number_words import of_word as of_word
+from roundlog.kernels.number_words import word_of as word_of
 from roundlog.kernels.threads import in_parts
 
 F64 = npt.NDArray[np.float64]
@@ -51,30 +52,6 @@ _BLOCK = 1024
 _FMA = {"contract"}
 """A product and a sum may be one operation, rounded once. Only values are computed so, and each only once: what decides
 about a value is not."""
-
-
-@intrinsic
-def _word_of(typingctx: Any, x: Any) -> Any:
-    """The bits of an FP64 number as an int64."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], context.get_value_type(types.int64))
-
-    return types.int64(x), generate
-
-
-@intrinsic
-def _of_word(typingctx: Any, word: Any) -> Any:
-    """The FP64 number with these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], context.get_value_type(types.float64))
-
-    return types.float64(word), generate
-
-
-word_of: Any = _word_of
-of_word: Any = _of_word
 
 
 @njit(inline="always", fastmath=_FMA)

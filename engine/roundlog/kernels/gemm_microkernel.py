@@ -24,6 +24,7 @@ from roundlog.kernels.marking import LARGEST, TWO_UNITS
 from roundlog.kernels.number_words import (
     VectorCode,
     constant,
+    everywhere,
     instructions,
     intrinsic_of,
     load_numbers,
@@ -71,23 +72,11 @@ TILES = {tile.lanes: tile for tile in (Tile(8, 8, 3), Tile(4, 4, 3), Tile(2, 8, 
 def constant_of(size: Callable[[Tile], int]) -> Any:
     """A number that follows from a tile, for compiled loops, which know it by the tile's lanes."""
 
-    @instructions
-    def known(typingctx: Any, lanes: Any) -> Any:
-        number = constant(size(TILES[len(lanes)]))
-        return types.int64(lanes), lambda context, builder, signature, arguments: number
-
-    return known
+    return instructions(types.int64)(lambda builder, lanes: constant(size(TILES[len(lanes)])))
 
 
 tile_rows, tile_columns = constant_of(lambda tile: tile.rows), constant_of(lambda tile: tile.columns)
 """Rows and columns of a tile of so many `lanes`, in compiled loops."""
-
-
-def everywhere(builder: Any, number: Any, count: int) -> Any:
-    """A vector of nothing but this number."""
-    undefined = ir.Constant(ir.VectorType(number.type, count), ir.Undefined)
-    first = builder.insert_element(undefined, number, ir.Constant(_WHOLE, 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_WHOLE, count), [0] * count))
 
 
 def loop_over(builder: Any, terms: Any, begin: Sequence[Any], step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
@@ -148,36 +137,25 @@ class _TileCode(VectorCode):
         return loop_over(self.builder, terms, [self.zeros] * count, term)
 
 
-@instructions
-def sum_products(typingctx: Any, lanes: Any, left: Any, right: Any, tile: Any, terms: Any, more: Any) -> Any:
+@instructions(types.void)
+def sum_products(builder: Any, lanes: Any, left: Any, right: Any, tile: Any, terms: Any, more: Any) -> None:
     """tile[r, c] = the sum over terms of left[k, r] * right[k, c], one term after the other, added to what is there if
     `more`; terms > 0. tile: float64[rows, columns], aligned to a vector."""
-    signature = types.void(lanes, types.int64, types.int64, types.int64, types.int64, types.boolean)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        tile = TILES[len(lanes)]
-        function = function_of_tiles(builder.module, "sum_products", tile, 4, 1, _write_products)
-        builder.call(function, arguments[1:])
-        return context.get_dummy_value()
-
-    return signature, generate
+    call_of_tiles(builder, "sum_products", TILES[len(lanes)], _write_products, left, right, tile, terms, more)
 
 
-def function_of_tiles(
-    module: Any, name: str, tile: Tile, numbers: int, flags: int, write: Callable[[Any, Tile], None]
-) -> Any:
-    """A function of a module's, of int64 and then of boolean arguments: among other code the compiler would keep tiles
-    where registers are wanted. write: fills it, where the module has none of that name for such tiles."""
+def call_of_tiles(builder: Any, name: str, tile: Tile, write: Callable[[Any, Tile], None], *arguments: Any) -> None:
+    """A call of a function of its own: among other code the compiler would keep tiles where registers are wanted.
+    write: fills it, where the module has none of that name for such tiles."""
     name = f"roundlog.{name}_{tile.lanes}"
-    function = module.globals.get(name)
+    function = builder.module.globals.get(name)
     if function is None:
-        function = ir.Function(
-            module, ir.FunctionType(ir.VoidType(), [_INDEX] * numbers + [ir.IntType(1)] * flags), name
-        )
+        kind = ir.FunctionType(ir.VoidType(), [one.type for one in arguments])
+        function = ir.Function(builder.module, kind, name)
         function.linkage = "internal"
         function.attributes.add("noinline")
         write(function, tile)
-    return function
+    builder.call(function, arguments)
 
 
 def _write_products(function: Any, tile: Tile) -> None:
@@ -201,28 +179,23 @@ def _write_products(function: Any, tile: Tile) -> None:
 
 
 def _squares(together: int) -> Any:
-    @instructions
-    def add(typingctx: Any, lanes: Any, strip: Any, squared_norms: Any, terms: Any, width: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = _TileCode(builder, TILES[len(lanes)])
-            strip, squared_norms, terms, width = arguments[1:]
-            line = builder.mul(width, constant(8))
+    @instructions(types.void)
+    def add(builder: Any, lanes: Any, strip: Any, squared_norms: Any, terms: Any, width: Any) -> None:
+        code = _TileCode(builder, TILES[len(lanes)])
+        line = builder.mul(width, constant(8))
 
-            def term(k: Any, sums: list[Any]) -> list[Any]:
-                following = []
-                for number, total in enumerate(sums):
-                    of = builder.add(builder.mul(k, constant(together)), constant(number))
-                    x = code.vector(builder.add(strip, builder.mul(of, line)))
-                    following.append(code.multiply_add(x, x, total))
-                return following
+        def term(k: Any, sums: list[Any]) -> list[Any]:
+            following = []
+            for number, total in enumerate(sums):
+                of = builder.add(builder.mul(k, constant(together)), constant(number))
+                x = code.vector(builder.add(strip, builder.mul(of, line)))
+                following.append(code.multiply_add(x, x, total))
+            return following
 
-            total = code.vector(squared_norms)
-            for some in code.sum_up(terms, together, term):
-                total = builder.fadd(total, some)
-            code.put(squared_norms, total)
-            return context.get_dummy_value()
-
-        return types.void(lanes, types.int64, types.int64, types.int64, types.int64), generate
+        total = code.vector(squared_norms)
+        for some in code.sum_up(terms, together, term):
+            total = builder.fadd(total, some)
+        code.put(squared_norms, total)
 
     return add
 
@@ -232,70 +205,53 @@ add_squares, add_squares_of_four = _squares(1), _squares(4)
 of `width`; both addresses are those of the vector's first number; terms > 0. One sum alone would wait for itself."""
 
 
-@instructions
-def widen(typingctx: Any, lanes: Any, x: Any, source: Any, target: Any) -> Any:
+@instructions(types.void)
+def widen(builder: Any, lanes: Any, x: Any, source: Any, target: Any) -> None:
     """A vector's numbers, of an array such as x (float32, or uint16 for BF16), as FP64 ones; only target is aligned."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = _TileCode(builder, TILES[len(lanes)])
-        code.put(arguments[3], builder.fpext(load_numbers(builder, x, arguments[2], len(lanes)), code.tile.kind))
-        return context.get_dummy_value()
-
-    return types.void(lanes, x, types.int64, types.int64), generate
+    code = _TileCode(builder, TILES[len(lanes)])
+    code.put(target, builder.fpext(load_numbers(builder, x, source, len(lanes)), code.tile.kind))
 
 
-@instructions
-def widen_transposed(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
+@instructions(types.void)
+def widen_transposed(builder: Any, lanes: Any, x: Any, source: Any, line: Any, target: Any, term: Any) -> None:
     """As many lines as a vector has lanes, of as many numbers as in `widen`, `line` bytes apart, as FP64 columns that
     lie `term` bytes apart; only these are aligned."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = _TileCode(builder, TILES[len(lanes)])
-        source, line, target, term = arguments[2:]
-        count = code.tile.lanes
-        rows = [load_numbers(builder, x, at_step(builder, source, line, number), count) for number in range(count)]
-        for number, vector in enumerate(crossed(builder, rows)):
-            code.put(at_step(builder, target, term, number), builder.fpext(vector, code.tile.kind))
-        return context.get_dummy_value()
-
-    return types.void(lanes, x, types.int64, types.int64, types.int64, types.int64), generate
+    code = _TileCode(builder, TILES[len(lanes)])
+    count = code.tile.lanes
+    rows = [load_numbers(builder, x, at_step(builder, source, line, number), count) for number in range(count)]
+    for number, vector in enumerate(crossed(builder, rows)):
+        code.put(at_step(builder, target, term, number), builder.fpext(vector, code.tile.kind))
 
 
-@instructions
-def round_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, factor: Any, x: Any, out: Any) -> Any:
+@instructions(types.int64, scale=types.float64, factor=types.float64)
+def round_row(builder: Any, lanes: Any, row: Any, norms: Any, scale: Any, factor: Any, x: Any, out: Any) -> Any:
     """Rounds and tests float64[columns] as `roundlog.kernels.marking` says, with d = scale * norms[c]. Where scale is
     0, numbers are exact, and a tie is rounded and not marked. Writes the numbers to out, as an array such as x has
     them (float32, or uint16 for BF16), and returns a bit for every element that is marked, the lowest for the
     first."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = _TileCode(builder, TILES[len(lanes)])
-        tile = code.tile
-        row, norms, scale, factor, _, out = arguments[1:]
-        zero, two_units = (ir.Constant(tile.kind.element, number) for number in (0.0, TWO_UNITS))
-        is_exact = builder.fcmp_ordered("==", scale, zero)
-        two_units = everywhere(builder, builder.select(is_exact, zero, two_units), tile.lanes)
-        largest = ir.Constant(tile.singles, [float(LARGEST)] * tile.lanes)
-        scale, factor = (everywhere(builder, number, tile.lanes) for number in (scale, factor))
-        found = constant(0)
-        for number in range(tile.vectors):
-            v = code.vector(row, number)
-            d = builder.fmul(scale, code.vector(norms, number))
-            magnitude = intrinsic_of(builder, "fabs", v)
-            reach = builder.fadd(builder.fmul(d, factor), builder.fmul(magnitude, two_units))
-            low = rounded_words(builder, x, builder.fsub(v, reach))
-            high = rounded_words(builder, x, builder.fadd(v, reach))
-            beyond = builder.fcmp_unordered(">", intrinsic_of(builder, "fabs", low), largest)
-            marked = builder.or_(builder.fcmp_unordered("!=", low, high), beyond)
-            bits = builder.zext(builder.bitcast(marked, ir.IntType(tile.lanes)), _INDEX)
-            found = builder.or_(found, builder.shl(bits, constant(number * tile.lanes)))
-            # No negative zero.
-            at = builder.add(out, constant(number * tile.lanes * size_of(x)))
-            store_words(builder, x, at, builder.fadd(low, code.all(tile.singles, 0.0)))
-        return found
-
-    kinds = lanes, types.int64, types.int64, types.float64, types.float64, x, types.int64
-    return types.int64(*kinds), generate
+    code = _TileCode(builder, TILES[len(lanes)])
+    tile = code.tile
+    zero, two_units = (ir.Constant(tile.kind.element, number) for number in (0.0, TWO_UNITS))
+    is_exact = builder.fcmp_ordered("==", scale, zero)
+    two_units = everywhere(builder, builder.select(is_exact, zero, two_units), tile.lanes)
+    largest = ir.Constant(tile.singles, [float(LARGEST)] * tile.lanes)
+    scale, factor = (everywhere(builder, number, tile.lanes) for number in (scale, factor))
+    found = constant(0)
+    for number in range(tile.vectors):
+        v = code.vector(row, number)
+        d = builder.fmul(scale, code.vector(norms, number))
+        magnitude = intrinsic_of(builder, "fabs", v)
+        reach = builder.fadd(builder.fmul(d, factor), builder.fmul(magnitude, two_units))
+        low = rounded_words(builder, x, builder.fsub(v, reach))
+        high = rounded_words(builder, x, builder.fadd(v, reach))
+        beyond = builder.fcmp_unordered(">", intrinsic_of(builder, "fabs", low), largest)
+        marked = builder.or_(builder.fcmp_unordered("!=", low, high), beyond)
+        bits = builder.zext(builder.bitcast(marked, ir.IntType(tile.lanes)), _INDEX)
+        found = builder.or_(found, builder.shl(bits, constant(number * tile.lanes)))
+        # No negative zero.
+        at = builder.add(out, constant(number * tile.lanes * size_of(x)))
+        store_words(builder, x, at, builder.fadd(low, code.all(tile.singles, 0.0)))
+    return found
 
 
 _MULTIPLY_ADD = """

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
+from roundlog.kernels.number_words import instructions
 from roundlog.kernels.threads import in_parts
 
 U8 = npt.NDArray[np.uint8]
@@ -98,34 +98,22 @@ def _libcrypto() -> _Libcrypto | None:
     return None
 
 
-def _call(context: Any, builder: Any, function: Any, arguments: list[Any]) -> Any:
+def _call(builder: Any, function: Any, *arguments: Any) -> Any:
     """A call of the C function at an address, which returns an int."""
     kind = ir.FunctionType(ir.IntType(32), [argument.type for argument in arguments])
     return builder.call(builder.inttoptr(function, kind.as_pointer()), arguments)
 
 
-@intrinsic
-def _sha256_update(typingctx: Any, function: Any, state: Any, data: Any, length: Any) -> Any:
+@instructions(types.int32)
+def _update(builder: Any, function: Any, state: Any, data: Any, length: Any) -> Any:
     """int SHA256_Update(SHA256_CTX *state, const void *data, size_t length), all of them as integers."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _call(context, builder, arguments[0], list(arguments[1:]))
-
-    return types.int32(types.intp, types.intp, types.intp, types.intp), generate
+    return _call(builder, function, state, data, length)
 
 
-@intrinsic
-def _sha256_final(typingctx: Any, function: Any, into: Any, state: Any) -> Any:
+@instructions(types.int32)
+def _final(builder: Any, function: Any, into: Any, state: Any) -> Any:
     """int SHA256_Final(unsigned char *into, SHA256_CTX *state), all of them as integers."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _call(context, builder, arguments[0], list(arguments[1:]))
-
-    return types.int32(types.intp, types.intp, types.intp), generate
-
-
-_update: Any = _sha256_update
-_final: Any = _sha256_final
+    return _call(builder, function, into, state)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -9,8 +9,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from roundlog.kernels.gemm_microkernel import TILES, everywhere, loop_over
-from roundlog.kernels.number_words import VectorCode, constant, instructions, load_numbers, size_of
+from roundlog.kernels.gemm_microkernel import TILES, loop_over
+from roundlog.kernels.number_words import VectorCode, constant, everywhere, instructions, load_numbers, size_of
 
 _DOUBLE = ir.DoubleType()
 
@@ -27,54 +27,47 @@ def vectors_at_once(rows: int) -> int:
     return 4 if rows == 1 else 2
 
 
-@instructions
-def terms_at_once(typingctx: Any, lanes: Any, group: Any) -> Any:
+@instructions(types.int64)
+def terms_at_once(builder: Any, lanes: Any, group: Any) -> Any:
     """Terms of a step of `add_line`."""
-    number = constant(len(lanes) * vectors_at_once(len(group)))
-    return types.int64(lanes, group), lambda context, builder, signature, arguments: number
+    return constant(len(lanes) * vectors_at_once(len(group)))
 
 
-@instructions
+@instructions(types.void)
 def add_line(
-    typingctx: Any, lanes: Any, group: Any, x: Any, left: Any, pitch: Any, line: Any, steps: Any, sums: Any, apart: Any
-) -> Any:
+    builder: Any, lanes: Any, group: Any, x: Any, left: Any, pitch: Any, line: Any, steps: Any, sums: Any, apart: Any
+) -> None:
     """Adds products with a line of numbers, of an array such as x (float32, or uint16 for BF16), that lie side by side:
     sums[r] += the sum over terms of left[r, k] * line[k], for every row of the group, and behind the last row that of
     the squares of line[k]. left: float64, rows `pitch` bytes apart, their terms side by side. steps: of `terms_at_once`
     terms, > 0. sums: float64, `apart` bytes apart."""
     rows, at_once = len(group), vectors_at_once(len(group))
+    code, kind = VectorCode(builder), TILES[len(lanes)].kind
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        left, pitch, line, steps, sums, apart = arguments[3:]
-        code, kind = VectorCode(builder), TILES[len(lanes)].kind
+    def term(k: Any, totals: list[Any]) -> list[Any]:
+        following, of = list(totals), builder.mul(k, constant(at_once))
+        for n in range(at_once):
+            vector = builder.mul(builder.add(of, constant(n)), constant(len(lanes)))
+            w = builder.fpext(load_numbers(builder, x, code.on(line, vector, size_of(x)), len(lanes)), kind)
+            for r in range(rows):
+                a = code.load(builder.add(code.on(left, vector, 8), builder.mul(pitch, constant(r))), kind, 8)
+                following[r * at_once + n] = code.multiply_add(a, w, totals[r * at_once + n])
+            following[rows * at_once + n] = code.multiply_add(w, w, totals[rows * at_once + n])
+        return following
 
-        def term(k: Any, totals: list[Any]) -> list[Any]:
-            following, of = list(totals), builder.mul(k, constant(at_once))
-            for n in range(at_once):
-                vector = builder.mul(builder.add(of, constant(n)), constant(len(lanes)))
-                w = builder.fpext(load_numbers(builder, x, code.on(line, vector, size_of(x)), len(lanes)), kind)
-                for r in range(rows):
-                    a = code.load(builder.add(code.on(left, vector, 8), builder.mul(pitch, constant(r))), kind, 8)
-                    following[r * at_once + n] = code.multiply_add(a, w, totals[r * at_once + n])
-                following[rows * at_once + n] = code.multiply_add(w, w, totals[rows * at_once + n])
-            return following
-
-        totals = loop_over(builder, steps, [code.all(kind, 0.0)] * (rows + 1) * at_once, term)
-        for r in range(rows + 1):
-            of_row = totals[r * at_once : (r + 1) * at_once]
-            while len(of_row) > 1:
-                of_row = [builder.fadd(a, b) for a, b in zip(of_row[::2], of_row[1::2], strict=True)]
-            place = builder.add(sums, builder.mul(apart, constant(r)))
-            code.store(place, builder.fadd(code.load(place, _DOUBLE, 8), code.sum_of(of_row[0])), 8)
-        return context.get_dummy_value()
-
-    return types.void(lanes, group, x, *[types.int64] * 6), generate
+    totals = loop_over(builder, steps, [code.all(kind, 0.0)] * (rows + 1) * at_once, term)
+    for r in range(rows + 1):
+        of_row = totals[r * at_once : (r + 1) * at_once]
+        while len(of_row) > 1:
+            of_row = [builder.fadd(a, b) for a, b in zip(of_row[::2], of_row[1::2], strict=True)]
+        place = builder.add(sums, builder.mul(apart, constant(r)))
+        code.store(place, builder.fadd(code.load(place, _DOUBLE, 8), code.sum_of(of_row[0])), 8)
 
 
 def _rows_of_matrix(at_once: int) -> Any:
-    @instructions
+    @instructions(types.void)
     def add(
-        typingctx: Any,
+        builder: Any,
         lanes: Any,
         group: Any,
         x: Any,
@@ -85,38 +78,30 @@ def _rows_of_matrix(at_once: int) -> Any:
         vectors: Any,
         sums: Any,
         apart: Any,
-    ) -> Any:
+    ) -> None:
         rows = len(group)
+        code, kind = VectorCode(builder), TILES[len(lanes)].kind
+        lines = [builder.add(left, builder.mul(pitch, constant(r))) for r in range(rows)]
+        factors = [
+            [everywhere(builder, code.load(code.at(line, 8 * k), _DOUBLE, 8), len(lanes)) for k in range(at_once)]
+            for line in lines
+        ]
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            left, pitch, right, of_term, vectors, sums, apart = arguments[3:]
-            code, kind = VectorCode(builder), TILES[len(lanes)].kind
-            lines = [builder.add(left, builder.mul(pitch, constant(r))) for r in range(rows)]
-            factors = [
-                [everywhere(builder, code.load(code.at(line, 8 * k), _DOUBLE, 8), len(lanes)) for k in range(at_once)]
-                for line in lines
-            ]
+        def columns(n: Any, _: list[Any]) -> list[Any]:
+            vector = builder.mul(n, constant(len(lanes)))
+            places = [builder.add(code.on(sums, vector, 8), builder.mul(apart, constant(r))) for r in range(rows + 1)]
+            totals, source = [code.load(place, kind, 8) for place in places], code.on(right, vector, size_of(x))
+            for k in range(at_once):
+                address = builder.add(source, builder.mul(of_term, constant(k)))
+                w = builder.fpext(load_numbers(builder, x, address, len(lanes)), kind)
+                for r in range(rows):
+                    totals[r] = code.multiply_add(factors[r][k], w, totals[r])
+                totals[rows] = code.multiply_add(w, w, totals[rows])
+            for place, total in zip(places, totals, strict=True):
+                code.store(place, total, 8)
+            return []
 
-            def columns(n: Any, _: list[Any]) -> list[Any]:
-                vector = builder.mul(n, constant(len(lanes)))
-                places = [
-                    builder.add(code.on(sums, vector, 8), builder.mul(apart, constant(r))) for r in range(rows + 1)
-                ]
-                totals, source = [code.load(place, kind, 8) for place in places], code.on(right, vector, size_of(x))
-                for k in range(at_once):
-                    address = builder.add(source, builder.mul(of_term, constant(k)))
-                    w = builder.fpext(load_numbers(builder, x, address, len(lanes)), kind)
-                    for r in range(rows):
-                        totals[r] = code.multiply_add(factors[r][k], w, totals[r])
-                    totals[rows] = code.multiply_add(w, w, totals[rows])
-                for place, total in zip(places, totals, strict=True):
-                    code.store(place, total, 8)
-                return []
-
-            loop_over(builder, vectors, [], columns)
-            return context.get_dummy_value()
-
-        return types.void(lanes, group, x, *[types.int64] * 7), generate
+        loop_over(builder, vectors, [], columns)
 
     return add
 

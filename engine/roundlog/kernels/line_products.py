@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import njit, types
 from numba.np.numpy_support import carray
 
@@ -42,14 +43,10 @@ _GROUPS = {rows: (0,) * rows for rows in (1, TOGETHER)}
 _SHORT, _SINGLE = np.empty(0, dtype=np.uint16), np.empty(0, dtype=np.float32)
 
 
-@instructions
-def _pointer_to(typingctx: Any, address: Any) -> Any:
+@instructions(types.voidptr)
+def _pointer_to(builder: Any, address: Any) -> Any:
     """An integer as a pointer: loops are compiled once for an array's type, wherever its memory begins."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(address), generate
+    return builder.inttoptr(address, ir.IntType(8).as_pointer())
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

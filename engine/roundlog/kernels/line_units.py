@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from roundlog.kernels.elementary import of_word
+from roundlog.kernels.number_words import of_word
 from roundlog.kernels.threads import in_parts
 
 Bool = npt.NDArray[np.bool_]

@@ -22,7 +22,15 @@ from numba.core import config
 from numba.core.codegen import get_host_cpu_features
 
 from roundlog.kernels import tape
-from roundlog.kernels.number_words import from_words, nearest_numbers, upper_halves
+from roundlog.kernels.number_words import (
+    constant,
+    everywhere,
+    from_words,
+    intrinsic_of,
+    like,
+    nearest_numbers,
+    upper_halves,
+)
 from roundlog.kernels.tape import BF16, BOOL, F32, Tape
 from roundlog.kernels.threads import in_parts
 
@@ -44,7 +52,7 @@ _ARITHMETIC = {
     # Both numbers are 1 or 0.
     tape.AND: ir.IRBuilder.fmul,
 }
-_FUNCTIONS = {tape.SQRT: "llvm.sqrt", tape.FLOOR: "llvm.floor", tape.ABS: "llvm.fabs"}
+_FUNCTIONS = {tape.SQRT: "sqrt", tape.FLOOR: "floor", tape.ABS: "fabs"}
 _COMPARISONS = {tape.EQ: "==", tape.LT: "<", tape.LE: "<="}
 _CHOICES = {tape.MAXIMUM: ">", tape.MINIMUM: "<"}
 
@@ -122,7 +130,7 @@ class _Loops:
         entry, segment, vectors, rest, singles, end, done = map(function.append_basic_block, blocks)
         build = self._build = ir.IRBuilder(entry)
         slots = range(len(form.inputs) + len(form.outputs))
-        self._memory = [build.load(build.gep(addresses, [_i64(i)], source_etype=_I64), typ=_POINTER) for i in slots]
+        self._memory = [build.load(build.gep(addresses, [constant(i)], source_etype=_I64), typ=_POINTER) for i in slots]
         patterns = {slot: self._pattern(slot) for slot, (read, _) in enumerate(form.inputs) if read in (ROWS, COLUMNS)}
         self._filled = {
             slot: self._fill(kind, self._memory[slot])
@@ -136,7 +144,7 @@ class _Loops:
         last: Any = stop
         for slot, (inner, count) in patterns.items():
             last = self._segment(slot, inner, count, first, last)
-        whole = build.sub(last, build.urem(build.sub(last, first), _i64(LANES)))
+        whole = build.sub(last, build.urem(build.sub(last, first), constant(LANES)))
         vector_worst = self._loop(LANES, first, whole, vector_bad, vectors, rest)
         single_worst = self._loop(1, whole, last, single_bad, singles, end)
         for value, begins, goes_on in (
@@ -152,24 +160,22 @@ class _Loops:
         if form.streamed:
             # Stores past the cache are not ordered by what tells another thread that they are done.
             build.fence("seq_cst")
-        largest = self._call("llvm.vector.reduce.umax", _I32, vector_worst)
-        build.ret(self._call("llvm.umax", _I32, largest, single_worst))
+        largest = intrinsic_of(build, "vector.reduce.umax", vector_worst, result=_I32)
+        build.ret(intrinsic_of(build, "umax", largest, single_worst))
 
     def _pattern(self, slot: int) -> tuple[Any, Any]:
         """Inner and count of an input."""
         build, places = self._build, (2 * slot, 2 * slot + 1)
         inner, count = (
-            build.load(build.gep(self._patterns, [_i64(place)], source_etype=_I64), typ=_I64) for place in places
+            build.load(build.gep(self._patterns, [constant(place)], source_etype=_I64), typ=_I64) for place in places
         )
         return inner, count
 
     def _fill(self, kind: int, pointer: Any) -> dict[int, Any]:
         """A number of an input, alone and in all lanes of a vector, by the number of lanes."""
         build = self._build
-        one = self._value(kind, build.load(pointer, typ=_memory(kind)))
-        nothing = ir.Constant(_type(one.type, LANES), ir.Undefined)
-        first = build.insert_element(nothing, one, _zero(_I32))
-        return {1: one, LANES: build.shuffle_vector(first, nothing, ir.Constant(_type(_I32, LANES), 0))}
+        one = self._value(kind, build.load(pointer, typ=_MEMORY[kind][0]))
+        return {1: one, LANES: everywhere(build, one, LANES)}
 
     def _segment(self, slot: int, inner: Any, count: Any, first: Any, last: Any) -> Any:
         """Make a broadcast input ready for the segment that begins at `first`, and ends at `last` or, because of this
@@ -177,13 +183,13 @@ class _Loops:
         build, (read, kind) = self._build, self._form.inputs[slot]
         if read == ROWS:
             row = build.udiv(first, inner)
-            place = build.gep(self._memory[slot], [build.urem(row, count)], source_etype=_memory(kind))
+            place = build.gep(self._memory[slot], [build.urem(row, count)], source_etype=_MEMORY[kind][0])
             self._filled[slot] = self._fill(kind, place)
-            end = build.mul(build.add(row, _i64(1)), inner)
+            end = build.mul(build.add(row, constant(1)), inner)
         else:
             # Element i of the output reads what lies i behind this.
             before = build.sub(build.urem(first, count), first)
-            self._memory[slot] = build.gep(self._memory[slot], [before], source_etype=_memory(kind))
+            self._memory[slot] = build.gep(self._memory[slot], [before], source_etype=_MEMORY[kind][0])
             end = build.sub(count, before)
         return build.select(build.icmp_unsigned("<", end, last), end, last)
 
@@ -195,7 +201,7 @@ class _Loops:
         build.position_at_end(loop)
         element, worst = build.phi(_I64), build.phi(bad.type)
         found = self._body(element, lanes, worst)
-        following = build.add(element, _i64(lanes))
+        following = build.add(element, constant(lanes))
         for value, begins, goes_on in ((element, first, following), (worst, bad, found)):
             value.add_incoming(begins, before)
             value.add_incoming(goes_on, loop)
@@ -218,7 +224,7 @@ class _Loops:
         for code, a, b, c, checked in form.tape.instructions:
             values.append(self._do(code, values[a], values[b], values[c]))
             if checked:
-                bad = self._call("llvm.umax", bad.type, bad, self._magnitude(values[-1]))
+                bad = intrinsic_of(self._build, "umax", bad, self._magnitude(values[-1]))
         for position, (value, kind) in enumerate(zip(form.tape.outputs, form.outputs, strict=True)):
             self._store(len(form.inputs) + position, values[value], kind, element, lanes)
         return bad
@@ -238,7 +244,7 @@ class _Loops:
         if code in _ARITHMETIC:
             return _ARITHMETIC[code](build, x, y)
         if code in _FUNCTIONS:
-            return self._call(_FUNCTIONS[code], x.type, x)
+            return intrinsic_of(build, _FUNCTIONS[code], x)
         if code == tape.OR:
             return build.select(build.fcmp_ordered(">", x, y), x, y)
         if code in _CHOICES:
@@ -253,21 +259,10 @@ class _Loops:
         assert code == tape.COPY
         return x
 
-    def _call(self, name: str, result: Any, *arguments: Any) -> Any:
-        """A call of an intrinsic function, whose whole name is that of its first argument's type, too."""
-        kind = arguments[0].type
-        vector = isinstance(kind, ir.VectorType)
-        element = (kind.element if vector else kind).intrinsic_name
-        whole = f"{name}.v{kind.count}{element}" if vector else f"{name}.{element}"
-        known = self.module.globals.get(whole)
-        if known is None:
-            known = ir.Function(self.module, ir.FunctionType(result, [one.type for one in arguments]), whole)
-        return self._build.call(known, arguments)
-
     def _float(self, value: Any) -> Any:
         if not _is_mask(value):
             return value
-        floats = _like(value.type, _F32)
+        floats = like(value.type, _F32)
         return self._build.select(value, ir.Constant(floats, 1.0), ir.Constant(floats, 0.0))
 
     def _mask(self, value: Any) -> Any:
@@ -278,11 +273,11 @@ class _Loops:
 
     def _magnitude(self, value: Any) -> Any:
         """Magnitude as an integer: magnitudes compare like the numbers, and infinities and NaN come last."""
-        words = self._build.bitcast(self._float(value), _like(value.type, _I32))
+        words = self._build.bitcast(self._float(value), like(value.type, _I32))
         return self._build.and_(words, ir.Constant(words.type, _MAGNITUDE))
 
     def _place(self, slot: int, kind: int, element: Any) -> Any:
-        return self._build.gep(self._memory[slot], [element], source_etype=_memory(kind))
+        return self._build.gep(self._memory[slot], [element], source_etype=_MEMORY[kind][0])
 
     def _load(self, slot: int, kind: int, element: Any, lanes: int) -> Any:
         place, (element_type, size) = self._place(slot, kind, element), _MEMORY[kind]
@@ -298,7 +293,7 @@ class _Loops:
         build, place = self._build, self._place(slot, kind, element)
         if kind == BOOL:
             mask = self._mask(value)
-            build.store(build.zext(mask, _like(mask.type, _I8)), place, align=1)
+            build.store(build.zext(mask, like(mask.type, _I8)), place, align=1)
             return
         numbers, size = self._float(value), _MEMORY[kind][1]
         if kind == BF16:
@@ -314,25 +309,12 @@ def _type(element: Any, lanes: int) -> Any:
     return ir.VectorType(element, lanes) if lanes > 1 else element
 
 
-def _like(kind: Any, element: Any) -> Any:
-    """The type with as many lanes, of other elements."""
-    return _type(element, kind.count if isinstance(kind, ir.VectorType) else 1)
-
-
-def _memory(kind: int) -> Any:
-    return _MEMORY[kind][0]
-
-
 def _is_mask(value: Any) -> bool:
-    return bool(_like(value.type, _I1) == value.type)
+    return bool(like(value.type, _I1) == value.type)
 
 
 def _zero(kind: Any) -> Any:
     return ir.Constant(kind, 0)
-
-
-def _i64(number: int) -> Any:
-    return ir.Constant(_I64, number)
 
 
 WORTH = 1 << 22

@@ -6,6 +6,8 @@ rounded once; which it is, the array's type says when a loop is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -32,9 +34,32 @@ _SMALL = 1.5 * 2.0 ** (52 - 133)
 """FP64 numbers of this size are multiples of 2^-133, as all numbers of BF16 are."""
 
 
-def instructions(function: Callable[..., Any]) -> Any:
-    """numba's `intrinsic`, which callers in compiled loops call without the typing context."""
-    return intrinsic(function)
+def instructions(result: Any, **kinds: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorator of a function that writes LLVM's instructions by a builder, for compiled loops, which call it without
+    that. It is given tuples and arrays as their types, and numbers as LLVM's values: int64, bool, or of numba's type in
+    `kinds`, by name, where None stands for any. It returns a value of the type `result`, or none of `types.void`."""
+
+    def made(write: Callable[..., Any]) -> Any:
+        names = list(signature(write).parameters)[1:]
+
+        @wraps(write)
+        def typed(typingctx: Any, *given: Any) -> Any:
+            is_kept = [isinstance(kind, types.BaseTuple | types.Array) for kind in given]
+
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                each = zip(given, arguments, is_kept, strict=True)
+                value = write(builder, *(kind if kept else argument for kind, argument, kept in each))
+                return context.get_dummy_value() if result == types.void else value
+
+            taken = (
+                kind if kept or isinstance(kind, types.Boolean) else kinds.get(name, types.int64) or kind
+                for name, kind, kept in zip(names, given, is_kept, strict=True)
+            )
+            return result(*taken), generate
+
+        return intrinsic(typed)
+
+    return made
 
 
 def words_of(x: torch.Tensor) -> Words:
@@ -70,7 +95,7 @@ def size_of(x: Any) -> int:
     return 2 if holds_bf16(x) else 4
 
 
-def _lane_count(kind: Any, element: Any) -> Any:
+def like(kind: Any, element: Any) -> Any:
     """The type with as many lanes, of other elements."""
     return ir.VectorType(element, kind.count) if isinstance(kind, ir.VectorType) else element
 
@@ -81,15 +106,15 @@ def _all(kind: Any, number: Any) -> Any:
 
 def from_words(builder: Any, words: Any) -> Any:
     """FP32 numbers from BF16's words, i16 or a vector."""
-    kind = _lane_count(words.type, _WORD)
+    kind = like(words.type, _WORD)
     wide = builder.shl(builder.zext(words, kind), _all(kind, 16))
-    return builder.bitcast(wide, _lane_count(words.type, _SINGLE))
+    return builder.bitcast(wide, like(words.type, _SINGLE))
 
 
 def nearest_numbers(builder: Any, y: Any) -> Any:
     """FP32 numbers, one or a vector, rounded to the nearest of BF16, ties to even, as the FP32 numbers that they are;
     every NaN becomes the one of BF16."""
-    kind = _lane_count(y.type, _WORD)
+    kind = like(y.type, _WORD)
     words = builder.bitcast(y, kind)
     odd = builder.and_(builder.lshr(words, _all(kind, 16)), _all(kind, 1))
     # A carry goes into the exponent, as rounding up does, and becomes an infinity behind the largest number.
@@ -101,8 +126,8 @@ def nearest_numbers(builder: Any, y: Any) -> Any:
 
 def upper_halves(builder: Any, numbers: Any) -> Any:
     """BF16's words, i16, of FP32 numbers that are numbers of BF16."""
-    words = builder.bitcast(numbers, _lane_count(numbers.type, _WORD))
-    return builder.trunc(builder.lshr(words, _all(words.type, 16)), _lane_count(numbers.type, _SHORT))
+    words = builder.bitcast(numbers, like(numbers.type, _WORD))
+    return builder.trunc(builder.lshr(words, _all(words.type, 16)), like(numbers.type, _SHORT))
 
 
 def load_numbers(builder: Any, x: Any, address: Any, lanes: int) -> Any:
@@ -116,10 +141,10 @@ def rounded_words(builder: Any, x: Any, y: Any) -> Any:
     """FP64 numbers rounded to the numbers of an array such as x, once, to nearest, ties to even; as the FP32
     numbers that they are; infinities and NaN stay so. As `roundlog.arithmetic.formats.round_to` does it, but that a
     zero may have a sign."""
-    singles = _lane_count(y.type, _SINGLE)
+    singles = like(y.type, _SINGLE)
     if not holds_bf16(x):
         return builder.fptrunc(y, singles)
-    longs = _lane_count(y.type, _LONG)
+    longs = like(y.type, _LONG)
     words, cut = builder.bitcast(y, longs), _all(longs, _DROPPED)
     odd = builder.and_(builder.lshr(words, cut), _all(longs, 1))
     half = builder.add(odd, _all(longs, (1 << (_DROPPED - 1)) - 1))
@@ -141,16 +166,12 @@ def store_words(builder: Any, x: Any, address: Any, numbers: Any) -> None:
     builder.store(numbers, builder.inttoptr(address, numbers.type.as_pointer())).align = size_of(x)
 
 
-@instructions
-def number(typingctx: Any, word: Any) -> Any:
+@instructions(types.float32, word=None)
+def number(builder: Any, word: Any) -> Any:
     """A word of an array, float32, uint16 of BF16, or uint8 of bool, as the FP32 number that it is."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if word == types.uint8:
-            return builder.uitofp(arguments[0], _SINGLE)
-        return from_words(builder, arguments[0]) if word == types.uint16 else arguments[0]
-
-    return types.float32(word), generate
+    if word.type == ir.IntType(8):
+        return builder.uitofp(word, _SINGLE)
+    return from_words(builder, word) if word.type == _SHORT else word
 
 
 def load_vector(builder: Any, address: Any, kind: Any, aligned: int) -> Any:
@@ -174,10 +195,18 @@ def call_by_name(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
     return builder.call(function, arguments)
 
 
-def intrinsic_of(builder: Any, name: str, *arguments: Any) -> Any:
-    """A function of LLVM's that takes and returns vectors of one type."""
+def intrinsic_of(builder: Any, name: str, *arguments: Any, result: Any = None) -> Any:
+    """A function of LLVM's that takes, and unless `result` says otherwise returns, numbers or vectors of one type."""
     kind = arguments[0].type
-    return call_by_name(builder, f"llvm.{name}.v{kind.count}{kind.element.intrinsic_name}", kind, *arguments)
+    of = f"v{kind.count}{kind.element.intrinsic_name}" if isinstance(kind, ir.VectorType) else kind.intrinsic_name
+    return call_by_name(builder, f"llvm.{name}.{of}", result or kind, *arguments)
+
+
+def everywhere(builder: Any, number: Any, count: int) -> Any:
+    """A vector of nothing but this number."""
+    undefined = ir.Constant(ir.VectorType(number.type, count), ir.Undefined)
+    first = builder.insert_element(undefined, number, ir.Constant(_WORD, 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_WORD, count), [0] * count))
 
 
 class VectorCode:
@@ -219,28 +248,28 @@ class VectorCode:
 
 def widen_pairs(builder: Any, pairs: Any) -> tuple[Any, Any]:
     """FP32 numbers from pairs of BF16's words: the lower ones, and the upper ones."""
-    singles = _lane_count(pairs.type, _SINGLE)
+    singles = like(pairs.type, _SINGLE)
     lower = builder.shl(pairs, _all(pairs.type, 16))
     upper = builder.and_(pairs, _all(pairs.type, -0x10000))
     return builder.bitcast(lower, singles), builder.bitcast(upper, singles)
 
 
-@instructions
-def _bits(typingctx: Any, y: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], _LONG)
-
-    return types.int64(types.float64), generate
+@instructions(types.int64, y=types.float64)
+def word_of(builder: Any, y: Any) -> Any:
+    """The bits of an FP64 number."""
+    return builder.bitcast(y, _LONG)
 
 
-@instructions
-def round_number(typingctx: Any, y: Any, x: Any) -> Any:
+@instructions(types.float64)
+def of_word(builder: Any, word: Any) -> Any:
+    """The FP64 number with these bits."""
+    return builder.bitcast(word, ir.DoubleType())
+
+
+@instructions(types.float32, y=types.float64)
+def round_number(builder: Any, y: Any, x: Any) -> Any:
     """`rounded_words` of one FP64 number, for an array such as x."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return rounded_words(builder, x, arguments[0])
-
-    return types.float32(types.float64, x), generate
+    return rounded_words(builder, x, y)
 
 
 @njit(inline="always")
@@ -249,29 +278,21 @@ def is_certain(y: float, reach: float) -> bool:
     magnitude = abs(y)
     # The last 45 bits of y tell how far it is from the middle between two numbers, in its last places; below a power of
     # two, where numbers lie closer, the middle is 2^43 of them away.
-    places = (_bits(y) & ((1 << _DROPPED) - 1)) - (1 << (_DROPPED - 1))
+    places = (word_of(y) & ((1 << _DROPPED) - 1)) - (1 << (_DROPPED - 1))
     away = np.float64(abs(places)) * (magnitude * 2.0**-53)
     return bool(_LEAST_NORMAL < magnitude < _NEAR_LARGEST and reach < away and reach < magnitude * 2.0**-11)
 
 
-@instructions
-def short_word(typingctx: Any, numbers: Any) -> Any:
+@instructions(types.uint16, number=types.float32)
+def short_word(builder: Any, number: Any) -> Any:
     """The word of an FP32 number that is one of BF16."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return upper_halves(builder, arguments[0])
-
-    return types.uint16(types.float32), generate
+    return upper_halves(builder, number)
 
 
-@instructions
-def nearest_number(typingctx: Any, y: Any) -> Any:
+@instructions(types.float32, y=types.float32)
+def nearest_number(builder: Any, y: Any) -> Any:
     """`nearest_numbers` of one FP32 number."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return nearest_numbers(builder, arguments[0])
-
-    return types.float32(types.float32), generate
+    return nearest_numbers(builder, y)
 
 
 @njit(cache=True, nogil=True)

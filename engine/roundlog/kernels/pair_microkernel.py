@@ -20,9 +20,9 @@ from llvmlite import binding as llvm
 from llvmlite import ir
 from numba import types
 
-from roundlog.kernels.gemm_microkernel import TILES, Tile, everywhere, function_of_tiles, loop_over
+from roundlog.kernels.gemm_microkernel import TILES, Tile, call_of_tiles, loop_over
 from roundlog.kernels.machine_code import target_machine
-from roundlog.kernels.number_words import call_by_name, constant, instructions, widen_pairs
+from roundlog.kernels.number_words import call_by_name, constant, everywhere, instructions, widen_pairs
 from roundlog.kernels.short_microkernel import ShortCode
 
 PAIRS, BLOCKS = 4, 8
@@ -87,30 +87,21 @@ def _add_pairs(builder: Any, sums: Any, left: Any, right: Any) -> Any:
     return call_by_name(builder, f"llvm.x86.avx512bf16.dpbf16ps.{32 * count}", sums.type, sums, *pairs)
 
 
-@instructions
-def products_at_once(typingctx: Any, paired: Any) -> Any:
+@instructions(types.int64)
+def products_at_once(builder: Any, paired: Any) -> Any:
     """len(paired), which compiled loops know."""
-    number = constant(len(paired))
-    return types.int64(paired), lambda context, builder, signature, arguments: number
+    return constant(len(paired))
 
 
-@instructions
+@instructions(types.void)
 def sum_pair_tile(
-    typingctx: Any, lanes: Any, paired: Any, left: Any, right: Any, tile: Any, blocks: Any, add: Any
-) -> Any:
+    builder: Any, lanes: Any, paired: Any, left: Any, right: Any, tile: Any, blocks: Any, add: Any
+) -> None:
     """tile[r, c] = the sum over PAIRS * `blocks` pairs of left[k, r] * right[k, c], added to what is there if `add`;
     blocks > 0. left: pairs of BF16 words, [k, left_width], from a row on; right: [k, short_columns]; tile:
     float64[ROWS, short_columns]; right and tile are aligned to an FP32 vector. Does nothing if not `paired`."""
-    signature = types.void(lanes, paired, *[types.int64] * 4, types.boolean)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if len(paired) > 1:
-            tile = TILES[len(lanes)]
-            function = function_of_tiles(builder.module, "sum_pair_tile", tile, 4, 1, _write_tile)
-            builder.call(function, arguments[2:])
-        return context.get_dummy_value()
-
-    return signature, generate
+    if len(paired) > 1:
+        call_of_tiles(builder, "sum_pair_tile", TILES[len(lanes)], _write_tile, left, right, tile, blocks, add)
 
 
 def _write_tile(function: Any, tile: Tile) -> None:
@@ -154,26 +145,22 @@ def _write_tile(function: Any, tile: Tile) -> None:
     builder.ret_void()
 
 
-@instructions
-def dot_pairs(typingctx: Any, lanes: Any, paired: Any, left: Any, right: Any, vectors: Any) -> Any:
+@instructions(types.float64)
+def dot_pairs(builder: Any, lanes: Any, paired: Any, left: Any, right: Any, vectors: Any) -> Any:
     """The sum over 2 * short vector * `vectors` terms of the products of BF16 words from two addresses: two terms at a
     time in FP32, with one rounding, and what becomes of these in FP64, in any order; vectors > 0."""
+    code = ShortCode(builder, TILES[len(lanes)])
+    addresses = left, right
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = ShortCode(builder, TILES[len(lanes)])
-        addresses, count = arguments[2:4], arguments[4]
+    def step(k: Any, sums: list[Any]) -> list[Any]:
+        on = builder.mul(k, constant(4 * code.width))
+        left, right = (code.load(builder.add(address, on), code.words, 2) for address in addresses)
+        if len(paired) > 1:
+            both = _add_pairs(builder, code.all(code.singles, 0.0), left, right)
+        else:
+            lower, upper = zip(widen_pairs(builder, left), widen_pairs(builder, right), strict=True)
+            both = code.multiply_add(*upper, builder.fmul(*lower))
+        return [builder.fadd(sums[0], builder.fpext(both, code.doubles))]
 
-        def step(k: Any, sums: list[Any]) -> list[Any]:
-            on = builder.mul(k, constant(4 * code.width))
-            left, right = (code.load(builder.add(address, on), code.words, 2) for address in addresses)
-            if len(paired) > 1:
-                both = _add_pairs(builder, code.all(code.singles, 0.0), left, right)
-            else:
-                lower, upper = zip(widen_pairs(builder, left), widen_pairs(builder, right), strict=True)
-                both = code.multiply_add(*upper, builder.fmul(*lower))
-            return [builder.fadd(sums[0], builder.fpext(both, code.doubles))]
-
-        (total,) = loop_over(builder, count, [code.all(code.doubles, 0.0)], step)
-        return code.sum_of(total)
-
-    return types.float64(lanes, paired, types.int64, types.int64, types.int64), generate
+    (total,) = loop_over(builder, vectors, [code.all(code.doubles, 0.0)], step)
+    return code.sum_of(total)

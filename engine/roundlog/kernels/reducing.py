@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from roundlog.kernels.elementary import of_word
 from roundlog.kernels.marking import NONE, AmbiguousPart, mark_block, nothing_marked
+from roundlog.kernels.number_words import of_word
 from roundlog.kernels.threads import in_parts
 
 F64 = npt.NDArray[np.float64]

@@ -16,14 +16,14 @@ from numba import types
 from roundlog.kernels.gemm_microkernel import (
     TILES,
     Tile,
+    call_of_tiles,
     constant_of,
-    everywhere,
-    function_of_tiles,
     loop_over,
 )
 from roundlog.kernels.number_words import (
     VectorCode,
     constant,
+    everywhere,
     instructions,
     intrinsic_of,
     store_words,
@@ -69,32 +69,17 @@ class ShortCode(VectorCode):
         self.words = ir.VectorType(_WORD, self.width)
 
 
-@instructions
+@instructions(types.void)
 def sum_short_block(
-    typingctx: Any,
-    lanes: Any,
-    left: Any,
-    right: Any,
-    singles: Any,
-    tile: Any,
-    terms: Any,
-    more: Any,
-    done: Any,
-    add: Any,
-) -> Any:
+    builder: Any, lanes: Any, left: Any, right: Any, singles: Any, tile: Any, terms: Any, more: Any, done: Any, add: Any
+) -> None:
     """The sums over at most BLOCK terms of left[k, r] * right[k, c], in FP32, plus those in `singles` if `more`. They
     go to `singles`, or if `done` to `tile`, added in FP64 to what is there if `add`. left: float32[terms, left_width],
     from a row on; right: float32[terms, short_columns]; singles, tile: float32 and float64[rows, short_columns]; all
     but left aligned to an FP32 vector."""
-    signature = types.void(lanes, *[types.int64] * 5, *[types.boolean] * 3)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        tile = TILES[len(lanes)]
-        function = function_of_tiles(builder.module, "sum_short_block", tile, 5, 3, _write_block)
-        builder.call(function, arguments[1:])
-        return context.get_dummy_value()
-
-    return signature, generate
+    call_of_tiles(
+        builder, "sum_short_block", TILES[len(lanes)], _write_block, left, right, singles, tile, terms, more, done, add
+    )
 
 
 def _write_block(function: Any, tile: Tile) -> None:
@@ -136,39 +121,34 @@ def _write_block(function: Any, tile: Tile) -> None:
         builder.ret_void()
 
 
-@instructions
-def mark_short_row(typingctx: Any, lanes: Any, row: Any, norms: Any, scale: Any, least: Any, x: Any, out: Any) -> Any:
+@instructions(types.int64, scale=types.float32, least=types.float32)
+def mark_short_row(builder: Any, lanes: Any, row: Any, norms: Any, scale: Any, least: Any, x: Any, out: Any) -> Any:
     """Rounds float64[short_columns] to an array such as x, BF16, and returns a bit for every element that may have to
     be rounded otherwise: the FP32 numbers that lie a little outside of y - d and y + d round to two numbers, or are not
     finite. d = scale * norms[c] + least, float32; norms is aligned to a vector."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = ShortCode(builder, TILES[len(lanes)])
-        row, norms, scale, least, _, out = arguments[1:]
-        scale, least = (everywhere(builder, number, code.width) for number in (scale, least))
-        found, aligned = constant(0), 4 * code.width
-        largest = code.all(code.singles, _LARGEST)
-        for n in range(code.tile.vectors):
-            wide = code.load(code.at(row, 2 * aligned * n), code.doubles, aligned)
-            y = builder.fptrunc(wide, code.singles)
-            magnitude = intrinsic_of(builder, "fabs", y)
-            d = builder.fmul(scale, code.load(code.at(norms, aligned * n), code.singles, aligned))
-            slack = builder.fadd(builder.fmul(magnitude, code.all(code.singles, RELATIVE)), least)
-            reach = builder.fadd(d, slack)
-            low, high = builder.fsub(y, reach), builder.fadd(y, reach)
-            ends = [_nearest(code, end) for end in (low, high)]
-            beyond = builder.fcmp_unordered(">", builder.fadd(magnitude, reach), largest)
-            infinite = builder.fcmp_unordered(">", intrinsic_of(builder, "fabs", ends[0]), largest)
-            differ = builder.icmp_unsigned("!=", *(builder.bitcast(end, code.words) for end in ends))
-            marked = builder.or_(builder.or_(differ, beyond), infinite)
-            bits = builder.zext(builder.bitcast(marked, ir.IntType(code.width)), _INDEX)
-            found = builder.or_(found, builder.shl(bits, constant(n * code.width)))
-            # No negative zero.
-            target = code.at(out, 2 * code.width * n)
-            store_words(builder, x, target, builder.fadd(ends[0], code.all(code.singles, 0.0)))
-        return found
-
-    return types.int64(lanes, types.int64, types.int64, types.float32, types.float32, x, types.int64), generate
+    code = ShortCode(builder, TILES[len(lanes)])
+    scale, least = (everywhere(builder, number, code.width) for number in (scale, least))
+    found, aligned = constant(0), 4 * code.width
+    largest = code.all(code.singles, _LARGEST)
+    for n in range(code.tile.vectors):
+        wide = code.load(code.at(row, 2 * aligned * n), code.doubles, aligned)
+        y = builder.fptrunc(wide, code.singles)
+        magnitude = intrinsic_of(builder, "fabs", y)
+        d = builder.fmul(scale, code.load(code.at(norms, aligned * n), code.singles, aligned))
+        slack = builder.fadd(builder.fmul(magnitude, code.all(code.singles, RELATIVE)), least)
+        reach = builder.fadd(d, slack)
+        low, high = builder.fsub(y, reach), builder.fadd(y, reach)
+        ends = [_nearest(code, end) for end in (low, high)]
+        beyond = builder.fcmp_unordered(">", builder.fadd(magnitude, reach), largest)
+        infinite = builder.fcmp_unordered(">", intrinsic_of(builder, "fabs", ends[0]), largest)
+        differ = builder.icmp_unsigned("!=", *(builder.bitcast(end, code.words) for end in ends))
+        marked = builder.or_(builder.or_(differ, beyond), infinite)
+        bits = builder.zext(builder.bitcast(marked, ir.IntType(code.width)), _INDEX)
+        found = builder.or_(found, builder.shl(bits, constant(n * code.width)))
+        # No negative zero.
+        target = code.at(out, 2 * code.width * n)
+        store_words(builder, x, target, builder.fadd(ends[0], code.all(code.singles, 0.0)))
+    return found
 
 
 def _nearest(code: ShortCode, numbers: Any) -> Any:
@@ -180,36 +160,25 @@ def _nearest(code: ShortCode, numbers: Any) -> Any:
     return builder.bitcast(kept, code.singles)
 
 
-@instructions
-def lowest_bit(typingctx: Any, bits: Any) -> Any:
+@instructions(types.int64)
+def lowest_bit(builder: Any, bits: Any) -> Any:
     """Number of the lowest bit that is set; bits is not 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.int64), generate
+    return builder.cttz(bits, ir.Constant(ir.IntType(1), 1))
 
 
-@instructions
-def dot_short(typingctx: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> Any:
+@instructions(types.float64)
+def dot_short(builder: Any, lanes: Any, left: Any, right: Any, pairs: Any) -> Any:
     """The sum over 2 * short vector * `pairs` terms of the products of BF16 words from two addresses, in FP64, in any
     order; pairs > 0."""
+    code = ShortCode(builder, TILES[len(lanes)])
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = ShortCode(builder, TILES[len(lanes)])
-        left, right, count = arguments[1:]
+    def step(k: Any, sums: list[Any]) -> list[Any]:
+        on = builder.mul(k, constant(4 * code.width))
+        both = [widen_pairs(builder, code.load(builder.add(address, on), code.words, 2)) for address in (left, right)]
+        return [
+            builder.fadd(total, builder.fpext(builder.fmul(a, b), code.doubles))
+            for total, a, b in zip(sums, *both, strict=True)
+        ]
 
-        def step(k: Any, sums: list[Any]) -> list[Any]:
-            on = builder.mul(k, constant(4 * code.width))
-            both = [
-                widen_pairs(builder, code.load(builder.add(address, on), code.words, 2)) for address in (left, right)
-            ]
-            return [
-                builder.fadd(total, builder.fpext(builder.fmul(a, b), code.doubles))
-                for total, a, b in zip(sums, *both, strict=True)
-            ]
-
-        even, odd = loop_over(builder, count, [code.all(code.doubles, 0.0)] * 2, step)
-        return code.sum_of(builder.fadd(even, odd))
-
-    return types.float64(lanes, types.int64, types.int64, types.int64), generate
+    even, odd = loop_over(builder, pairs, [code.all(code.doubles, 0.0)] * 2, step)
+    return code.sum_of(builder.fadd(even, odd))

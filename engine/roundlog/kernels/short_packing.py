@@ -67,41 +67,29 @@ def _transpose(lanes: Any, x: Any, how: Any, lines: int, terms: int, copy: Any, 
                 copy[into + i * terms + t] = x[at + i * line + t * term]
 
 
-@instructions
-def cross_words(typingctx: Any, lanes: Any, x: Any, source: Any, line: Any, target: Any, term: Any) -> Any:
+@instructions(types.void)
+def cross_words(builder: Any, lanes: Any, x: Any, source: Any, line: Any, target: Any, term: Any) -> None:
     """Transpose a square of words of an array such as x: a row is as many as an FP32 vector has lanes, rows lie `line`
     bytes apart, and those of the result `term` bytes."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, line, target, term = arguments[2:]
-        count, bits = width_of(len(lanes)), int(x.dtype.bitwidth)
-        code, kind = VectorCode(builder), ir.VectorType(ir.IntType(bits), count)
-        rows = [code.load(at_step(builder, source, line, n), kind, bits // 8) for n in range(count)]
-        for n, row in enumerate(crossed(builder, rows)):
-            code.store(at_step(builder, target, term, n), row, bits // 8)
-        return context.get_dummy_value()
-
-    return types.void(lanes, x, types.int64, types.int64, types.int64, types.int64), generate
+    count, bits = width_of(len(lanes)), int(x.dtype.bitwidth)
+    code, kind = VectorCode(builder), ir.VectorType(ir.IntType(bits), count)
+    rows = [code.load(at_step(builder, source, line, n), kind, bits // 8) for n in range(count)]
+    for n, row in enumerate(crossed(builder, rows)):
+        code.store(at_step(builder, target, term, n), row, bits // 8)
 
 
-@instructions
-def _cross_pairs(typingctx: Any, lanes: Any, wide: Any, source: Any, line: Any, target: Any, step: Any) -> Any:
+@instructions(types.void)
+def _cross_pairs(builder: Any, lanes: Any, wide: Any, source: Any, line: Any, target: Any, step: Any) -> None:
     """As many lines as an FP32 vector has lanes, `line` bytes apart, of as many pairs of BF16 words, as columns of
     FP32 numbers, one for every term, or, if `wide` is an empty tuple, of pairs; columns lie `step` bytes apart, and
     only these are aligned."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, line, target, step = arguments[2:]
-        count = width_of(len(lanes))
-        code, kind = VectorCode(builder), ir.VectorType(_WORD, count)
-        rows = [code.load(at_step(builder, source, line, n), kind, 2) for n in range(count)]
-        for n, pairs in enumerate(crossed(builder, rows)):
-            columns = widen_pairs(builder, pairs) if len(wide) else (pairs,)
-            for odd, numbers in enumerate(columns):
-                code.store(at_step(builder, target, step, len(columns) * n + odd), numbers, 4 * count)
-        return context.get_dummy_value()
-
-    return types.void(lanes, wide, types.int64, types.int64, types.int64, types.int64), generate
+    count = width_of(len(lanes))
+    code, kind = VectorCode(builder), ir.VectorType(_WORD, count)
+    rows = [code.load(at_step(builder, source, line, n), kind, 2) for n in range(count)]
+    for n, pairs in enumerate(crossed(builder, rows)):
+        columns = widen_pairs(builder, pairs) if len(wide) else (pairs,)
+        for odd, numbers in enumerate(columns):
+            code.store(at_step(builder, target, step, len(columns) * n + odd), numbers, 4 * count)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -32,8 +32,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from roundlog.kernels.gemm_microkernel import TILES, Tile, everywhere, function_of_tiles, loop_over
-from roundlog.kernels.number_words import VectorCode, call_by_name, constant, instructions, intrinsic_of
+from roundlog.kernels.gemm_microkernel import TILES, Tile, call_of_tiles, loop_over
+from roundlog.kernels.number_words import VectorCode, call_by_name, constant, everywhere, instructions, intrinsic_of
 from roundlog.kernels.short_microkernel import width_of
 
 TOP = 240
@@ -87,9 +87,9 @@ class GroupCode(VectorCode):
         return builder.bitcast(builder.or_(rounded, sign), self.singles)
 
 
-@instructions
+@instructions(types.void)
 def sum_groups(
-    typingctx: Any,
+    builder: Any,
     lanes: Any,
     group: Any,
     left: Any,
@@ -103,23 +103,23 @@ def sum_groups(
     pitch: Any,
     groups: Any,
     fraction_bits: Any,
-) -> Any:
+) -> None:
     """tile[r, c] = what `groups` > 0 groups of len(group) products make of it, for a tile's rows and a panel's columns.
 
     All but the last three are addresses. left: float32[k, vector], from a row on, and left_codes: uint8 likewise;
     right: float32[k, columns], and right_codes; tile: float32[rows, columns], rows `pitch` bytes apart, as those of
     scales, int32, the largest scale's bits so far, or less than 0, and of magnitudes, uint32, of 16 products only;
     fields: room for uint8[groups, rows, columns]. Vectors are aligned."""
-    signature = types.void(lanes, group, *[types.int64] * 11)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        terms, of = len(group), TILES[len(lanes)]
-        name = f"sum_groups_of_{terms}"
-        function = function_of_tiles(builder.module, name, of, 11, 0, lambda made, tile: _write(made, tile, terms))
-        builder.call(function, arguments[2:])
-        return context.get_dummy_value()
-
-    return signature, generate
+    terms, operands = len(group), (left, left_codes, right, right_codes)
+    results = tile, scales, magnitudes, fields, pitch, groups, fraction_bits
+    call_of_tiles(
+        builder,
+        f"sum_groups_of_{terms}",
+        TILES[len(lanes)],
+        lambda made, tile: _write(made, tile, terms),
+        *operands,
+        *results,
+    )
 
 
 def _write(function: Any, tile: Tile, terms: int) -> None:
@@ -189,9 +189,9 @@ def _write(function: Any, tile: Tile, terms: int) -> None:
     builder.ret_void()
 
 
-@instructions
+@instructions(types.int64, factor=types.float64)
 def finish_groups(
-    typingctx: Any,
+    builder: Any,
     lanes: Any,
     sums: Any,
     scales: Any,
@@ -208,37 +208,31 @@ def finish_groups(
     columns: int32[3, columns], the address of what every column has as the row: the largest exponent, the exponents'
     spread, and the largest field that a scale may have. row: int32[4], the address of what a column's exponent may be
     at most, its spread, the field by the row, and the field by both, less the column's exponent."""
-    kinds = types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.float64, types.int64
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = GroupCode(builder, len(lanes))
-        sums, scales, magnitudes, columns, factors, row, factor, out = arguments[1:]
-        width = code.width
-        doubles = ir.VectorType(ir.DoubleType(), width)
-        factor, found = everywhere(builder, factor, width), constant(0)
-        ends = [everywhere(builder, code.load(code.at(row, 4 * n), _WORD, 4), width) for n in range(4)]
-        highest, widest, largest, together = ends
-        for n in range(PANEL):
-            on = 4 * width * n
-            exponent, spread, limit = (
-                code.load(code.at(columns, 4 * code.columns * place + on), code.words, 4) for place in range(3)
-            )
-            field = builder.ashr(code.load(code.at(scales, on), code.words, 4), code.all(code.words, _FRACTION))
-            # An element of zeros alone has a field below 0, however small its row's and column's exponents are.
-            both = intrinsic_of(builder, "smax", builder.add(together, exponent), code.all(code.words, -1))
-            least = intrinsic_of(builder, "smin", limit, intrinsic_of(builder, "smin", largest, both))
-            wrong = builder.icmp_signed(">", field, least)
-            wrong = builder.or_(wrong, builder.icmp_signed(">", exponent, highest))
-            wrong = builder.or_(wrong, builder.icmp_signed(">", spread, widest))
-            seen = code.load(code.at(magnitudes, on), code.words, 4)
-            wrong = builder.or_(wrong, builder.icmp_unsigned(">=", seen, code.all(code.words, LIMIT)))
-            bits = builder.zext(builder.bitcast(wrong, ir.IntType(width)), _INDEX)
-            found = builder.or_(found, builder.shl(bits, constant(n * width)))
-            wide = builder.fpext(code.load(code.at(sums, on), code.singles, 4), doubles)
-            wide = builder.fmul(builder.fmul(wide, factor), code.load(code.at(factors, 2 * on), doubles, 8))
-            # No negative zero.
-            single = builder.fadd(builder.fptrunc(wide, code.singles), code.all(code.singles, 0.0))
-            code.store(code.at(out, on), single, 4)
-        return found
-
-    return types.int64(lanes, *kinds), generate
+    code = GroupCode(builder, len(lanes))
+    width = code.width
+    doubles = ir.VectorType(ir.DoubleType(), width)
+    factor, found = everywhere(builder, factor, width), constant(0)
+    ends = [everywhere(builder, code.load(code.at(row, 4 * n), _WORD, 4), width) for n in range(4)]
+    highest, widest, largest, together = ends
+    for n in range(PANEL):
+        on = 4 * width * n
+        exponent, spread, limit = (
+            code.load(code.at(columns, 4 * code.columns * place + on), code.words, 4) for place in range(3)
+        )
+        field = builder.ashr(code.load(code.at(scales, on), code.words, 4), code.all(code.words, _FRACTION))
+        # An element of zeros alone has a field below 0, however small its row's and column's exponents are.
+        both = intrinsic_of(builder, "smax", builder.add(together, exponent), code.all(code.words, -1))
+        least = intrinsic_of(builder, "smin", limit, intrinsic_of(builder, "smin", largest, both))
+        wrong = builder.icmp_signed(">", field, least)
+        wrong = builder.or_(wrong, builder.icmp_signed(">", exponent, highest))
+        wrong = builder.or_(wrong, builder.icmp_signed(">", spread, widest))
+        seen = code.load(code.at(magnitudes, on), code.words, 4)
+        wrong = builder.or_(wrong, builder.icmp_unsigned(">=", seen, code.all(code.words, LIMIT)))
+        bits = builder.zext(builder.bitcast(wrong, ir.IntType(width)), _INDEX)
+        found = builder.or_(found, builder.shl(bits, constant(n * width)))
+        wide = builder.fpext(code.load(code.at(sums, on), code.singles, 4), doubles)
+        wide = builder.fmul(builder.fmul(wide, factor), code.load(code.at(factors, 2 * on), doubles, 8))
+        # No negative zero.
+        single = builder.fadd(builder.fptrunc(wide, code.singles), code.all(code.singles, 0.0))
+        code.store(code.at(out, on), single, 4)
+    return found

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import njit, types
 
-from roundlog.kernels.gemm_microkernel import everywhere, loop_over
-from roundlog.kernels.number_words import constant, instructions, intrinsic_of, load_vector
+from roundlog.kernels.gemm_microkernel import loop_over
+from roundlog.kernels.number_words import constant, everywhere, instructions, intrinsic_of, load_vector
 from roundlog.kernels.short_packing import cross_words
 from roundlog.kernels.tensor_core_microkernel import TOP, GroupCode
 from roundlog.number_format import Format
@@ -50,34 +50,28 @@ def _magnitudes(code: GroupCode, x: Any, address: Any) -> tuple[Any, Any]:
     return code.builder.and_(words, code.all(kind, (1 << (_bits(x) - 1)) - 1)), words
 
 
-@instructions
-def find_ends(typingctx: Any, lanes: Any, x: Any, source: Any, term: Any, terms: Any, ends: Any) -> Any:
+@instructions(types.void)
+def find_ends(builder: Any, lanes: Any, x: Any, source: Any, term: Any, terms: Any, ends: Any) -> None:
     """ends: uint32[3, vector], the largest magnitude of a vector's lines, as words, the least, and the least that is
     not zero, less one, or all bits. Words of an array such as x lie side by side, the next term's `term` bytes on;
     terms > 0."""
+    code = GroupCode(builder, len(lanes))
+    kind = ir.VectorType(ir.IntType(_bits(x)), code.width)
+    one = code.all(kind, 1)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = GroupCode(builder, len(lanes))
-        source, term, terms, ends = arguments[2:]
-        kind = ir.VectorType(ir.IntType(_bits(x)), code.width)
-        one = code.all(kind, 1)
+    def step(k: Any, found: list[Any]) -> list[Any]:
+        words, _ = _magnitudes(code, x, builder.add(source, builder.mul(k, term)))
+        following = [intrinsic_of(builder, "umax", found[0], words), intrinsic_of(builder, "umin", found[1], words)]
+        return [*following, intrinsic_of(builder, "umin", found[2], builder.sub(words, one))]
 
-        def step(k: Any, found: list[Any]) -> list[Any]:
-            words, _ = _magnitudes(code, x, builder.add(source, builder.mul(k, term)))
-            following = [intrinsic_of(builder, "umax", found[0], words), intrinsic_of(builder, "umin", found[1], words)]
-            return [*following, intrinsic_of(builder, "umin", found[2], builder.sub(words, one))]
-
-        for number, found in enumerate(loop_over(builder, terms, [code.all(kind, 0), *[code.all(kind, -1)] * 2], step)):
-            wide = found if _bits(x) == 32 else builder.zext(found, code.words)
-            code.store(code.at(ends, 4 * number * code.width), wide, 4)
-        return context.get_dummy_value()
-
-    return types.void(lanes, x, *[types.int64] * 4), generate
+    for number, found in enumerate(loop_over(builder, terms, [code.all(kind, 0), *[code.all(kind, -1)] * 2], step)):
+        wide = found if _bits(x) == 32 else builder.zext(found, code.words)
+        code.store(code.at(ends, 4 * number * code.width), wide, 4)
 
 
-@instructions
+@instructions(types.void)
 def pack_vector(
-    typingctx: Any,
+    builder: Any,
     lanes: Any,
     right: Any,
     x: Any,
@@ -89,53 +83,47 @@ def pack_vector(
     numbers: Any,
     codes: Any,
     width: Any,
-) -> Any:
+) -> None:
     """Numbers and codes of a vector's lines, from words as in `find_ends`, whose fraction has `fraction_bits`.
 
     fields: int32[vector], the lines' largest; numbers: float32[terms, width], from the vector's place on; codes: uint8
     likewise; both are aligned to a vector. right: `(0,)` for the right operand, `()` for the left one."""
+    code = GroupCode(builder, len(lanes))
+    bits = _bits(x)
+    fraction = everywhere(builder, builder.trunc(fraction_bits, _WORD), code.width)
+    missing = builder.sub(code.all(code.words, _FRACTION), fraction)
+    largest = code.load(fields, code.words, 4)
+    # Two factors, since one may be too large for FP32.
+    exponent = builder.sub(code.all(code.words, _RIGHT if len(right) else _LEFT), largest)
+    half = builder.ashr(exponent, code.all(code.words, 1))
+    factors = [
+        builder.bitcast(
+            builder.shl(builder.add(one, code.all(code.words, 127)), code.all(code.words, _FRACTION)), code.singles
+        )
+        for one in (half, builder.sub(exponent, half))
+    ]
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        code = GroupCode(builder, len(lanes))
-        source, term, terms, fraction_bits, fields, numbers, codes, width = arguments[3:]
-        bits = _bits(x)
-        fraction = everywhere(builder, builder.trunc(fraction_bits, _WORD), code.width)
-        missing = builder.sub(code.all(code.words, _FRACTION), fraction)
-        largest = code.load(fields, code.words, 4)
-        # Two factors, since one may be too large for FP32.
-        exponent = builder.sub(code.all(code.words, _RIGHT if len(right) else _LEFT), largest)
-        half = builder.ashr(exponent, code.all(code.words, 1))
-        factors = [
-            builder.bitcast(
-                builder.shl(builder.add(one, code.all(code.words, 127)), code.all(code.words, _FRACTION)), code.singles
-            )
-            for one in (half, builder.sub(exponent, half))
-        ]
+    def step(k: Any, _: list[Any]) -> list[Any]:
+        magnitudes, words = _magnitudes(code, x, builder.add(source, builder.mul(k, term)))
+        if bits < 32:
+            magnitudes, words = (builder.zext(one, code.words) for one in (magnitudes, words))
+            words = builder.shl(words, code.all(code.words, 32 - bits))
+        sign = builder.and_(words, code.all(code.words, -1 << 31))
+        number = builder.bitcast(builder.or_(builder.shl(magnitudes, missing), sign), code.singles)
+        for factor in factors:
+            number = builder.fmul(number, factor)
+        place = builder.mul(k, width)
+        code.store(builder.add(numbers, builder.mul(place, constant(4))), number, 4 * code.width)
+        field = intrinsic_of(builder, "umax", builder.lshr(magnitudes, fraction), code.all(code.words, 1))
+        zero = builder.icmp_unsigned("==", magnitudes, code.all(code.words, 0))
+        distance = builder.select(zero, code.all(code.words, _NOTHING), builder.sub(largest, field))
+        found = builder.trunc(distance, code.bytes)
+        if not len(right):
+            found = intrinsic_of(builder, "usub.sat", code.all(code.bytes, TOP), found)
+        code.store(builder.add(codes, place), found, code.width)
+        return []
 
-        def step(k: Any, _: list[Any]) -> list[Any]:
-            magnitudes, words = _magnitudes(code, x, builder.add(source, builder.mul(k, term)))
-            if bits < 32:
-                magnitudes, words = (builder.zext(one, code.words) for one in (magnitudes, words))
-                words = builder.shl(words, code.all(code.words, 32 - bits))
-            sign = builder.and_(words, code.all(code.words, -1 << 31))
-            number = builder.bitcast(builder.or_(builder.shl(magnitudes, missing), sign), code.singles)
-            for factor in factors:
-                number = builder.fmul(number, factor)
-            place = builder.mul(k, width)
-            code.store(builder.add(numbers, builder.mul(place, constant(4))), number, 4 * code.width)
-            field = intrinsic_of(builder, "umax", builder.lshr(magnitudes, fraction), code.all(code.words, 1))
-            zero = builder.icmp_unsigned("==", magnitudes, code.all(code.words, 0))
-            distance = builder.select(zero, code.all(code.words, _NOTHING), builder.sub(largest, field))
-            found = builder.trunc(distance, code.bytes)
-            if not len(right):
-                found = intrinsic_of(builder, "usub.sat", code.all(code.bytes, TOP), found)
-            code.store(builder.add(codes, place), found, code.width)
-            return []
-
-        loop_over(builder, terms, [], step)
-        return context.get_dummy_value()
-
-    return types.void(lanes, right, x, *[types.int64] * 8), generate
+    loop_over(builder, terms, [], step)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

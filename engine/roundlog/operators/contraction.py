@@ -24,7 +24,7 @@ from roundlog.kernels import exact_products, has_kernels
 from roundlog.kernels.exact_products import Runs, numbered
 from roundlog.kernels.number_words import storage_of
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
-from roundlog.operators.bounds import Ambiguous, Bound, FullBound, ProductBound, mark_by_reference
+from roundlog.operators.bounds import Ambiguous, FullBound, ProductBound, mark_by_reference
 from roundlog.operators.cpu.gemm import certify_product, sum_product
 from roundlog.operators.exact_lines import (
     ExactOrProductBound,
@@ -73,12 +73,11 @@ class Contraction(Inexact):
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         """The length of the sum, padding included."""
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         shapes = inputs[0].shape, inputs[1].shape
         shape = self.output_shape(shapes, attributes)
         check_terms(self.terms(shapes, attributes))
-        return TensorType(shape, inputs[0].dtype)
+        return shape
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         terms = self.terms((inputs[0].shape, inputs[1].shape), attributes)
@@ -207,9 +206,9 @@ class MatMul(Contraction, Summation):
         a, b = inputs
         return blocked_product(a, b)
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+    def measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
         a, b = inputs
-        return self.bound_of((row_energies(a), column_energies(b), *measure_operands(a, b)), a.shape[-1])
+        return row_energies(a), column_energies(b), *measure_operands(a, b)
 
     def bound_of(self, measures: Measures, terms: int) -> ExactOrProductBound:
         """measures: sums of squares of rows and of columns, and `measure_lines` of both."""
@@ -219,11 +218,11 @@ class MatMul(Contraction, Summation):
 
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         a, b = inputs
-        lines = measure_operands(a, b)
         if a.ndim == 2 and a.device.type == "cpu" and a.numel() and b.numel():
+            lines = measure_operands(a, b)
             y, *squared_norms = sum_product(a, b)
             return y, (*squared_norms, *lines)
-        return blocked_product(a, b), (row_energies(a), column_energies(b), *lines)
+        return super().part(inputs, attributes)
 
     def measured(self, part: Types, output: TensorType) -> int:
         return 4 * sum(kind.numel for kind in part) // max(part[0].shape[-1], 1)
@@ -262,7 +261,7 @@ class MatMul(Contraction, Summation):
 
         if not takes(a.device, a.dtype, terms, format):
             return None
-        bound = self.bound_of((row_energies(a), column_energies(b), *measure_operands(a, b)), terms)
+        bound = self.bound_of(self.measures([a, b], {}), terms)
         x, y = (one if one.ndim == 3 else one[None] for one in (a, b))
         rows, others = bound.product.rows.view(len(x), -1), bound.product.columns.contiguous()
         of_lines = LineBounds(rows, others, blocked_gamma(terms), interval_factor(scale))

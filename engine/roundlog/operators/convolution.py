@@ -261,11 +261,7 @@ class Conv2dGradWeight(_Convolution, Summation):
         columns = self.columns(x, w[2:], attributes).permute(1, 2, 0, 3).flatten(2)
         return blocked_product(gradients, columns.mT).reshape(w)
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
-        terms = self.terms((tuple(inputs[0].shape), tuple(inputs[1].shape)), attributes)
-        return self.bound_of(self._measures(inputs, attributes), terms)
-
-    def _measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
+    def measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
         """The squared norms of the channels of g, and of everything that a tap reads of a channel of x: where maps are
         small, some taps read nothing but padding. f64[O] and f64[groups, C/groups * I * J]."""
         g, x = inputs
@@ -280,9 +276,8 @@ class Conv2dGradWeight(_Convolution, Summation):
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
         g, x = inputs
         if g.device.type == "cpu":
-            shape = self._convolved(inputs, attributes)
-            return conv.weight_sums(g, x, shape)
-        return self.approximate(inputs, attributes), self._measures(inputs, attributes)
+            return conv.weight_sums(g, x, self._convolved(inputs, attributes))
+        return super().part(inputs, attributes)
 
     def measured(self, part: Types, output: TensorType) -> int:
         g, x = part

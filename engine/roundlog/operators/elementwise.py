@@ -44,9 +44,8 @@ class Elementwise(Direct):
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         self._function = function
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        signature = self.need_form(inputs, attributes)
-        return TensorType(broadcast(*(kind.shape for kind in inputs)), signature.output or inputs[-1].dtype)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+        return broadcast(*(kind.shape for kind in inputs))
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         # Numbers of 16 bits are rounded a piece at a time.
@@ -215,10 +214,6 @@ class ElementaryFunction(Inexact):
 
     def __init__(self, function: Callable[..., torch.Tensor]) -> None:
         self._function = function
-
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        return inputs[0]
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         # PyTorch's functions give a transposed input's value transposed; what rounds it takes it element after element.

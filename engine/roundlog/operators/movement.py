@@ -20,19 +20,18 @@ from roundlog.operators.registry import (
     ints,
     register,
 )
-from roundlog.program import DType, ProgramError, TensorType
+from roundlog.program import ProgramError
 from roundlog.program.program_text import MAX_RANK
 
 
 @register("reshape")
 class Reshape(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         shape = ints(attributes, "shape")
         # The rank first: the product of a stranger's 65,536 sizes takes seconds.
         if len(shape) > MAX_RANK or any(size < 0 for size in shape) or prod(shape) != inputs[0].numel:
             raise ProgramError(f"cannot view {inputs[0]} as {list(shape)}")
-        return TensorType(shape, inputs[0].dtype)
+        return shape
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return inputs[0].reshape(ints(attributes, "shape"))
@@ -40,12 +39,11 @@ class Reshape(Direct):
 
 @register("permute")
 class Permute(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         dims = ints(attributes, "dims")
         if sorted(dims) != list(range(len(inputs[0].shape))):
             raise ProgramError(f"dims {list(dims)} do not permute the axes of {inputs[0]}")
-        return TensorType(tuple(inputs[0].shape[dim] for dim in dims), inputs[0].dtype)
+        return tuple(inputs[0].shape[dim] for dim in dims)
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return inputs[0].permute(ints(attributes, "dims"))
@@ -53,12 +51,11 @@ class Permute(Direct):
 
 @register("expand")
 class Expand(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         shape = ints(attributes, "shape")
         if any(size < 0 for size in shape) or broadcast(inputs[0].shape, shape) != shape:
             raise ProgramError(f"{inputs[0]} does not broadcast to {list(shape)}")
-        return TensorType(shape, inputs[0].dtype)
+        return shape
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return inputs[0].expand(ints(attributes, "shape"))
@@ -66,14 +63,13 @@ class Expand(Direct):
 
 @register("slice")
 class Slice(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         x = inputs[0]
         dim = axis(attributes, len(x.shape))
         start, stop, step = (integer(attributes, name) for name in ("start", "stop", "step"))
         if not 0 <= start <= stop <= x.shape[dim] or step < 1:
             raise ProgramError(f"slice {start}:{stop}:{step} does not fit axis {dim} of {x}")
-        return TensorType((*x.shape[:dim], len(range(start, stop, step)), *x.shape[dim + 1 :]), x.dtype)
+        return (*x.shape[:dim], len(range(start, stop, step)), *x.shape[dim + 1 :])
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         start, stop, step = (integer(attributes, name) for name in ("start", "stop", "step"))
@@ -85,10 +81,9 @@ class Slice(Direct):
 
 @register("flip")
 class Flip(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         axis(attributes, len(inputs[0].shape))
-        return inputs[0]
+        return inputs[0].shape
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return inputs[0].flip(integer(attributes, "dim"))
@@ -100,8 +95,7 @@ MAX_JOINED = 64
 
 @register("cat")
 class Cat(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         if not inputs:
             raise ProgramError("takes at least one input")
         if len(inputs) > MAX_JOINED:
@@ -115,7 +109,7 @@ class Cat(Direct):
             if not same or kind.dtype != first.dtype:
                 raise ProgramError(f"cannot join {kind} to {first} along axis {dim}")
         total = sum(kind.shape[dim] for kind in inputs)
-        return TensorType((*first.shape[:dim], total, *first.shape[dim + 1 :]), first.dtype)
+        return (*first.shape[:dim], total, *first.shape[dim + 1 :])
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return torch.cat(list(inputs), dim=integer(attributes, "dim"))
@@ -123,15 +117,14 @@ class Cat(Direct):
 
 @register("pad")
 class Pad(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         x, fill = inputs
         low, high = ints(attributes, "low"), ints(attributes, "high")
         if fill.shape:
             raise ProgramError(f"the fill is {fill}, expected a scalar")
         if len(low) != len(x.shape) or len(high) != len(x.shape) or min((*low, *high), default=0) < 0:
             raise ProgramError(f"padding {list(low)}, {list(high)} does not fit {x}")
-        return TensorType(tuple(a + b + c for a, b, c in zip(low, x.shape, high, strict=True)), x.dtype)
+        return tuple(a + b + c for a, b, c in zip(low, x.shape, high, strict=True))
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, fill = inputs
@@ -144,15 +137,14 @@ class Pad(Direct):
 
 @register("gather")
 class Gather(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         x, index = inputs
         dim = axis(attributes, len(x.shape))
         if len(index.shape) != len(x.shape) or any(
             a != b for d, (a, b) in enumerate(zip(x.shape, index.shape, strict=True)) if d != dim
         ):
             raise ProgramError(f"cannot gather from {x} by {index} along axis {dim}")
-        return TensorType(index.shape, x.dtype)
+        return index.shape
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, index = inputs
@@ -167,12 +159,11 @@ class Gather(Direct):
 
 @register("take")
 class Take(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         x, index = inputs
         if not x.shape:
             raise ProgramError("takes rows of a scalar")
-        return TensorType((*index.shape, *x.shape[1:]), x.dtype)
+        return (*index.shape, *x.shape[1:])
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, index = inputs
@@ -208,8 +199,7 @@ def outside_of(index: torch.Tensor, size: int) -> torch.Tensor | None:
 
 @register("max_pool_index")
 class MaxPoolIndex(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         x = inputs[0]
         lists = [ints(attributes, name) for name in ("kernel", "stride", "padding", "dilation")]
         if len(x.shape) != 4 or any(len(item) != 2 for item in lists):
@@ -227,7 +217,7 @@ class MaxPoolIndex(Direct):
             if min(kernel, stride, dilation) < 1 or not 0 <= padding <= kernel // 2 or span < 0 or missed:
                 raise ProgramError(f"the windows {lists} do not fit {x}")
             sizes.append(span // stride + 1)
-        return TensorType((*x.shape[:2], *sizes), DType.I64)
+        return (*x.shape[:2], *sizes)
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         kernel, stride, padding, dilation = (

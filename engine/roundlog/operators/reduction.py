@@ -3,13 +3,14 @@ sums of elements that an index brings together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
 import torch
 
 from roundlog.arithmetic.formats import UNIT_F64, interval_factor
+from roundlog.definitions import DEFINITIONS
 from roundlog.kernels import superaccumulator
 from roundlog.kernels.exact_products import Runs, add_products
 from roundlog.kernels.number_words import storage_of
@@ -24,6 +25,7 @@ from roundlog.operators.registry import (
     Types,
     axes,
     axis,
+    enter,
     integer,
     ints,
     register,
@@ -42,12 +44,18 @@ from roundlog.operators.summation import (
     last_place,
     less_one,
     magnitude_bits,
+    parts_keep_chain,
     reduced,
     sum_by_torch,
+    sum_depth,
     sum_gamma,
-    sum_parts_keep_depth,
 )
-from roundlog.program import DType, ProgramError, TensorType
+from roundlog.program import ProgramError, TensorType
+
+
+def _reduced(inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+    """The shape without the elements of the axes `dims`, which are checked."""
+    return reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape)))
 
 
 @register("sum")
@@ -55,11 +63,10 @@ class Sum(Summation):
     least = frozenset([1, 2])
     by_element = True
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        dims = axes(attributes, len(inputs[0].shape))
-        check_terms(prod(inputs[0].shape[dim] for dim in dims))
-        return TensorType(reduced(inputs[0].shape, dims), inputs[0].dtype)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+        shape = _reduced(inputs, attributes)
+        check_terms(self.terms([inputs[0].shape], attributes))
+        return shape
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         terms = inputs[0].numel // max(output.numel, 1)
@@ -69,10 +76,10 @@ class Sum(Summation):
         return super().workspace(inputs, attributes, output) + exact
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        return sum_and_measures(inputs[0], ints(attributes, "dims"))[0]
+        return self.part(inputs, attributes)[0]
 
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
-        return self.evaluate(inputs, attributes)[1]
+    def measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
+        return self.part(inputs, attributes)[1]
 
     def evaluate(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Bound]:
         total, measures = self.part(inputs, attributes)
@@ -91,7 +98,7 @@ class Sum(Summation):
         return FullBound(bound_of_sums(measures, sum_gamma(terms)))
 
     def keeps_bound(self, parts: Sequence[int]) -> bool:
-        return sum_parts_keep_depth(parts)
+        return parts_keep_chain(parts, sum_depth)
 
     def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         x, dims = inputs[0], ints(attributes, "dims")
@@ -186,41 +193,44 @@ def step_over(x: torch.Tensor, dims: tuple[int, ...]) -> int | None:
     return 1 if step is None else step
 
 
-class Extremum(Direct):
-    """The largest (or smallest) element over axes, which stay as axes of size 1; a zero result is +0, and NaN if an
-    element is."""
+class OverAxes(Direct):
+    """An exact number of the elements over axes, which stay as axes of size 1, by a function of PyTorch's. Where it
+    selects one of them, a zero is +0, and NaN the result if an element is."""
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        dims = axes(attributes, len(inputs[0].shape))
-        if any(inputs[0].shape[dim] == 0 for dim in dims):
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        self._function = function
+
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+        shape, dims = _reduced(inputs, attributes), ints(attributes, "dims")
+        if self.definition.selects and any(inputs[0].shape[dim] == 0 for dim in dims):
             raise ProgramError(f"has no largest element over the axes {list(dims)} of {inputs[0]}")
-        return TensorType(reduced(inputs[0].shape, dims), inputs[0].dtype)
+        return shape
 
-
-@register("amax")
-class AMax(Extremum):
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         dims = ints(attributes, "dims")
+        found = self._function(inputs[0], dims, keepdim=True) if dims else inputs[0]
         # + 0.0 turns -0 into +0: which of two equal zeros a kernel returns is its own affair.
-        return (inputs[0].amax(dims, keepdim=True) if dims else inputs[0]) + 0.0
+        return found + 0.0 if self.definition.selects else found
 
 
-@register("amin")
-class AMin(Extremum):
-    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        dims = ints(attributes, "dims")
-        return (inputs[0].amin(dims, keepdim=True) if dims else inputs[0]) + 0.0
+_OVER_AXES: dict[str, Callable[..., torch.Tensor]] = {
+    "amax": torch.amax,
+    "amin": torch.amin,
+    "sum_i64": torch.sum,
+    "any": torch.any,
+}
+
+for _name, _function in _OVER_AXES.items():
+    enter(OverAxes(_function), DEFINITIONS[_name])
 
 
 @register("argmax")
 class ArgMax(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         dim = axis(attributes, len(inputs[0].shape))
         if inputs[0].shape[dim] == 0:
             raise ProgramError(f"axis {dim} of {inputs[0]} is empty")
-        return TensorType(reduced(inputs[0].shape, (dim,)), DType.I64)
+        return reduced(inputs[0].shape, (dim,))
 
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, dim = inputs[0], integer(attributes, "dim")
@@ -231,35 +241,12 @@ class ArgMax(Direct):
         return torch.where((x == largest) | (x != x), position, x.shape[dim]).amin(dim, keepdim=True)
 
 
-@register("sum_i64")
-class SumI64(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        return TensorType(reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape))), DType.I64)
-
-    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        dims = ints(attributes, "dims")
-        return inputs[0].sum(dims, keepdim=True) if dims else inputs[0]
-
-
-@register("any")
-class Any(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        return TensorType(reduced(inputs[0].shape, axes(attributes, len(inputs[0].shape))), DType.BOOL)
-
-    def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
-        dims = ints(attributes, "dims")
-        return torch.any(inputs[0], dims, keepdim=True) if dims else inputs[0]
-
-
 @register("scatter_add")
 class ScatterAdd(Summation):
     least = frozenset([1, 2])
     by_element = True
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         x, index = inputs
         dim, size = axis(attributes, len(x.shape)), integer(attributes, "size")
         fits = len(index.shape) == len(x.shape) and all(
@@ -268,7 +255,7 @@ class ScatterAdd(Summation):
         if not fits or size < 0:
             raise ProgramError(f"cannot scatter {x} by {index} along axis {dim}")
         check_terms(x.shape[dim])
-        return TensorType((*x.shape[:dim], size, *x.shape[dim + 1 :]), x.dtype)
+        return (*x.shape[:dim], size, *x.shape[dim + 1 :])
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         x, _ = inputs
@@ -279,9 +266,6 @@ class ScatterAdd(Summation):
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         x, index = inputs
         return self._scatter(x.to(torch.float64), index, integer(attributes, "dim"), integer(attributes, "size"))
-
-    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
-        return self.bound_of(self._measures(inputs, attributes), inputs[0].shape[integer(attributes, "dim")])
 
     def certify(self, inputs: Tensors, attributes: Attributes, scale: float) -> tuple[torch.Tensor, Ambiguous]:
         """Sums of whole slices are computed only where there are terms: the gradient of an embedding has a few of very
@@ -305,10 +289,7 @@ class ScatterAdd(Summation):
     def terms(self, shapes: Shapes, attributes: Attributes) -> int:
         return shapes[0][integer(attributes, "dim")]
 
-    def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
-        return self.approximate(inputs, attributes), self._measures(inputs, attributes)
-
-    def _measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
+    def measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
         """The sums of magnitudes, what is known of their terms' bits, and how many terms each has."""
         x, index = inputs
         dim, size = integer(attributes, "dim"), integer(attributes, "size")

@@ -28,10 +28,17 @@ class Operator(ABC):
     name: str
     kind: OperatorKind
 
-    @abstractmethod
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
         """The output's type from the inputs' types. Raises ProgramError if the operator does not apply.
         `declared` is what the program says; only sources, whose type is not computable, may return it."""
+        signature = self.need_form(inputs, attributes)
+        shape, each = self.shape(inputs, attributes), zip(inputs, signature.inputs, strict=False)
+        return TensorType(shape, signature.output or next(kind.dtype for kind, dtype in each if dtype is None))
+
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
+        """The output's shape, for inputs and attributes of the right form; that of the first input unless an operator
+        says otherwise. Raises ProgramError if the operator does not apply."""
+        return inputs[0].shape
 
     def need_form(self, inputs: Types, attributes: Attributes) -> Signature:
         """The signature of these inputs. Raises ProgramError unless their number and dtypes, and the attributes, are
@@ -70,6 +77,9 @@ class StepInputs:
 
 class Source(Operator):
     """A value from outside the arithmetic."""
+
+    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
+        return TensorType(declared.shape, self.need_form(inputs, attributes).output or declared.dtype)
 
     @abstractmethod
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:

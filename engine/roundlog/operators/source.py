@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from reprlib import repr as quoted
 
 import numpy as np
@@ -25,10 +26,6 @@ from roundlog.randomness import stream_key, uniform
 
 @register("state")
 class State(Source):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        return declared
-
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
         return inputs.states[integer(attributes, "slot")]
 
@@ -36,7 +33,7 @@ class State(Source):
 @register("data")
 class Data(Source):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+        super().infer(inputs, attributes, declared)
         if "stride" in attributes and not 1 <= integer(attributes, "stride") <= MAX_STRIDE:
             raise ProgramError(f"has a stride of {attributes['stride']}, expected 1 to 2^40")
         if "stored" in attributes and (declared.dtype is not DType.I64 or attributes["stored"] not in _STORED):
@@ -56,8 +53,7 @@ _STORED = {stored.name.lower() for stored in Stored} - {"as_read"}
 @register("schedule")
 class Schedule(Source):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        return TensorType((), DType.F32)
+        return super().infer(inputs, attributes, replace(declared, shape=()))
 
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
         return inputs.schedule[integer(attributes, "slot")]
@@ -70,7 +66,7 @@ _WHOLE = {DType.BOOL: (0, 2), DType.I64: (-(2**63), 2**63)}
 @register("constant")
 class Constant(Source):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+        super().infer(inputs, attributes, declared)
         bits = ints(attributes, "bits")
         if len(bits) not in (1, declared.numel):
             raise ProgramError(f"{len(bits)} literals for {declared}")
@@ -99,7 +95,7 @@ class Constant(Source):
 @register("iota")
 class Iota(Source):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+        super().infer(inputs, attributes, declared)
         if len(declared.shape) != 1 or declared.dtype != DType.I64:
             raise ProgramError(f"declared as {declared}, expected i64 with one axis")
         last = integer(attributes, "start") + integer(attributes, "step") * max(declared.numel - 1, 0)
@@ -115,10 +111,10 @@ class Iota(Source):
 @register("uniform")
 class Uniform(Source):
     def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+        kind = super().infer(inputs, attributes, declared)
         if not 0 <= integer(attributes, "stream") < 2**32:
             raise ProgramError("stream does not fit 32 bits")
-        return TensorType(declared.shape, DType.F32)
+        return kind
 
     def load(self, attributes: Attributes, kind: TensorType, inputs: StepInputs) -> torch.Tensor:
         stream, device = integer(attributes, "stream"), inputs.device
@@ -131,10 +127,6 @@ class Uniform(Source):
 
 
 class _AsItIs(Direct):
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
-        return inputs[0]
-
     def compute(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return inputs[0]
 

@@ -88,10 +88,10 @@ def additions_of_taps(outputs: int, taps: int) -> int:
     return additions if block_within(outputs * taps, additions) else chain(outputs * taps) - 1
 
 
-def parts_keep_chain(parts: Sequence[int]) -> bool:
-    """Whether no term goes through more additions if a sum is taken in parts of so many terms, block by block, than if
-    it is taken as a whole."""
-    return max(map(chain, parts)) + len(parts) - 1 <= chain(sum(parts))
+def parts_keep_chain(parts: Sequence[int], length: Callable[[int], int] = chain) -> bool:
+    """Whether no term goes through more additions if a sum is taken in parts of so many terms than if it is taken as a
+    whole. length: of blocked sums, `chain`, or `sum_depth`."""
+    return max(map(length, parts)) + len(parts) - 1 <= length(sum(parts))
 
 
 def sum_depth(terms: int) -> int:
@@ -105,12 +105,6 @@ def sum_depth(terms: int) -> int:
 def sum_gamma(terms: int) -> float:
     """`gamma` of a sum whose terms go through `sum_depth(terms)` additions."""
     return gamma(sum_depth(terms) + 1)
-
-
-def sum_parts_keep_depth(parts: Sequence[int]) -> bool:
-    """Whether no term goes through more additions if a sum is taken in parts of so many terms than if it is taken as a
-    whole."""
-    return max(map(sum_depth, parts)) + len(parts) - 1 <= sum_depth(sum(parts))
 
 
 EXACT_TERMS = 1 << 19
@@ -151,8 +145,16 @@ class Summation(Inexact):
         """The length of the sum, padding included."""
 
     @abstractmethod
+    def measures(self, inputs: Tensors, attributes: Attributes) -> Measures:
+        """What the bound is made of, FP64, in memory of its own."""
+
     def part(self, inputs: Tensors, attributes: Attributes) -> tuple[torch.Tensor, Measures]:
-        """(the approximation, the measures), FP64, in memory of their own."""
+        """(the approximation, the measures)."""
+        return self.approximate(inputs, attributes), self.measures(inputs, attributes)
+
+    def bound(self, inputs: Tensors, attributes: Attributes, y: torch.Tensor) -> Bound:
+        terms = self.terms([tuple(x.shape) for x in inputs], attributes)
+        return self.bound_of(self.measures(inputs, attributes), terms)
 
     @abstractmethod
     def bound_of(self, measures: Measures, terms: int) -> Bound:
@@ -241,9 +243,6 @@ class InParts(Inexact):
         no more than one part is in memory at any time."""
         self._operator, self._terms, self._count = operator, terms, count
         self._read: ReadPart = lambda number: operands(operator, read(number))
-
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        return declared
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return self.evaluate(inputs, attributes)[0]

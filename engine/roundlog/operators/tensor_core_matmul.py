@@ -32,15 +32,14 @@ def _named(name: str) -> TensorCoreArithmetic:
 class TensorCoreMatMul(Direct):
     reads_short = True
 
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        self.need_form(inputs, attributes)
+    def shape(self, inputs: Types, attributes: Attributes) -> tuple[int, ...]:
         arithmetic = _named(str(attributes["arithmetic"]))
         a, b = (kind.shape for kind in inputs)
         if inputs[0].dtype not in arithmetic.terms:
             raise ProgramError(f"multiplies {inputs[0].dtype}, for which {arithmetic.name} is not defined")
         shape = shape_of_product(a, b)
         check_terms(a[-1])
-        return TensorType(shape, inputs[0].dtype)
+        return shape
 
     def workspace(self, inputs: Types, attributes: Attributes, output: TensorType) -> int:
         segments = _named(str(attributes["arithmetic"])).segments(inputs[0].shape[-1])

@@ -20,13 +20,19 @@ import torch
 from roundlog.arithmetic import adjacent, as_dtype, in_format
 from roundlog.arithmetic.formats import interval_factor
 from roundlog.kernels.rounding_loops import weigh as weigh_by_kernel
-from roundlog.log import Decision, Entries, LogReader
+from roundlog.log import Decision, Entries
 from roundlog.log.payload import PayloadError
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous
 from roundlog.operators.registry import Attributes, Tensors, operands
-from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind, Window, WindowRounding
+from roundlog.rounding.protocols import (
+    FollowingRounding,
+    LogFinding,
+    LogFindingKind,
+    Window,
+    WindowRounding,
+)
 from roundlog.rounding.resolve import AUDITOR_REACH, F32, I64, bounded, certify, ends, pieces, put, resolve, settle
 
 
@@ -135,11 +141,8 @@ def _find(entries: Entries, elements: torch.Tensor) -> tuple[torch.Tensor, torch
     )
 
 
-_NOT_CORRECT = "the logged decision is not the correct rounding"
-
-
-class Follower(WindowRounding):
-    """Certified rounding by somebody else's log (implements FollowingRounding).
+class Follower(WindowRounding, FollowingRounding):
+    """Certified rounding by somebody else's log.
 
     After MAX_FINDINGS wrong entries the log is given up, and everything is resolved here.
 
@@ -156,7 +159,8 @@ class Follower(WindowRounding):
         self.followed = 0
         """Decisions taken from logs without an exact evaluation, so far."""
         self._step = 0
-        self._log: Mapping[int, Entries] | None = None
+        self.log: Mapping[int, Entries] | None = None
+        """The log of the step that runs next, or is running."""
         self._window: Window | None = None
         self._before = (0, 0)
         """Number of findings before the running step, and of decisions followed."""
@@ -168,31 +172,17 @@ class Follower(WindowRounding):
 
     def follow(self, step: int, log: Mapping[int, Entries] | None) -> None:
         """The log of the step that runs next; None: there is none, and everything is resolved here."""
-        self._step, self._log = step, log
+        self._step, self.log = step, log
         self._before = len(self.findings), self.followed
-
-    @property
-    def log(self) -> Mapping[int, Entries] | None:
-        """The log of the step that runs next, or is running."""
-        return self._log
 
     def start_again(self) -> None:
         del self.findings[self._before[0] :]
         self.followed = self._before[1]
 
-    def read(self, reader: LogReader, step: int) -> None:
-        """`follow` what a log file says of the step that runs next. Raises LogError."""
-        self.follow(step, reader.step(step))
-
     def sort_findings(self) -> None:
         """Put the findings of the running step in the order of operators and elements, which parts may have changed."""
         found = self._before[0]
         self.findings[found:] = sorted(self.findings[found:], key=lambda one: (one.operator, one.element))
-
-    @property
-    def given_up(self) -> bool:
-        """Whether so much of the log was wrong that it is not followed any more."""
-        return len(self.findings) >= MAX_FINDINGS
 
     def round(
         self,
@@ -208,14 +198,14 @@ class Follower(WindowRounding):
         inputs = operands(operator, inputs)
         # Wide enough for every element that an honest trainer may have written down.
         rounded, near = certify(operator, inputs, attributes, self.guard + AUDITOR_REACH, format)
-        if self._log is None and not near.indices.numel():
+        if self.log is None and not near.indices.numel():
             return as_dtype(rounded, format)
         if not bounded(near):
             near = settle(operator, inputs, attributes, rounded, near, format)
         parts = pieces(near)
         logs: Iterable[Entries | None] = [None] * len(parts)
-        if self._log is not None and not self.given_up:
-            entries = self._log.get(index, Entries.empty())
+        if self.log is not None and not self.given_up:
+            entries = self.log.get(index, Entries.empty())
             entries = entries if window is None else window.entries(entries)
             self._report_astray(index, near, entries)
             logs = entries.until(int(some.indices[-1]) for some in parts)
@@ -239,40 +229,22 @@ class Follower(WindowRounding):
     ) -> F32:
         """The values of the marked elements: all resolved where everything is verified; else logged where the log may
         be believed."""
-        if self.share >= 1.0:
-            values = resolve(operator, inputs, attributes, marked, format)
-            self._compare(index, marked, format, entries, values)
-            return values
-        sampled = self.generator.random(len(marked.indices)) < self.share
+        count = len(marked.indices)
+        sampled = np.ones(count, np.bool_) if self.share >= 1.0 else self.generator.random(count) < self.share
         weighed = weigh(marked, entries, sampled, self.guard + AUDITOR_REACH, format)
         values, verdicts = weighed.values, weighed.verdicts
         self.followed += int(np.count_nonzero(verdicts == ElementVerdict.FOLLOWED))
         if not (verdicts > ElementVerdict.FOLLOWED).any():
             return values
-        elements = marked.indices.numpy()
-        self._report(index, elements[verdicts == ElementVerdict.CONTRADICTED], LogFindingKind.FORGED, _NOT_CORRECT)
+        elements, right = marked.indices.numpy(), values.copy()
         rest = np.flatnonzero(verdicts >= ElementVerdict.SAMPLED)
-        elements, verdict = elements[rest], verdicts[rest]
-        right = resolve(operator, inputs, attributes, marked.of(torch.from_numpy(rest)), format)
-        missing = verdict == ElementVerdict.MISSING
-        wrong = ~missing & ((verdict == ElementVerdict.IMPOSSIBLE) | (values[rest] != right))
-        self._report(index, elements[wrong], LogFindingKind.FORGED, _NOT_CORRECT)
-        self._report(index, elements[missing], LogFindingKind.MISSING, "the log has no decision for it")
-        values[rest] = right
-        return values
-
-    def _compare(self, index: int, marked: Ambiguous, format: Format, entries: Entries, right: F32) -> None:
-        """Reports what a log says otherwise than the right values (float32[n]) of the marked elements."""
-        everything = np.ones(len(marked.indices), np.bool_)
-        weighed = weigh(marked, entries, everything, self.guard + AUDITOR_REACH, format)
-        if not (weighed.verdicts > ElementVerdict.FOLLOWED).any():
-            return
-        elements, verdicts = marked.indices.numpy(), weighed.verdicts
-        missing = verdicts == ElementVerdict.MISSING
-        wrong = (verdicts == ElementVerdict.SAMPLED) & (weighed.values != right)
+        right[rest] = resolve(operator, inputs, attributes, marked.of(torch.from_numpy(rest)), format)
+        wrong = (verdicts == ElementVerdict.SAMPLED) & (values != right)
         wrong |= (verdicts == ElementVerdict.CONTRADICTED) | (verdicts == ElementVerdict.IMPOSSIBLE)
-        self._report(index, elements[wrong], LogFindingKind.FORGED, _NOT_CORRECT)
-        self._report(index, elements[missing], LogFindingKind.MISSING, "the log has no decision for it")
+        self._report(index, elements[wrong], LogFindingKind.FORGED, "the logged decision is not the correct rounding")
+        missing = elements[verdicts == ElementVerdict.MISSING]
+        self._report(index, missing, LogFindingKind.MISSING, "the log has no decision for it")
+        return right
 
     def _report_astray(self, index: int, near: Ambiguous, entries: Entries) -> None:
         """Entries for elements that are nowhere near a boundary must not be."""
@@ -283,8 +255,7 @@ class Follower(WindowRounding):
         self._report(index, entries.indices[~there], LogFindingKind.FORGED, "it is not near a rounding boundary")
 
     def _report(self, operator: int, elements: I64, kind: LogFindingKind, message: str) -> None:
-        room = MAX_FINDINGS - len(self.findings)
-        wrong = elements[: max(room, 0)]
+        wrong = elements[: self.room]
         if self._window is not None:
             wrong = self._window.whole(wrong)
         for element in wrong.tolist():

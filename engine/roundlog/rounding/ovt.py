@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from roundlog.arithmetic import adjacent, as_dtype, neighbour, round_interval, round_to
 from roundlog.json_text import parse_json
-from roundlog.log import LogReader, LogWriter, PayloadError, PayloadFormat, PayloadKind
+from roundlog.log import PayloadError, PayloadFormat, PayloadKind
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import REGISTRY, Attributes, Inexact, Tensors
 from roundlog.operators.registry import operands
-from roundlog.rounding.protocols import MAX_FINDINGS, LogFinding, LogFindingKind
+from roundlog.rounding.protocols import FollowingRounding, LogFinding, LogFindingKind, RecordingRounding
 from roundlog.rounding.resolve import fill_in
 
 DOWN, PLAIN, UP = 0, 1, 2
@@ -265,8 +265,8 @@ def _computed(
     return y, rounded
 
 
-class ThresholdRecorder:
-    """Rounds what this machine computed, and logs a trit for every output (implements RecordingRounding)."""
+class ThresholdRecorder(RecordingRounding):
+    """Rounds what this machine computed, and logs a trit for every output."""
 
     kind = PayloadKind.OUTPUTS
 
@@ -275,13 +275,8 @@ class ThresholdRecorder:
         self.trits: dict[int, Trits] = {}
 
     def take(self) -> dict[int, Trits]:
-        """Return the log of the step that has just run, and start the next one."""
         trits, self.trits = self.trits, {}
         return trits
-
-    def write(self, writer: LogWriter, step: int) -> None:
-        """Hand the log of the step that has just run to a file. Raises LogError."""
-        writer.append(step, self.take())
 
     def start_again(self) -> None:
         self.trits = {}
@@ -297,9 +292,8 @@ class ThresholdRecorder:
         return as_dtype(rounded, format)
 
 
-class ThresholdFollower:
-    """Rounds what this machine computed, and reverses what the trainer rounded the other way (implements
-    FollowingRounding).
+class ThresholdFollower(FollowingRounding):
+    """Rounds what this machine computed, and reverses what the trainer rounded the other way.
 
     OVT believes every trit, so that its trainer could move any output by one place. Here a reversal has to be possible:
     two machines are within 2 d of each other, d the operator's error bound. One that no honest trainer can have written
@@ -328,15 +322,6 @@ class ThresholdFollower:
         del self.findings[self._before :]
         self.corrections = {}
 
-    def read(self, reader: LogReader, step: int) -> None:
-        """`follow` what a log file says of the step that runs next. Raises LogError."""
-        self.follow(step, reader.step(step))
-
-    @property
-    def given_up(self) -> bool:
-        """Whether so much of the log was wrong that it is not followed any more."""
-        return len(self.findings) >= MAX_FINDINGS
-
     def round(
         self, index: int, operator: Inexact, inputs: Tensors, attributes: Attributes, format: Format = FLOAT32
     ) -> torch.Tensor:
@@ -350,32 +335,20 @@ class ThresholdFollower:
         moved = ((followed != rounded) & ~rounded.isnan()).reshape(-1).nonzero().squeeze(1)
         if not len(moved):
             return as_dtype(rounded, format)
-        impossible = moved[~self._possible(operator, inputs, attributes, format, y, followed, moved)]
-        for element in impossible[: MAX_FINDINGS - len(self.findings)].tolist():
-            message = "the logged side of the boundary is out of reach of this machine's value"
-            self.findings.append(LogFinding(self._step, index, element, LogFindingKind.FORGED, message))
-        followed.view(-1)[impossible] = rounded.view(-1)[impossible]
-        self.corrections[index] = len(moved) - len(impossible)
-        return as_dtype(followed, format)
-
-    def _possible(
-        self,
-        operator: Inexact,
-        inputs: Tensors,
-        attributes: Attributes,
-        format: Format,
-        y: torch.Tensor,
-        followed: torch.Tensor,
-        moved: torch.Tensor,
-    ) -> torch.Tensor:
-        """Return whether an honest trainer's value can have been rounded to the number that its trit leads to."""
+        # Whether an honest trainer's value can have been rounded to the number that its trit leads to.
         chosen, target = y.reshape(-1)[moved], followed.reshape(-1)[moved]
         d = operator.bound(inputs, attributes, y).at(moved, chosen)
         low, high = round_interval(chosen, d, self.guard, format)
         # Where machines differ by more than the least threshold, OVT itself may take a side of a number for a side of a
         # boundary: wrong, but not the trainer's fault.
         confused = self.guard * d >= MIN_THRESHOLD * place(chosen, format)
-        return ((low <= target) & (target <= high)) | confused
+        impossible = moved[~(((low <= target) & (target <= high)) | confused)]
+        for element in impossible[: self.room].tolist():
+            message = "the logged side of the boundary is out of reach of this machine's value"
+            self.findings.append(LogFinding(self._step, index, element, LogFindingKind.FORGED, message))
+        followed.view(-1)[impossible] = rounded.view(-1)[impossible]
+        self.corrections[index] = len(moved) - len(impossible)
+        return as_dtype(followed, format)
 
 
 _ROUNDS = 20

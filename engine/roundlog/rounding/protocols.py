@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +62,13 @@ class RecordingRounding(Rounding, Protocol):
     kind: PayloadKind
     """Kind of the log that it writes."""
 
+    def take(self) -> dict[int, Any]:
+        """Return the log of the step that has just run, by operator index, and start the next one."""
+        ...
+
     def write(self, writer: LogWriter, step: int) -> None:
         """Hand the log of the step that has just run to a file. Raises LogError."""
+        writer.append(step, self.take())
 
 
 class FollowingRounding(Rounding, Protocol):
@@ -73,14 +78,21 @@ class FollowingRounding(Rounding, Protocol):
     """Wrong entries of the logs so far, in order."""
 
     @property
+    def room(self) -> int:
+        """Number of findings that there may still be."""
+        return max(MAX_FINDINGS - len(self.findings), 0)
+
+    @property
     def given_up(self) -> bool:
         """Whether so much of the log was wrong that it is not followed any more."""
+        return not self.room
 
-    def follow(self, step: int, log: None) -> None:
-        """There is no log of the step that runs next."""
+    def follow(self, step: int, log: Mapping[int, Any] | None) -> None:
+        """Follow the log of the step that runs next, by operator index; None: there is none."""
 
     def read(self, reader: LogReader, step: int) -> None:
         """Follow what a log file says of the step that runs next. Raises LogError."""
+        self.follow(step, reader.step(step))
 
 
 class LogFindingKind(enum.StrEnum):

@@ -4,7 +4,6 @@ same bits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
@@ -18,12 +17,12 @@ from roundlog.kernels.marking import all_below
 from roundlog.kernels.rounding_loops import ends as ends_by_kernel
 from roundlog.kernels.rounding_loops import judge as judge_by_kernel
 from roundlog.kernels.rounding_loops import write_down
-from roundlog.log import Entries, LogWriter, PayloadKind
+from roundlog.log import Entries, PayloadKind
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact
 from roundlog.operators.bounds import Ambiguous, mark_by_reference
 from roundlog.operators.registry import Attributes, Tensors, operands
-from roundlog.rounding.protocols import Window, WindowRounding, in_order
+from roundlog.rounding.protocols import RecordingRounding, Window, WindowRounding, in_order
 
 F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
@@ -94,32 +93,20 @@ def ends(marked: Ambiguous, scale: float = 1.0, format: Format = FLOAT32) -> tup
     return torch.from_numpy(low), torch.from_numpy(high)
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """Judgement of every marked element, by which a trainer resolves it and writes it down."""
-
-    low: F32
-    """float32[n]: y - d, rounded."""
-    doubtful: I64
-    """int64[m]: the positions where y - d and y + d round to different numbers, ascending."""
-    upper: F32
-    """float32[n]: y + guard d, rounded."""
-    two: Bool
-    """bool[n]: (guard + TRAINER_REACH) d holds a single boundary."""
-
-
-def judge(marked: Ambiguous, guard: float, format: Format = FLOAT32) -> Judged | None:
-    """All of it in one loop where there is a kernel for it. None if an approximation is NaN or infinite."""
+def judge(marked: Ambiguous, guard: float, format: Format = FLOAT32) -> tuple[F32, I64, F32, Bool] | None:
+    """What a trainer resolves every marked element by, and writes it down: y - d, rounded, float32[n]; the positions
+    where y - d and y + d round to different numbers, ascending, int64[m]; y + guard d, rounded, float32[n]; whether
+    (guard + TRAINER_REACH) d holds a single boundary, bool[n]. In one loop where there is a kernel for it. None if an
+    approximation is NaN or infinite."""
     far = guard + TRAINER_REACH
     if format != FLOAT32:
         if not marked.y.isfinite().all():
             return None
         low, high = ends(marked, format=format)
         upper, two = ends(marked, guard, format)[1], adjacent(*ends(marked, far, format), format)
-        return Judged(low.numpy(), np.flatnonzero((low != high).numpy()), upper.numpy(), two.numpy())
+        return low.numpy(), np.flatnonzero((low != high).numpy()), upper.numpy(), two.numpy()
     factors = (interval_factor(scale) for scale in (1.0, guard, far))
-    judged = judge_by_kernel(marked.y.numpy(), marked.d.numpy(), *factors)
-    return None if judged is None else Judged(*judged)
+    return judge_by_kernel(marked.y.numpy(), marked.d.numpy(), *factors)
 
 
 def resolve(
@@ -207,8 +194,8 @@ def put(rounded: torch.Tensor, indices: torch.Tensor, values: F32) -> None:
 T = TypeVar("T", bound=np.generic)
 
 
-class Recorder(WindowRounding):
-    """Certified rounding with a log (implements RecordingRounding).
+class Recorder(WindowRounding, RecordingRounding):
+    """Certified rounding with a log.
 
     Two machines' values both lie within d of the exact one, so what an auditor finds ambiguous (within d of a
     boundary) lies within 3d of it for the trainer: `guard` = 4 leaves room for d itself being computed in FP64.
@@ -222,13 +209,8 @@ class Recorder(WindowRounding):
         """The running step's log, by operator index; the caller takes it after every step with `take`."""
 
     def take(self) -> dict[int, Entries]:
-        """The log of the step that has just run; starts the next one."""
         entries, self.entries = self.entries, {}
         return entries
-
-    def write(self, writer: LogWriter, step: int) -> None:
-        """Hand the log of the step that has just run to a file. Raises LogError."""
-        writer.append(step, self.take())
 
     def start_again(self) -> None:
         self.entries = {}
@@ -251,9 +233,10 @@ class Recorder(WindowRounding):
         for some in pieces(marked):
             judged = judge(some, self.guard, format)
             assert judged is not None
-            right = resolved(operator, inputs, attributes, some, judged.low, judged.doubtful, format)
+            low, doubtful, upper, two = judged
+            right = resolved(operator, inputs, attributes, some, low, doubtful, format)
             put(rounded, some.indices, right)
-            decision, values = write_down(right, judged.upper, judged.two)
+            decision, values = write_down(right, upper, two)
             decisions.append(decision)
             by_value.append(values)
         if decisions:

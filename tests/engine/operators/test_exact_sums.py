@@ -14,7 +14,7 @@ from roundlog.kernels import reducing
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, Summation, operator
 from roundlog.operators import summation as sum_bounds
-from roundlog.operators.summation import BLOCK_TERMS, InParts, sum_depth, sum_gamma, sum_parts_keep_depth
+from roundlog.operators.summation import BLOCK_TERMS, InParts, parts_keep_chain, sum_depth, sum_gamma
 from roundlog.rounding import Follower, Recorder, certify
 
 
@@ -127,7 +127,7 @@ def test_the_depth_of_a_sum_is_that_of_its_blocks() -> None:
     for count in (0, 1, 2, 255, 256, 257, 511, 512, 513, 65_535, 65_536, 65_537, 1 << 20, (1 << 24) + 1, 1 << 30):
         assert sum_depth(count) == depth(count)
     assert sum_gamma(1) == 0
-    assert not sum_parts_keep_depth([256] * 3 + [1]) or sum_depth(769) >= 258
+    assert not parts_keep_chain([256] * 3 + [1], sum_depth) or sum_depth(769) >= 258
 
 
 def test_parts_of_scattered_numbers_know_what_is_exact() -> None:

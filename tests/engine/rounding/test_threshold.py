@@ -14,7 +14,7 @@ from roundlog.adjudication import binary32 as ieee
 from roundlog.arithmetic import round_to
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import operator
-from roundlog.rounding import LogFindingKind, ovt
+from roundlog.rounding import LogFindingKind, protocols
 from roundlog.rounding.ovt import (
     Divergence,
     ThresholdError,
@@ -257,7 +257,7 @@ def test_a_trainer_who_moves_results_that_are_nowhere_near_a_boundary_is_found_a
 
 
 def test_a_log_of_lies_is_given_up(monkeypatch) -> None:
-    monkeypatch.setattr(ovt, "MAX_FINDINGS", 20)
+    monkeypatch.setattr(protocols, "MAX_FINDINGS", 20)
     result, _ = recorded(32)
     op, inputs, attributes = case()
     y, wide = op.approximate(inputs, attributes).reshape(-1), result.reshape(-1).double()

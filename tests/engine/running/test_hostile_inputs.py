@@ -10,7 +10,7 @@ import torch
 from roundlog.execution import Batches, Executor
 from roundlog.execution.batches import CPU
 from roundlog.log import Decision, Entries
-from roundlog.rounding import LogFindingKind, follow
+from roundlog.rounding import LogFindingKind, protocols
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.options import Execution, RunOptions
@@ -80,7 +80,7 @@ def reading(batches: type[Batches]) -> RunOptions:
 @pytest.mark.slow
 def test_a_log_that_is_mostly_wrong_is_given_up(tmp_path, monkeypatch) -> None:
     """A log of another run is one: findings are for people to read, and memory is finite."""
-    monkeypatch.setattr(follow, "MAX_FINDINGS", 20)
+    monkeypatch.setattr(protocols, "MAX_FINDINGS", 20)
     job = Job.from_task(lambda: halfway_task(steps=6), compare=False)
 
     class Poisoned(Batches):

@@ -19,7 +19,7 @@ from roundlog.kernels import superaccumulator
 from roundlog.number_format import FLOAT32, Format
 from roundlog.operators import Inexact, Summation
 from roundlog.operators.bounds import Bound, FullBound
-from roundlog.operators.registry import Attributes, Tensors, Types, operands
+from roundlog.operators.registry import Attributes, Tensors, operands
 from roundlog.operators.summation import F32, Index, Measures, ReadPart
 from roundlog.program import TensorType
 from roundlog.rounding.resolve import AT_ONCE, in_doubt
@@ -132,9 +132,6 @@ class Owned(Inexact):
         element's index in the whole sum."""
         self._queries, self._number = queries, number
         self._y, self._bound, self._first = y, bound, first
-
-    def infer(self, inputs: Types, attributes: Attributes, declared: TensorType) -> TensorType:
-        return declared
 
     def approximate(self, inputs: Tensors, attributes: Attributes) -> torch.Tensor:
         return self._y

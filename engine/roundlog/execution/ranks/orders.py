@@ -22,7 +22,6 @@ from roundlog.log import Entries
 from roundlog.log.payload import decode, encode
 from roundlog.program import as_array
 from roundlog.rounding import Follower, LogFinding, LogFindingKind, Recorder, Rounding, in_order
-from roundlog.rounding.protocols import MAX_FINDINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +99,7 @@ def collect(rounding: Rounding, told: Sequence[bytes]) -> None:
     for followed, findings in map(json.loads, told):
         rounding.followed += followed
         found += [LogFinding(**{**one, "kind": LogFindingKind(one["kind"])}) for one in findings]
-    room = MAX_FINDINGS - len(rounding.findings)
-    rounding.findings += sorted(found, key=lambda finding: (finding.operator, finding.element))[: max(room, 0)]
+    rounding.findings += sorted(found, key=lambda finding: (finding.operator, finding.element))[: rounding.room]
 
 
 class DisagreementError(RuntimeError):

@@ -13,11 +13,10 @@ import numpy.typing as npt
 import torch
 
 from roundlog.definitions import opcodes
-from roundlog.kernels.environment import right_environment
+from roundlog.kernels.cuda.tensor_cores import tried
 from roundlog.kernels.machine_code import Chain, TapeOperand
 from roundlog.kernels.marking import mark_flat
 from roundlog.kernels.tape import F32, Tape
-from roundlog.kernels.threads import own_threads
 
 
 @cache
@@ -27,17 +26,12 @@ def has_kernels(device: torch.device) -> bool:
     # AMD's devices call themselves cuda, too.
     if torch.version.cuda is None or find_spec("triton") is None:
         return False
-    try:
-        # The answer is kept for the whole process, and the CPU's numbers are made here.
-        with own_threads(), right_environment():
-            agree = marking_agrees(device) and tape_agrees(device) and philox_agrees(device)
-        why = "" if agree else "it does not compute as IEEE 754 says"
-    except Exception as error:
-        # No C compiler, no ptxas for this card, a driver that is too old: whatever it is, there is another way.
-        why = f"{type(error).__name__}: {error}"
-    if why:
+    # The CPU's numbers are made here, too.
+    agree = tried(lambda: marking_agrees(device) and tape_agrees(device) and philox_agrees(device))
+    if agree is not True:
+        why = agree or "it does not compute as IEEE 754 says"
         warn(f"Triton does not work on {device}, so that training is slower, to the same bits: {why}", stacklevel=2)
-    return not why
+    return agree is True
 
 
 def marking_agrees(device: torch.device) -> bool:
@@ -61,22 +55,8 @@ def tape_agrees(device: torch.device) -> bool:
     """Whether a tape with every instruction there is gives, of special numbers and others, what it gives on the CPU."""
     from roundlog.kernels.cuda import triton_kernels as on_device
 
-    numbers = [
-        0.0,
-        -0.0,
-        2.0**-149,
-        -(2.0**-149),
-        2.0**-126,
-        0.5,
-        1.0,
-        1 + 2.0**-23,
-        -2.5,
-        3.0,
-        1e30,
-        3e38,
-        np.inf,
-        np.nan,
-    ]
+    numbers = [0.0, -0.0, 2.0**-149, -(2.0**-149), 2.0**-126, 0.5, 1.0, 1 + 2.0**-23, -2.5, 3.0]
+    numbers += [1e30, 3e38, np.inf, np.nan]
     rng = np.random.default_rng(0)
     pairs = np.array([(a, b) for a in (*numbers, -np.inf) for b in numbers] + rng.standard_normal((2000, 2)).tolist())
     a, b = np.ascontiguousarray(pairs.T.astype(np.float32))

@@ -25,10 +25,8 @@ import torch
 
 from roundlog.definitions.tensor_core import ARITHMETICS
 from roundlog.kernels.cuda.block_sum_trial import first_wrong_block_sum
-from roundlog.kernels.cuda.tensor_cores import ProductKernels, family, tensor_of, vectors, verdict
-from roundlog.kernels.environment import right_environment
+from roundlog.kernels.cuda.tensor_cores import ProductKernels, family, tensor_of, tried, vectors, verdict
 from roundlog.kernels.tensor_core_products import GroupArithmetic
-from roundlog.kernels.threads import own_threads
 from roundlog.number_format import BFLOAT16
 
 DEPTHS = 64, 32, 16
@@ -155,13 +153,7 @@ def proven(device: torch.device) -> GroupArithmetic | None:
     if name is None or verdict(device, name, "bf16").way is not ProductKernels.NATIVE:
         return None
     arithmetic = GroupArithmetic.of(ARITHMETICS[name], "bf16")
-    try:
-        # The answer is kept for the whole process, whatever floating-point environment this thread has.
-        with own_threads(), right_environment():
-            wrong = first_wrong(device, arithmetic)
-    except Exception as error:
-        # Too little shared memory, a compiler that is too old: whatever it is, there is another way.
-        wrong = f"{type(error).__name__}: {error}"
+    wrong = tried(lambda: first_wrong(device, arithmetic))
     if wrong is not None:
         warn(f"BF16 products take FP64 alone on {device}, slower, to the same bits: {wrong}", stacklevel=2)
     return arithmetic if wrong is None else None

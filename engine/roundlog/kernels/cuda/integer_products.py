@@ -16,9 +16,7 @@ import torch
 
 from roundlog.kernels.cuda import bf16_products
 from roundlog.kernels.cuda.bf16_products import LineBounds, StagedProduct
-from roundlog.kernels.cuda.tensor_cores import vectors
-from roundlog.kernels.environment import right_environment
-from roundlog.kernels.threads import own_threads
+from roundlog.kernels.cuda.tensor_cores import tried, vectors
 from roundlog.number_format import BFLOAT16, FLOAT32, Format
 
 LEAST_TERMS, MOST_TERMS = 16, 1 << 17
@@ -67,17 +65,10 @@ def takes(device: torch.device, dtype: torch.dtype, terms: int, format: Format) 
 def by_integers(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a CUDA device, which has agreed with FP64 on products by integers, computes those of such a dtype more
     quickly so than in any other way. Warns if it has not agreed."""
-    try:
-        # The answer is kept for the whole process, whatever floating-point environment this thread has.
-        with own_threads(), right_environment():
-            wrong = first_wrong(device)
-            quicker = wrong is None and is_quicker(device, dtype)
-    except Exception as error:
-        # Too little shared memory, a compiler that is too old: whatever it is, there is another way.
-        wrong, quicker = f"{type(error).__name__}: {error}", False
-    if wrong is not None:
-        warn(f"integers multiply no matrices on {device}, perhaps slower, to the same bits: {wrong}", stacklevel=2)
-    return quicker
+    found = tried(lambda: first_wrong(device) or is_quicker(device, dtype))
+    if isinstance(found, str):
+        warn(f"integers multiply no matrices on {device}, perhaps slower, to the same bits: {found}", stacklevel=2)
+    return found is True
 
 
 def first_wrong(device: torch.device) -> str | None:

@@ -6,9 +6,10 @@ of this file; integers where it is not, or does not agree, and integers do. No d
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ seen. V100 (7.0) is not among them: Triton compiles its dots to FP32 instruction
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 I64 = npt.NDArray[np.int64]
-Pair = tuple[torch.Tensor, torch.Tensor]
+T = TypeVar("T")
 
 _SIDE = 32
 """Rows and columns of most tests' matrices. These tests have 4,096 sums."""
@@ -141,11 +142,12 @@ def family(device: torch.device) -> str | None:
     return None if torch.version.hip else FAMILIES.get(torch.cuda.get_device_capability(device))
 
 
-def _tried(device: torch.device, name: str, format: str, native: bool) -> Difference | str | None:
+def tried(trial: Callable[[], T]) -> T | str:
+    """What a trial finds on one thread, or the words of what it raises."""
     try:
-        # The verdict is kept for the whole process, whatever floating-point environment this thread has.
+        # The answer is kept for the whole process, whatever floating-point environment this thread has.
         with own_threads(), right_environment():
-            return first_difference(device, name, format, native)
+            return trial()
     except Exception as error:
         # No compiler, too little shared memory, a driver that is too old: whatever it is, there is another way.
         return f"{type(error).__name__}: {error}"
@@ -153,10 +155,10 @@ def _tried(device: torch.device, name: str, format: str, native: bool) -> Differ
 
 def judge(device: torch.device, name: str, format: str, native: bool) -> DeviceVerdict:
     """A device's verdict, by trying it. native: whether it is of the arithmetic's family."""
-    emulated = _tried(device, name, format, False)
-    by_tensor_cores = _tried(device, name, format, True) if native and emulated is None else None
+    emulated = tried(lambda: first_difference(device, name, format, False))
     if emulated is not None:
         return DeviceVerdict(ProductKernels.NONE, None, emulated)
+    by_tensor_cores = tried(lambda: first_difference(device, name, format, True)) if native else None
     is_native = native and by_tensor_cores is None
     return DeviceVerdict(ProductKernels.NATIVE if is_native else ProductKernels.EMULATED, by_tensor_cores)
 
