@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from roundlog.training.machine_support import (
         ArithmeticSupport,
         ArithmeticWay,
-        compiled_kernels_work,
         kernel_instructions,
         supported_arithmetics,
     )
