@@ -3,7 +3,6 @@ order.
 """
 
 from roundlog.randomness.philox import (
-    SHUFFLE_ROUNDS,
     batch_rows,
     epoch_seed,
     philox4x64,

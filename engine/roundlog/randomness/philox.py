@@ -27,7 +27,6 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from numpy.typing import ArrayLike, NDArray
 
@@ -58,30 +57,23 @@ def uniform(seed: int, step: int, stream: int, shape: Sequence[int], *, first: i
 
     Both the 24-bit integer and its scaling are exact in FP32.
     """
-    key, count = stream_key(seed, step, stream), math.prod(shape)
+    words, count = np.array(stream_key(seed, step, stream), dtype=np.uint64), math.prod(shape)
     block, skipped = divmod(first, BLOCK)
-    made = uniform_blocks(key, block, -(-(skipped + count) // BLOCK))
-    values = made if len(made) == count else made[skipped : skipped + count].copy()
-    return torch.from_numpy(values).reshape(tuple(shape))
-
-
-def uniform_blocks(key: tuple[int, int], first: int, count: int) -> npt.NDArray[np.float32]:
-    """float32[8 * count]: the upper 24 bits of every 32-bit word of `count` blocks, times 2^-24. key: two integers of
-    64 bits; first: the first block, an integer far below 2^64."""
-    out = np.empty(BLOCK * count, dtype=np.float32)
-    words = np.array(key, dtype=np.uint64)
+    blocks = -(-(skipped + count) // BLOCK)
+    out = np.empty(BLOCK * blocks, dtype=np.float32)
 
     def part(start: int, stop: int) -> None:
         # NumPy increments the counter before it makes a block.
-        generator = np.random.Philox(key=words, counter=first + start)
+        generator = np.random.Philox(key=words, counter=block + start)
         for begin in range(start, stop, _RUN):
             end = min(begin + _RUN, stop)
             halves = generator.random_raw(BLOCK // 2 * (end - begin)).astype("<u8", copy=False).view("<u4")
             np.multiply((halves >> 8).view(np.int32), _PLACE, out=out[BLOCK * begin : BLOCK * end], casting="same_kind")
 
     # A number costs about four times what reading it does.
-    in_parts(part, count, 4 * out.size)
-    return out
+    in_parts(part, blocks, 4 * out.size)
+    values = out if len(out) == count else out[skipped : skipped + count].copy()
+    return torch.from_numpy(values).reshape(tuple(shape))
 
 
 def philox4x64(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]:
