@@ -27,7 +27,6 @@ from roundlog.dispute import RunningResults
 from roundlog.execution import (
     CPU,
     Batches,
-    BatchSource,
     CheckedProgram,
     Executor,
     RunningStep,
@@ -216,7 +215,7 @@ def prescribed_executor(job: Job) -> StepExecutor:
     return Executor(job.program, job.spec.f32_format)
 
 
-def prescribed_batches(job: Job) -> BatchSource:
+def prescribed_batches(job: Job) -> Batches:
     """Return a source of the prescribed batches."""
     return Batches(job.dataset, job.spec)
 
@@ -237,7 +236,7 @@ class ChangedBatches(Batches):
 
 def execution_of(
     executor: Callable[[Job], StepExecutor] = prescribed_executor,
-    batches: Callable[[Job], BatchSource] = prescribed_batches,
+    batches: Callable[[Job], Batches] = prescribed_batches,
 ) -> MakeExecution:
     """Return an execution with another executor, or other batches."""
 
