@@ -31,6 +31,7 @@ from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
+from roundlog.training.run_files import checkpoint_path
 from tiebreak.contract.contract_watch import find_chunk, find_rows
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
 from tiebreak.contract.events import Challenged, JobPosted
@@ -94,9 +95,9 @@ def room_before(job: Job, directory: Path) -> list[bytes]:
     the last of them led to: the initial one."""
     roots = [sha256(b"interval %d" % i).digest() for i in range(LIED_INTERVAL - 1)]
     roots.append(state_root(job.initial.values()))
-    run = Run(job, directory)
+    Run(job, directory)
     (directory / "roots").write_bytes(b"".join(roots))
-    save_tensors(run.checkpoint_path(LIED_INTERVAL * INTERVAL), dict(job.initial))
+    save_tensors(checkpoint_path(directory, LIED_INTERVAL * INTERVAL), dict(job.initial))
     return roots
 
 

@@ -238,11 +238,11 @@ def _cuda() -> tuple[bool, str]:
 
 
 def _triton(device: torch.device) -> tuple[bool, str]:
-    from roundlog.training import compiled_kernels_work
+    from roundlog.kernels import has_kernels
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        works = compiled_kernels_work(device)
+        works = has_kernels(device)
     return works, _first_line(said[-1].message) if said and not works else ""
 
 

@@ -27,7 +27,6 @@ from roundlog.dispute import RunningResults
 from roundlog.execution import (
     CPU,
     Batches,
-    BatchSource,
     CheckedProgram,
     Executor,
     RunningStep,
@@ -232,7 +231,7 @@ class ChangedBatches(Batches):
 
 def execution_of(
     executor: Callable[[Job], StepExecutor] = prescribed_executor,
-    batches: Callable[[Job], BatchSource] = lambda job: Batches(job.dataset, job.spec),
+    batches: Callable[[Job], Batches] = lambda job: Batches(job.dataset, job.spec),
 ) -> MakeExecution:
     """Return an execution with another executor, or other batches."""
 

@@ -89,7 +89,7 @@ class MerkleTree:
         self.depth = depth_of(self.count)
         self._levels = [leaves]
         for height in range(self.depth):
-            self._levels.append(_level_above(self._levels[-1], _PAD_NODES[height]))
+            self._levels.append(level_above(self._levels[-1], height))
         self.root = self.node(self.depth, 0)
 
     def node(self, height: int, index: int) -> bytes:
@@ -99,9 +99,7 @@ class MerkleTree:
         """
         if not 0 <= height <= self.depth or not 0 <= index < 1 << (self.depth - height):
             raise CommitmentError(f"a tree of depth {self.depth} has no node {index} at height {height}")
-        level = self._levels[height]
-        start = index * HASH_SIZE
-        return level[start : start + HASH_SIZE] if start < len(level) else _PAD_NODES[height]
+        return node_at(self._levels[height], index, height)
 
     def proof(self, index: int) -> list[bytes]:
         """The `depth` siblings of leaf `index`, from the leaf upwards. Raises CommitmentError if there is
@@ -112,9 +110,15 @@ class MerkleTree:
         return [self.node(height, (index >> height) ^ 1) for height in range(self.depth)]
 
 
-def _level_above(level: bytes, pad: bytes) -> bytes:
+def node_at(level: bytes, index: int, height: int) -> bytes:
+    """A node of a level at a height; of padding where there is no more."""
+    return level[index * HASH_SIZE : (index + 1) * HASH_SIZE] or _PAD_NODES[height]
+
+
+def level_above(level: bytes, height: int) -> bytes:
+    """The nodes above those at a height, 32 bytes each; the last one may have padding below it."""
     if len(level) % (2 * HASH_SIZE):
-        level += pad
+        level += _PAD_NODES[height]
     return hash_pieces(b"\x01", level, 2 * HASH_SIZE)
 
 

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from roundlog.arithmetic import format_of, is_short
-from roundlog.commitments.merkle import PAD, Bytes, CommitmentError, MerkleTree, depth_of, leaf_hashes, node_hash
-from roundlog.kernels.hashing import HASH_SIZE, hash_pieces
+from roundlog.commitments.merkle import Bytes, CommitmentError, MerkleTree, depth_of, leaf_hashes, level_above, node_at
+from roundlog.kernels.hashing import HASH_SIZE
 from roundlog.kernels.reducing import all_finite
 from roundlog.number_format import FLOAT32
 
@@ -132,8 +132,6 @@ BLOCK_SIZE = CHUNK_SIZE << BLOCK_HEIGHT
 """Bytes of a block: 16 KiB, 16 chunks. A root takes a 512th of its block, and few bytes beside a row are read to
 check it."""
 
-_NODE = b"\x01"
-
 
 class BlockTree:
     """The tree over the chunks of a tensor (`tensor_tree`), as the roots of its blocks: the nodes at `BLOCK_HEIGHT`. 20
@@ -142,29 +140,17 @@ class BlockTree:
     A tensor of at most one block has a tree of its own depth, whose root is its only block's."""
 
     def __init__(self, size: int, roots: bytes) -> None:
-        """size: bytes of the tensor. roots: of all its blocks, 32 bytes each. Raises CommitmentError for another number
-        of them."""
-        if len(roots) != blocks_of(size) * HASH_SIZE:
-            raise CommitmentError(f"a tensor of {size} bytes has {blocks_of(size)} blocks, not {len(roots) / 32:g}")
+        """size: bytes of the tensor. roots: of all its blocks, 32 bytes each."""
         self.size = size
         self.roots = roots
         self.count = max(1, -(-size // CHUNK_SIZE))
         self._height = min(depth_of(self.count), BLOCK_HEIGHT)
-        self._above = _levels(roots, self._height)
+        self._above = _levels(roots, self._height, depth_of(self.count))
 
     @classmethod
     def over(cls, size: int, pieces: Iterable[Bytes]) -> BlockTree:
-        """The tree of a tensor whose bytes come in pieces; all but the last are whole blocks. Raises CommitmentError
-        if they are not `size` bytes."""
-        roots, seen = bytearray(), 0
-        for piece in pieces:
-            if seen % BLOCK_SIZE:
-                raise CommitmentError("a piece ends inside of a block")
-            roots += block_roots(piece, size)
-            seen += len(piece)
-        if seen != size:
-            raise CommitmentError(f"a tensor of {size} bytes has {seen}")
-        return cls(size, bytes(roots) if size else block_roots(b"", 0))
+        """The tree of a tensor whose `size` bytes come in pieces; all but the last are whole blocks."""
+        return cls(size, b"".join(block_roots(piece, size) for piece in pieces) or block_roots(b"", 0))
 
     @property
     def root(self) -> bytes:
@@ -176,17 +162,13 @@ class BlockTree:
         return chunk >> BLOCK_HEIGHT
 
     def span(self, block: int) -> tuple[int, int]:
-        """(first byte, number of bytes) of a block. Raises CommitmentError if there is none of that number."""
-        if not 0 <= block < blocks_of(self.size):
-            raise CommitmentError(f"a tensor of {blocks_of(self.size)} blocks has no block {block}")
+        """(first byte, number of bytes) of a block."""
         start = block * BLOCK_SIZE
         return start, min(BLOCK_SIZE, self.size - start)
 
     def first_wrong(self, blocks: Sequence[int], data: Bytes) -> int | None:
-        """The first of some blocks, in ascending order, whose bytes `data` does not have; None if it has those of all,
-        one behind the other. Raises CommitmentError for another number of bytes."""
-        if len(data) != sum(self.span(block)[1] for block in blocks):
-            raise CommitmentError(f"{len(blocks)} blocks have other than {len(data)} bytes")
+        """The first of some blocks, in ascending order, whose bytes `data`, as many as they have, does not have; None
+        if it has those of all, one behind the other."""
         found = block_roots(data, self.size)
         for place, block in enumerate(blocks):
             if found[place * HASH_SIZE :][:HASH_SIZE] != self.roots[block * HASH_SIZE :][:HASH_SIZE]:
@@ -202,12 +184,12 @@ class BlockTree:
         data = read(*self.span(block))
         if self.first_wrong([block], data) is not None:
             raise CommitmentError(f"block {block} of a tensor has changed since its root was taken")
-        below = _padded(leaf_hashes(data, CHUNK_SIZE), self._height)
+        below = _levels(leaf_hashes(data, CHUNK_SIZE), 0, self._height)
         place, siblings = chunk - (block << BLOCK_HEIGHT), []
         for height in range(self._height):
-            siblings.append(_node_at(below[height], (place >> height) ^ 1, height))
+            siblings.append(node_at(below[height], (place >> height) ^ 1, height))
         for height, level in enumerate(self._above[:-1]):
-            siblings.append(_node_at(level, (block >> height) ^ 1, self._height + height))
+            siblings.append(node_at(level, (block >> height) ^ 1, self._height + height))
         return siblings
 
 
@@ -219,38 +201,13 @@ def blocks_of(size: int) -> int:
 def block_roots(data: Bytes, size: int) -> bytes:
     """Roots of the blocks of a tensor of `size` bytes; the last block may be shorter."""
     height = min(depth_of(max(1, -(-size // CHUNK_SIZE))), BLOCK_HEIGHT)
-    return _padded(leaf_hashes(data, CHUNK_SIZE), height)[height]
+    return _levels(leaf_hashes(data, CHUNK_SIZE), 0, height)[-1]
 
 
-def _padded(leaves: bytes, height: int) -> list[bytes]:
-    """Levels 0 to `height` above some leaves; the last node of a level may have padding below it."""
-    levels = [leaves]
-    for level in range(height):
-        nodes = levels[-1]
-        if len(nodes) % (2 * HASH_SIZE):
-            nodes += _pad(level)
-        levels.append(hash_pieces(_NODE, nodes, 2 * HASH_SIZE))
-    return levels
-
-
-def _levels(nodes: bytes, height: int) -> list[bytes]:
-    """Levels from nodes at a height up to the root."""
+def _levels(nodes: bytes, first: int, last: int) -> list[bytes]:
+    """Levels from some nodes at height `first` up to height `last`; the last node of a level may have padding below
+    it."""
     levels = [nodes]
-    while len(levels[-1]) > HASH_SIZE:
-        nodes = levels[-1]
-        if len(nodes) % (2 * HASH_SIZE):
-            nodes += _pad(height + len(levels) - 1)
-        levels.append(hash_pieces(_NODE, nodes, 2 * HASH_SIZE))
+    for height in range(first, last):
+        levels.append(level_above(levels[-1], height))
     return levels
-
-
-def _node_at(level: bytes, index: int, height: int) -> bytes:
-    return level[index * HASH_SIZE :][:HASH_SIZE] or _pad(height)
-
-
-def _pad(height: int) -> bytes:
-    """The root of a subtree of a height that has nothing but padding."""
-    node = PAD
-    for _ in range(height):
-        node = node_hash(node, node)
-    return node

@@ -113,18 +113,14 @@ class FileField(StoredField):
         return read_at(self._file, self.path, self.offset + start, size)
 
     def changed(self, start: int) -> StorageError:
-        return changed_at(self.path, self.offset + start)
+        where = f"at byte {self.offset + start} or soon after"
+        return StorageError(self.path, f"has changed, {where}, since its root was taken: restore it")
 
     def recut(self, kind: FieldType, rows: int) -> FileField:
         return FileField(kind, rows, self.path, self.offset, self._file)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileField, (self.kind, self.rows, self.path, self.offset)
-
-
-def changed_at(path: Path, start: int) -> StorageError:
-    """The error that a file has other bytes at byte `start` than when it was summarised."""
-    return StorageError(path, f"has changed, at byte {start} or soon after, since its root was taken: restore it")
 
 
 HELD_BYTES = 256 << 20
@@ -163,14 +159,10 @@ def most_data_bytes(kinds: Mapping[str, FieldType], rows: int) -> int:
 def file_pieces(fields: Mapping[str, Field]) -> Iterator[bytes | memoryview]:
     """The content of the file of these fields, in pieces of at most 16 MiB; its header comes first, in one. Of fields
     that were summarised, it is what was summarised. Raises as `write_fields`."""
-    yield _header(fields)
+    yield header_of({name: entry_of(field.kind, field.rows) for name, field in fields.items()})
     for field in fields.values():
         for start in range(0, field.nbytes, _PIECE):
             yield from field.parts_of([start], min(_PIECE, field.nbytes - start))
-
-
-def _header(fields: Mapping[str, Field]) -> bytes:
-    return header_of({name: entry_of(field.kind, field.rows) for name, field in fields.items()})
 
 
 def read_fields(path: Path, kinds: Mapping[str, FieldType], rows: int) -> dict[str, Field]:

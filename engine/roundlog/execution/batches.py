@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Protocol, overload
+from typing import overload
 
 import torch
 
@@ -69,13 +69,6 @@ def root_of(states: Sequence[torch.Tensor]) -> bytes:
 CPU = torch.device("cpu")
 
 
-class BatchSource(Protocol):
-    """A source of the data of every step of a run."""
-
-    def load(self, step: int, device: torch.device = CPU) -> Sequence[torch.Tensor]:
-        """The batch of a step: one tensor [batch_size, ...] a field, in program order, on the device."""
-
-
 class LazyBatch(LazyTensors):
     """A batch that takes no memory by itself: each read gathers the rows of one field, all of them or some samples."""
 
@@ -111,4 +104,5 @@ class Batches:
         return torch.from_numpy(batch_rows(spec.seed, step, spec.batch_size, spec.data_rows))
 
     def load(self, step: int, device: torch.device = CPU) -> Sequence[torch.Tensor]:
+        """The batch of a step: one tensor [batch_size, ...] a field, in program order, on the device."""
         return LazyBatch(list(self.dataset.values()), self.rows(step), device)

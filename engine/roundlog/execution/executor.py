@@ -320,14 +320,12 @@ class Executor:
         running = self._run(inputs, run)
         return None if running.gone_on else running.result
 
-    def replay(self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None, see: See) -> None:
-        """Executes a stopped step again, operator by operator, past the number that is not finite. Raises
-        IndexRangeError."""
-        self._past_stops(inputs, rounding, pass_on, see, None)
-
-    def _past_stops(
-        self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None, see: See, end: int | None
+    def replay(
+        self, inputs: StepInputs, rounding: Rounding, pass_on: PassOn | None, see: See, end: int | None = None
     ) -> None:
+        """Executes a stopped step again, operator by operator, past the number that is not finite. end: the first
+        operator that is left out. Raises IndexRangeError."""
+
         def run() -> RunningStep:
             running = RunningStep(self._checked, inputs, rounding, pass_on)
             running.stops = False
@@ -352,16 +350,12 @@ class Executor:
         """Computes a step's operators; whether a check that was deferred, as on devices, fails. Raises StoppedError."""
         if running.inputs.device.type != "cpu":
             running.deferred = DeferredChecks()
-        if self._fuses(running.inputs.device):
+        # Fused kernels compute in FP32.
+        if self.f32_format == FLOAT32 and (running.deferred is None or has_kernels(running.inputs.device)):
             running.run_in_groups()
         else:
             running.run_in_order()
         return running.deferred is not None and running.deferred.confirmed()
-
-    def _fuses(self, device: torch.device) -> bool:
-        """Whether there are fused kernels. They compute in FP32."""
-        there = device.type == "cpu" or has_kernels(device)
-        return there and self.f32_format == FLOAT32
 
     def _run(self, inputs: StepInputs, run: Start) -> RunningStep:
         with own_threads(), right_float_mode(f"step {inputs.step}"):
@@ -377,7 +371,7 @@ class Executor:
         def see(index: int, values: Mapping[int, torch.Tensor]) -> None:
             watch.sees(index, values[index], [values[value] for value in self.program.nodes[index].inputs])
 
-        self._past_stops(inputs, rounding, None, see, stopped + 1)
+        self.replay(inputs, rounding, None, see, stopped + 1)
         return watch.origin_of(stopped)
 
 

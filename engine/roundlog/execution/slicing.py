@@ -10,7 +10,7 @@ Where a step runs whole, the same rules cut single operators that would need muc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -275,16 +275,18 @@ def parts_of(
 ) -> tuple[Samples, ...] | None:
     """The samples of every part of a sum whose inputs have these layouts, about one part for each micro-batch. None if
     the sum cannot be cut, or cutting saves no memory."""
-    found = next(_within_bound(node, inputs, needs, batch, micro_batches), None)
+    # Smaller parts first, then larger ones, down to two.
+    counts = (*range(micro_batches, min(2 * micro_batches, batch) + 1), *range(micro_batches - 1, 1, -1))
+    found = next((parts for count in counts if keeps_bound(node, inputs, needs, parts := ranges(batch, count))), None)
     if found is None:
         return None
     output = node.type
     whole = sum(kind.nbytes for kind in inputs) + max(kind.nbytes for kind in inputs)
     whole += summation(node).workspace(inputs, node.attributes, output)
-    return found if bytes_in_parts(node, inputs, needs, found) < whole else None
+    return tuple(found) if bytes_in_parts(node, inputs, needs, found) < whole else None
 
 
-def bytes_in_parts(node: Node, inputs: list[TensorType], needs: Needs, parts: tuple[Samples, ...]) -> int:
+def bytes_in_parts(node: Node, inputs: list[TensorType], needs: Needs, parts: Sequence[Samples]) -> int:
     """Bytes needed beside the output to sum these parts: an upper bound."""
     part = _sliced(inputs, needs, max(last - first for first, last in parts))
     # A slice is reordered while it is read, so it is in memory twice.
@@ -295,17 +297,6 @@ def bytes_in_parts(node: Node, inputs: list[TensorType], needs: Needs, parts: tu
 def terms_of(node: Node, inputs: list[TensorType]) -> int:
     """Number of terms of the whole sum."""
     return summation(node).terms([kind.shape for kind in inputs], node.attributes)
-
-
-def _within_bound(
-    node: Node, inputs: list[TensorType], needs: Needs, batch: int, micro_batches: int
-) -> Iterator[tuple[Samples, ...]]:
-    """Ways to cut a sum that keep its bound: smaller parts first, then larger ones, down to two."""
-    counts = [*range(micro_batches, min(2 * micro_batches, batch) + 1), *range(micro_batches - 1, 1, -1)]
-    for count in counts:
-        parts = ranges(batch, count)
-        if keeps_bound(node, inputs, needs, parts):
-            yield tuple(parts)
 
 
 def keeps_bound(node: Node, inputs: list[TensorType], needs: Needs, parts: list[Samples]) -> bool:

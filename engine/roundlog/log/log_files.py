@@ -171,11 +171,9 @@ class LogReader:
         """Opens the file and checks its frame.
 
         operator_sizes: elements in the output of each inexact operator of the program, by operator index, 0 for all
-        other operators. form: of the payloads. Raises LogError if the file is not the log that `expected` describes, or
-        could not be one for this program, and ValueError if that is a log of another kind.
+        other operators. form: of the payloads, of the kind that is expected. Raises LogError if the file is not the log
+        that `expected` describes, or could not be one for this program.
         """
-        if expected.kind != form.kind:
-            raise ValueError(f"{path} holds payloads of kind {int(expected.kind)}, not {int(form.kind)}")
         self._form = form
         self._sizes = np.array(operator_sizes, np.int64)
         self._file = LogFile(path, expected, {form.kind: form.bound(operator_sizes)})
@@ -184,14 +182,9 @@ class LogReader:
 
     def step(self, step: int) -> dict[int, Any]:
         """The log of one step: entries by operator index, those of operators that have any, or what the payloads of
-        another format hold.
-
-        Raises LogError if the file's bytes are not the log of that step, and ValueError for a step outside
-        the file.
+        another format hold. step: one of the file's. Raises LogError if the file's bytes are not the log of that step.
         """
         position = step - self.header.first_step
-        if not 0 <= position < self.header.steps:
-            raise ValueError(f"a log of {self.header.steps} steps from {self.header.first_step} has no step {step}")
         try:
             return self._form.decode(self._file.plain_payload(position), self._sizes)
         except PayloadError as error:
@@ -229,10 +222,7 @@ class LogWriter:
     """
 
     def __init__(self, path: Path, header: LogHeader, form: PayloadFormat[Any] = ENTRIES) -> None:
-        """form: of the payloads. Raises LogError if the file cannot be created, and ValueError for the header of a log
-        of another kind."""
-        if header.kind != form.kind:
-            raise ValueError(f"{path} is for payloads of kind {int(header.kind)}, not {int(form.kind)}")
+        """form: of the payloads, of the header's kind. Raises LogError if the file cannot be created."""
         self.path = path
         self._form = form
         self.header = header
@@ -245,20 +235,13 @@ class LogWriter:
         self._offsets: list[int] = []
         self._segments: list[SegmentHeader] = []
         self._compressor = zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL)
-        self._next_step = header.first_step
         self._closed: ClosedLog | None = None
 
     def append(self, step: int, step_log: Mapping[int, Any]) -> None:
         """Writes the log of the next step, entries by operator index, or what another format has for them.
 
-        Raises LogError if it is not the next step, or it cannot be written; no file is left then.
+        Raises LogError if it cannot be written; no file is left then.
         """
-        if self._file.closed:
-            raise LogError(self.path, None, "is closed")
-        if step != self._next_step or step >= self.header.first_step + self.header.steps:
-            self.abort()
-            raise LogError(self.path, None, f"step {step} is not the step that this log needs next")
-        self._next_step += 1
         try:
             plain = self._form.encode(step_log)
             compressed = self._compressor.compress(plain)
@@ -278,17 +261,10 @@ class LogWriter:
             raise
 
     def close(self) -> ClosedLog:
-        """Writes the footer and gives the file its name, durably. A second call returns the same.
-
-        Raises LogError if steps are missing or it cannot be written; no file is left then.
-        """
+        """Writes the footer and gives the file its name, durably. A second call returns the same. All steps have been
+        appended. Raises LogError if it cannot be written; no file is left then."""
         if self._closed is not None:
             return self._closed
-        if self._file.closed:
-            raise LogError(self.path, None, "is closed")
-        if (missing := self.header.first_step + self.header.steps - self._next_step) > 0:
-            self.abort()
-            raise LogError(self.path, None, f"lacks its last {missing} of {self.header.steps} steps")
         footer, root = pack_footer(self.header, self._offsets, self._segments)
         try:
             self._file.write(footer)

@@ -3,8 +3,6 @@ order.
 """
 
 from roundlog.randomness.philox import (
-    SHUFFLE_ROUNDS,
-    RandomnessError,
     batch_rows,
     epoch_seed,
     philox4x64,

@@ -15,6 +15,9 @@ The order is the swap-or-not shuffle of the Ethereum consensus specs, one epoch 
 based on a card shuffle", 2012) with the 90 rounds of mainnet. One index costs 180 hashes and no table, so a contract
 can tell which row stands at a position. The rows of an epoch are a permutation: every row is used once before any is
 used twice.
+
+Callers have checked that numbers fit: seeds, epochs, positions and elements 64 bits, steps and streams 32, and that
+there are 1 to 2^40 rows, since a shuffle hashes position // 256 as a uint32.
 """
 
 from __future__ import annotations
@@ -24,17 +27,11 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from roundlog.kernels.hashing import HASH_SIZE, hash_pieces
 from roundlog.kernels.threads import in_parts
-
-
-class RandomnessError(ValueError):
-    """A seed, step, stream, index or count outside the range that the key or the shuffle has room for."""
-
 
 BLOCK = 8
 """Numbers of one block of the generator: four words of 64 bits, low half first."""
@@ -51,47 +48,32 @@ _MASK64 = (1 << 64) - 1
 
 
 def stream_key(seed: int, step: int, stream: int) -> tuple[int, int]:
-    """The generator's key, two integers of 64 bits. Raises RandomnessError if the seed does not fit 64 bits, or the
-    step or the stream 32."""
-    if not 0 <= seed < 1 << 64:
-        raise RandomnessError(f"seed {seed} is not a 64-bit unsigned integer")
-    if not 0 <= step < 1 << 32 or not 0 <= stream < 1 << 32:
-        raise RandomnessError(f"step {step} and stream {stream} have to be 32-bit unsigned integers")
+    """The generator's key, two integers of 64 bits."""
     return seed, (step << 32) + stream
 
 
 def uniform(seed: int, step: int, stream: int, shape: Sequence[int], *, first: int = 0) -> torch.Tensor:
     """Uniform random numbers in [0, 1): float32 of `shape`, element i (in C order) = (word first + i >> 8) * 2^-24.
 
-    Both the 24-bit integer and its scaling are exact in FP32. Raises RandomnessError if the seed does not fit 64 bits,
-    the step or the stream 32, or there are no such words.
+    Both the 24-bit integer and its scaling are exact in FP32.
     """
-    key, count = stream_key(seed, step, stream), math.prod(shape)
-    if count < 0 or not 0 <= first < 1 << 64:
-        raise RandomnessError(f"a stream has no {count} words from word {first} on")
+    words, count = np.array(stream_key(seed, step, stream), dtype=np.uint64), math.prod(shape)
     block, skipped = divmod(first, BLOCK)
-    made = uniform_blocks(key, block, -(-(skipped + count) // BLOCK))
-    values = made if len(made) == count else made[skipped : skipped + count].copy()
-    return torch.from_numpy(values).reshape(tuple(shape))
-
-
-def uniform_blocks(key: tuple[int, int], first: int, count: int) -> npt.NDArray[np.float32]:
-    """float32[8 * count]: the upper 24 bits of every 32-bit word of `count` blocks, times 2^-24. key: two integers of
-    64 bits; first: the first block, an integer far below 2^64."""
-    out = np.empty(BLOCK * count, dtype=np.float32)
-    words = np.array(key, dtype=np.uint64)
+    blocks = -(-(skipped + count) // BLOCK)
+    out = np.empty(BLOCK * blocks, dtype=np.float32)
 
     def part(start: int, stop: int) -> None:
         # NumPy increments the counter before it makes a block.
-        generator = np.random.Philox(key=words, counter=first + start)
+        generator = np.random.Philox(key=words, counter=block + start)
         for begin in range(start, stop, _RUN):
             end = min(begin + _RUN, stop)
             halves = generator.random_raw(BLOCK // 2 * (end - begin)).astype("<u8", copy=False).view("<u4")
             np.multiply((halves >> 8).view(np.int32), _PLACE, out=out[BLOCK * begin : BLOCK * end], casting="same_kind")
 
     # A number costs about four times what reading it does.
-    in_parts(part, count, 4 * out.size)
-    return out
+    in_parts(part, blocks, 4 * out.size)
+    values = out if len(out) == count else out[skipped : skipped + count].copy()
+    return torch.from_numpy(values).reshape(tuple(shape))
 
 
 def philox4x64(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]:
@@ -115,12 +97,7 @@ def philox4x64(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, in
 
 
 def philox_word(seed: int, step: int, stream: int, element: int) -> int:
-    """Element `element` of a stream's 32-bit words, alone and in plain integers.
-
-    Raises RandomnessError as `uniform`, and if the element is negative or beyond 64 bits.
-    """
-    if not 0 <= element < 1 << 64:
-        raise RandomnessError(f"element {element} is not a 64-bit unsigned integer")
+    """Element `element` of a stream's 32-bit words, alone and in plain integers."""
     block, within = divmod(element, BLOCK)
     word = philox4x64((block + 1, 0, 0, 0), stream_key(seed, step, stream))[within // 2]
     return word >> 32 if within % 2 else word & 0xFFFFFFFF
@@ -128,28 +105,11 @@ def philox_word(seed: int, step: int, stream: int, element: int) -> int:
 
 SHUFFLE_ROUNDS = 90
 
-MAX_COUNT = 1 << 40
-"""The spec hashes position // 256 as a uint32."""
-
 _POSITIONS_PER_HASH = 256
 
 
-def _check(count: int, seed: bytes) -> None:
-    if not 0 < count <= MAX_COUNT:
-        raise RandomnessError(f"a shuffle of {count} rows is outside 1..2^40")
-    if len(seed) != 32:
-        raise RandomnessError(f"a shuffle seed has 32 bytes, not {len(seed)}")
-
-
 def shuffled_index(index: int, count: int, seed: bytes) -> int:
-    """The row at position `index` of the permutation of `count` rows keyed by the 32-byte `seed`.
-
-    Raises RandomnessError if the index is not below the count, the count outside 1..2^40 or the seed not 32
-    bytes.
-    """
-    _check(count, seed)
-    if not 0 <= index < count:
-        raise RandomnessError(f"position {index} is outside a shuffle of {count} rows")
+    """The row at position `index` of the permutation of `count` rows keyed by the 32-byte `seed`."""
     for round_number in range(SHUFFLE_ROUNDS):
         prefix = seed + bytes([round_number])
         pivot = int.from_bytes(sha256(prefix).digest()[:8], "little") % count
@@ -165,15 +125,9 @@ def shuffled_rows(positions: ArrayLike, count: int, seed: bytes) -> NDArray[np.i
     """`shuffled_index` of every element of `positions` (any shape, integers): int64 of the same shape.
 
     Hashes only the blocks of 256 positions that are read: a batch costs about two hashes a row and round, a
-    whole epoch one in 256. Raises RandomnessError as `shuffled_index`.
+    whole epoch one in 256.
     """
-    _check(count, seed)
-    array = np.asarray(positions)
-    if array.size and array.dtype.kind not in "iu":
-        raise RandomnessError(f"positions are integers, not {array.dtype}")
-    rows = array.astype(np.int64)
-    if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < count:
-        raise RandomnessError(f"a position in {rows.min()}..{rows.max()} is outside a shuffle of {count} rows")
+    rows = np.asarray(positions).astype(np.int64)
     all_blocks = np.arange(-(-count // _POSITIONS_PER_HASH)) if rows.size * _POSITIONS_PER_HASH >= count else None
     for round_number in range(SHUFFLE_ROUNDS):
         prefix = seed + bytes([round_number])
@@ -194,22 +148,12 @@ def shuffled_rows(positions: ArrayLike, count: int, seed: bytes) -> NDArray[np.i
 
 
 def epoch_seed(seed: int, epoch: int) -> bytes:
-    """The 32-byte shuffle seed of an epoch: SHA-256("tiebreak/epoch" || uint64be(seed) || uint64be(epoch)).
-
-    Raises RandomnessError if the seed or the epoch does not fit 64 bits.
-    """
-    if not 0 <= seed < 1 << 64 or not 0 <= epoch < 1 << 64:
-        raise RandomnessError(f"seed {seed} and epoch {epoch} have to be 64-bit unsigned integers")
+    """The 32-byte shuffle seed of an epoch: SHA-256("tiebreak/epoch" || uint64be(seed) || uint64be(epoch))."""
     return sha256(b"tiebreak/epoch" + seed.to_bytes(8, "big") + epoch.to_bytes(8, "big")).digest()
 
 
 def row_of_position(seed: int, position: int, rows: int) -> int:
-    """The row at one position of the endless order: the scalar that a contract computes.
-
-    Raises RandomnessError as `shuffled_index` and `epoch_seed`.
-    """
-    if rows < 1:
-        raise RandomnessError(f"a shuffle of {rows} rows is outside 1..2^40")
+    """The row at one position of the endless order: the scalar that a contract computes."""
     epoch, index = divmod(position, rows)
     return shuffled_index(index, rows, epoch_seed(seed, epoch))
 
@@ -218,11 +162,8 @@ def batch_rows(seed: int, step: int, batch_size: int, rows: int) -> NDArray[np.i
     """The dataset rows of the batch of step `step` (counted from 0): int64[batch_size].
 
     Sample j stands at position step * batch_size + j of the endless order, epoch = position // rows; a
-    batch may reach into the next epoch. Raises RandomnessError for a negative step, a batch size below 1,
-    and as `shuffled_index` and `epoch_seed`.
+    batch may reach into the next epoch.
     """
-    if step < 0 or batch_size < 1 or rows < 1:
-        raise RandomnessError(f"step {step}, batch size {batch_size} and {rows} rows do not make a batch")
     parts = []
     position, end = step * batch_size, (step + 1) * batch_size
     while position < end:

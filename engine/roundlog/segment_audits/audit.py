@@ -308,7 +308,7 @@ class _Audit:
             assert other is not None, "an answer is repeated"
             if (other.roots, other.stopped is None) != (answer.roots, answer.stopped is None):
                 self._arbitrate(pool, [task.repeats, task])
-        elif self._differs(task, answer):
+        elif answer.roots != self._plan.listing.roots[segment.first : segment.stop]:
             self._arbitrate(pool, [task])
         elif self._random.random() < self._sharing.repeat_share:
             self._unsettled.append(task)
@@ -319,11 +319,6 @@ class _Audit:
             self._plan.answered(task.order.segment, 0)
         else:
             self._plan.lost(task.order.segment)
-
-    def _differs(self, task: Assignment, answer: WorkerAnswer) -> bool:
-        """Return whether an answer says that an interval is not as claimed, and all before it are."""
-        segment = task.order.segment
-        return answer.roots != self._plan.listing.roots[segment.first : segment.stop]
 
     def _arbitrate(self, pool: WorkerPool, tasks: list[Assignment]) -> None:
         """Repeat a segment here, and believe the workers no more whose answers were others."""

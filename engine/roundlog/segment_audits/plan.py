@@ -173,13 +173,11 @@ class Plan:
     # Parts.
 
     @property
-    def _is_over_budget(self) -> bool:
-        return self._repeated > len(self.listing.roots)
-
-    @property
     def _starts(self) -> list[int]:
         """States that segments start from, ascending."""
-        return [0] if self._is_over_budget else [done for done in self.listing.starts() if done not in self._dropped]
+        if self._repeated > len(self.listing.roots):
+            return [0]
+        return [done for done in self.listing.starts() if done not in self._dropped]
 
     def _is_wanted(self, interval: int) -> bool:
         return (self._wanted is None or interval in self._wanted) and interval not in self._given_up

@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -31,11 +31,11 @@ import torch
 from roundlog.commitments import CommitmentError, state_root
 from roundlog.data import fetched_bytes
 from roundlog.execution import StoppedError
-from roundlog.rounding.policies import without_log
 from roundlog.spec import TrainingSpec
 from roundlog.storage import StorageError, read_hashes, read_record, write_record
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
+from roundlog.training.repetition import replay
 from roundlog.training.run import Run
 from roundlog.training.run_files import checkpoint_path, load_kept, save_checkpoint
 
@@ -147,13 +147,11 @@ def audit_segment(order: SegmentOrder) -> WorkerAnswer:
 def execute(run: Run, segment: Segment, states: list[torch.Tensor]) -> Generator[list[torch.Tensor], None, None]:
     """Execute the intervals of a segment; yield the state after each. States that the caller keeps are in memory beside
     those before and after a step. Raises as `Run.step`."""
-    rounding, length = without_log(run.job.spec), run.job.spec.interval
-    after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
+    length = run.job.spec.interval
+    steps = replay(run, segment.first * length, states)
     del states
-    for interval in range(segment.first, segment.stop):
-        for step in range(interval * length, (interval + 1) * length):
-            after = run.step(step, after, rounding)
-        yield list(after)
+    for _ in range(len(segment)):
+        yield next(islice(steps, length - 1, None))[1]
 
 
 def starting_state(job: Job, source: StateSource, first: int, start: Start) -> list[torch.Tensor]:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
         require_memory,
     )
     from roundlog.training.machine_support import (
-        ArithmeticSupport,
-        ArithmeticWay,
-        compiled_kernels_work,
         kernel_instructions,
         supported_arithmetics,
     )
@@ -42,13 +39,11 @@ if TYPE_CHECKING:
     )
     from roundlog.training.rank_runs import Helpers, agree, by_ranks, help_rank_0, help_with_runs
     from roundlog.training.receipt import (
-        MAX_ADDRESS,
         MAX_RECEIPT_BYTES,
         RECEIPT_FORMATS,
         AuditRecord,
         Receipt,
         ReceiptError,
-        WrongInterval,
         interval_ranges,
         parse_receipt,
         read_receipt,

@@ -30,7 +30,7 @@ from roundlog.data import (
 )
 from roundlog.data.spill_file import SpilledTensors, SpillFile
 from roundlog.descriptors import program_root
-from roundlog.execution.batches import CPU, BatchSource, TensorsOf
+from roundlog.execution.batches import CPU, Batches, TensorsOf
 from roundlog.execution.microbatch import samples_of
 from roundlog.kernels.scratch import give_back
 from roundlog.number_format import FLOAT32, narrow_float32
@@ -252,7 +252,7 @@ class Job:
                 )
 
     def inputs(
-        self, batches: BatchSource, step: int, states: Sequence[torch.Tensor], device: torch.device = CPU
+        self, batches: Batches, step: int, states: Sequence[torch.Tensor], device: torch.device = CPU
     ) -> StepInputs:
         """The inputs of a step, which determine its result. states: before the step, on the device."""
         return StepInputs(

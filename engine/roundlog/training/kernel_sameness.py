@@ -27,11 +27,10 @@ from roundlog.capture.kernel_calls import CallTrail, KernelCall
 from roundlog.capture.real_steps.reachable_values import memory_of, tensor_checksum
 from roundlog.data import materialized, widened
 from roundlog.data.spill_file import SpilledTensor, SpilledTensors, SpillFile
-from roundlog.execution import StoppedError
+from roundlog.execution import CheckedProgram, RunningStep, StoppedError
 from roundlog.execution.batches import TensorsOf
-from roundlog.execution.slicing import slices_of
-from roundlog.operators import Direct, Inexact, Source, StepInputs, operator
-from roundlog.operators.elementwise import compute_narrow
+from roundlog.number_format import FLOAT32
+from roundlog.operators import Inexact, StepInputs, operator
 from roundlog.program import Program
 from roundlog.rounding import Recorder
 from roundlog.spec import MIN_LOG_GUARD
@@ -87,6 +86,7 @@ class _Steps:
         self._before: Tensors = {}
         self._parts: _Parts | None = None
         program = captured.program
+        self._checked = CheckedProgram(program, FLOAT32)
         stores = {node.attributes["slot"]: node.inputs[0] for node in program.nodes if node.op == "store"}
         slots = {name: slot for slot, name in enumerate(program.state_names)}
         self._stores = {name: stores[slots[name]] for name in program.moved_states}
@@ -105,7 +105,7 @@ class _Steps:
         """The random numbers of a step, by operator. before: the states before it. Raises CaptureError."""
         wanted = self._captured.origin.observed()
         try:
-            values = evaluated(self._captured.program, wanted, self._inputs(step, before)) if wanted else {}
+            values = evaluated(self._checked, wanted, self._inputs(step, before)) if wanted else {}
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
         return {index: values[index] for index in wanted}
@@ -133,7 +133,7 @@ class _Steps:
         captured = self._captured
         given = self._inputs(step, before)
         ends = {self._loss, *captured.origin.gradients.values(), *self._stores.values()}
-        return _Parts(captured.program, captured.origin.trail, ends, given)
+        return _Parts(self._checked, captured.origin.trail, ends, given)
 
     def _compare(
         self,
@@ -276,10 +276,10 @@ def _kind(x: torch.Tensor) -> str:
 class _ChosenPart:
     """The part of a program between the arguments of a kernel and a result of it."""
 
-    def __init__(self, program: Program, place: int, arguments: Mapping[int, int], given: StepInputs) -> None:
+    def __init__(self, checked: CheckedProgram, place: int, arguments: Mapping[int, int], given: StepInputs) -> None:
         """arguments: number of a tensor that the kernel is given -> the operator that gives it."""
-        self._program, self._place, self._arguments, self._given = program, place, arguments, given
-        nodes, places = program.nodes, set(arguments.values())
+        self._checked, self._place, self._arguments, self._given = checked, place, arguments, given
+        nodes, places = checked.program.nodes, set(arguments.values())
         read = needed(nodes, [place], places)
         self.is_whole = (
             places <= read
@@ -290,7 +290,7 @@ class _ChosenPart:
         constants = sorted(
             one for one in read - places if nodes[one].op == "constant" and nodes[one].type.dtype.is_float
         )
-        values = evaluated(program, constants, given) if self.is_whole else {}
+        values = evaluated(checked, constants, given) if self.is_whole else {}
         self.numbers = tuple(
             float(values[one].flatten()[0]) for one in constants if self.is_whole and values[one].numel()
         )
@@ -316,7 +316,7 @@ class _ChosenPart:
         """The result by the program; None where it stops."""
         known = {place: widened(tensors[number]) for number, place in self._arguments.items()}
         try:
-            return evaluated(self._program, [self._place], self._given, known)[self._place]
+            return evaluated(self._checked, [self._place], self._given, known)[self._place]
         except StoppedError:
             return None
 
@@ -324,10 +324,10 @@ class _ChosenPart:
 class _Parts:
     """Parts of a program that stand for the kernels of one step, in turn."""
 
-    def __init__(self, program: Program, trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
+    def __init__(self, checked: CheckedProgram, trail: CallTrail, ends: Collection[int], given: StepInputs) -> None:
         """ends: values that are wanted when all kernels have been called."""
-        self._program, self._given, self.following = program, given, trail.following
-        self._nodes = nodes = program.nodes
+        self._checked, self._given, self.following = checked, given, trail.following
+        self._nodes = nodes = checked.program.nodes
         self.called = 0
         """Kernels that have been called."""
         self._results: list[list[tuple[int, int]]] = [[] for _ in trail.calls]
@@ -426,7 +426,7 @@ class _Parts:
             if tuple(x.shape) != kind.shape or (x.is_floating_point() and x.dtype != kind.dtype.torch_dtype):
                 return
         for result, place in self._results[number]:
-            part = _ChosenPart(self._program, place, arguments, self._given)
+            part = _ChosenPart(self._checked, place, arguments, self._given)
             if part.is_whole:
                 yield result, part
 
@@ -485,13 +485,13 @@ class _Parts:
                 )
         try:
             taken = SpilledTensors({index: self._known[index] for index in known})
-            return evaluated(self._program, wanted or places, self._given, taken, see)
+            return evaluated(self._checked, wanted or places, self._given, taken, see)
         except StoppedError as error:
             raise CaptureError(f"the captured step stops where yours goes on: {error}") from error
 
 
 def evaluated(
-    program: Program,
+    checked: CheckedProgram,
     wanted: Collection[int],
     given: StepInputs,
     known: Mapping[int, torch.Tensor] = MappingProxyType({}),
@@ -500,8 +500,9 @@ def evaluated(
     """The values of these nodes, and single numbers among those that they need. known: values that are taken as they
     are, each read when it is needed. see: takes each wanted value that is computed, in place of the result. Raises
     StoppedError as a run does."""
-    values = {index: known[index] for index in wanted if index in known}
-    nodes, recorder = program.nodes, Recorder(MIN_LOG_GUARD)
+    nodes, running = checked.program.nodes, RunningStep(checked, given, Recorder(MIN_LOG_GUARD))
+    values = running.values
+    values |= {index: known[index] for index in wanted if index in known}
     order, done = list[int](), set(known)
     for one in sorted(wanted, reverse=True):  # a parameter with its moments, not the moments of all before it
         some = sorted(needed(nodes, [one], done) - done)
@@ -511,7 +512,7 @@ def evaluated(
     for number, index in enumerate(order):
         inputs = nodes[index].inputs
         values |= {value: known[value] for value in inputs if value not in values}
-        values[index] = _value(program, index, [values[value] for value in inputs], given, recorder)
+        running.compute(index)
         if see is not None and index in wanted:
             see(index, values[index])
         for value in {index, *inputs}:
@@ -519,25 +520,7 @@ def evaluated(
             is_result = value in wanted and see is None
             if not is_read and not is_result and values[value].numel() > 1:  # single numbers are looked at
                 del values[value]
-    recorder.take()
     return values
-
-
-def _value(
-    program: Program, index: int, arguments: Sequence[torch.Tensor], given: StepInputs, recorder: Recorder
-) -> torch.Tensor:
-    """The value of a node, of these arguments."""
-    node = program.nodes[index]
-    kind, format = operator(node.op), node.type.dtype.number_format()
-    if isinstance(kind, Inexact):
-        assert format is not None
-        if (slices := slices_of(program, index)) is not None:
-            return slices.round(recorder, index, node, arguments, format)
-        return recorder.round(index, kind, arguments, node.attributes, format)
-    if isinstance(kind, Direct):
-        return compute_narrow(kind, arguments, node.attributes, format)
-    assert isinstance(kind, Source)
-    return kind.load(node.attributes, node.type, given)
 
 
 def _is_in(number: float, read: Iterable[torch.Tensor]) -> bool:

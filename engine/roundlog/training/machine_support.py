@@ -83,11 +83,6 @@ def kernel_instructions() -> str:
     return _TILES[lanes] + pairs
 
 
-def compiled_kernels_work(device: torch.device) -> bool:
-    """Whether Triton's kernels are used on a device; without them training is slower, to the same bits."""
-    return has_kernels(device)
-
-
 def _formats(name: str) -> tuple[str, ...]:
     return ("f32", "bf16", "f16") if name == EXACT else tuple(ARITHMETICS[name].terms)
 

@@ -19,7 +19,6 @@ from roundlog.arithmetic import retry_disturbed
 from roundlog.data import as_field
 from roundlog.execution import (
     Batches,
-    BatchSource,
     Executor,
     IndexRangeError,
     MicrobatchExecutor,
@@ -166,7 +165,7 @@ class Execution:
     """The execution of a job's steps: a program's executor, and the source of its data."""
 
     executor: StepExecutor
-    batches: BatchSource
+    batches: Batches
 
 
 def prescribed(job: Job, micro_batches: int, run_dir: Path) -> Execution:

@@ -42,16 +42,13 @@ from roundlog.kernels.threads import own_threads
 from roundlog.operators import StepInputs
 from roundlog.operators.job_arithmetic import tensor_core_products
 from roundlog.storage import StorageError
-from roundlog.training.job import BLOCKS, DATA, INITIAL, PROGRAM, SCHEDULE, SPEC, Job, JobError, JobLimits
+from roundlog.training.job import DATA, JOB_FILES, Job, JobError, JobLimits
 from roundlog.training.options import Execution, RunOptions
 from roundlog.training.run import RunError, usable
 
 T = TypeVar("T")
 
 MakeExecution = Callable[[Job, int, Path], Execution]
-
-NAMES = (PROGRAM, SPEC, INITIAL, SCHEDULE, BLOCKS, DATA)
-"""Files of a job, in the order in which they are sent."""
 
 PIECE = 16 << 20
 """Most bytes of a file that are sent at once."""
@@ -298,7 +295,7 @@ class _RunOrder:
             self._job.write_all_but_data(room)
         except (OSError, StorageError) as error:
             why = error
-        for name in NAMES:
+        for name in JOB_FILES:
             try:
                 for piece in () if why else self._pieces(room, name):
                     self._ranks.broadcast_bytes(piece)
@@ -339,7 +336,7 @@ def help_with_runs(ranks: Ranks, limits: JobLimits) -> int:
     limits: most memory for a job. Raises LostRankError, MachineError."""
     done, receiver = 0, _Receiver(ranks, limits)
     try:
-        while run := _next_run(ranks):
+        while run := ranks.broadcast_bytes(None).decode():  # the name of the next one; empty if there are no more
             job = receiver.job(run)
             if job is None:
                 continue
@@ -351,11 +348,6 @@ def help_with_runs(ranks: Ranks, limits: JobLimits) -> int:
     finally:
         receiver.close()
     return done
-
-
-def _next_run(ranks: Ranks) -> str:
-    """Return the next run that rank 0 orders, by its name; "" if there are no more."""
-    return ranks.broadcast_bytes(None).decode()
 
 
 class _Receiver:
@@ -389,7 +381,7 @@ class _Receiver:
     def _receive(self, room: Path) -> str:
         """Write a job's files. Return why that was not possible; "" if it was. All pieces are taken in any case."""
         why = ""
-        for name in NAMES:
+        for name in JOB_FILES:
             pieces = iter(lambda: self._ranks.broadcast_bytes(None), b"")
             try:
                 with (room / name).open("wb") as file:

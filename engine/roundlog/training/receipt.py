@@ -67,17 +67,10 @@ class AuditRecord:
 
     def plain(self) -> dict[str, Any]:
         """The result as JSON has it."""
-        wrong = self.wrong
-        return {
-            "job": self.job,
-            "claim": self.claim,
-            "parts": self.parts,
-            "drawn": self.drawn,
-            "right": [list(one) for one in self.right],
-            "wrong": None
-            if wrong is None
-            else {"interval": wrong.interval, "root": "0x" + wrong.root.hex(), "stopped": wrong.stopped},
-        }
+        found = asdict(self) | {"right": [list(one) for one in self.right]}
+        if self.wrong is not None:
+            found["wrong"]["root"] = hex_of(self.wrong.root)
+        return found
 
 
 def interval_ranges(intervals: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -209,11 +202,23 @@ class Receipt(SignedJson):
             raise ReceiptError(
                 f"the run has {len(state_roots)} of {spec.intervals} checkpoints: let `tiebreak train` end"
             )
+        import torch
+
         return Receipt(
             spec=spec,
             state_roots=tuple(state_roots),
-            versions=_versions(tiebreak_version),
-            machine=_machine(),
+            versions=Versions(
+                python=platform.python_version(),
+                torch=printable(torch.__version__),
+                tiebreak=printable(tiebreak_version),
+            ),
+            machine=MachineProfile(
+                system=printable(platform.system()),
+                architecture=printable(platform.machine()),
+                processor=printable(_processor()),
+                instructions=printable(torch.backends.cpu.get_cpu_capability()),
+                threads=torch.get_num_threads(),
+            ),
             date=datetime.now(UTC).strftime(_DATE),
         )
 
@@ -338,26 +343,6 @@ def _date(value: object) -> str:
             datetime.strptime(value, _DATE)
             return value
     raise ValueError("has a date that is not of the form 2026-01-31T12:00:00Z")
-
-
-def _versions(tiebreak_version: str) -> Versions:
-    import torch
-
-    return Versions(
-        python=platform.python_version(), torch=printable(torch.__version__), tiebreak=printable(tiebreak_version)
-    )
-
-
-def _machine() -> MachineProfile:
-    import torch
-
-    return MachineProfile(
-        system=printable(platform.system()),
-        architecture=printable(platform.machine()),
-        processor=printable(_processor()),
-        instructions=printable(torch.backends.cpu.get_cpu_capability()),
-        threads=torch.get_num_threads(),
-    )
 
 
 def _processor() -> str:

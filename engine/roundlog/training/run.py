@@ -44,7 +44,7 @@ from roundlog.storage import (
 from roundlog.training.fabricated_values import FabricatedValues, Stop, note_stop, state_after_stop
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions, StepEvent
-from roundlog.training.run_files import History, checkpoint_path, load_kept, save_checkpoint, wrong_checkpoint
+from roundlog.training.run_files import History, load_kept, save_checkpoint, wrong_checkpoint
 
 _MEND_RECORD = (
     "if this is your own run of this job, remove that file and run the same command again, and nothing is lost; or "
@@ -160,10 +160,6 @@ class Run:
         intervals which others have executed. Raises RunError if the directory is in use."""
         with self._locked():
             yield self._record
-
-    def checkpoint_path(self, steps: int) -> Path:
-        """Path of the checkpoint after `steps` steps, whether it is kept or not."""
-        return checkpoint_path(self.directory, steps)
 
     def newest(self, intervals: int) -> tuple[int, Sequence[torch.Tensor]]:
         """(intervals done, the state after them) of the newest kept checkpoint after at most `intervals` intervals

@@ -11,6 +11,7 @@ from roundlog.rounding import RecordingRounding, checked_header, payload_format,
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.run import IntervalHooks, Run
+from roundlog.training.run_files import checkpoint_path
 
 
 def log_header(job: Job, interval: int) -> LogHeader:
@@ -84,17 +85,15 @@ class Trainer:
         recording = _Recording(self.job, self.log_dir, self._recorder)
         roots = self._run.run(recording)
         found = recording.resumed_at
-        if look_over:
-            mended = self._run.mend(recording, found, self._is_damaged)
-        elif not all(log_path(self.log_dir, interval).exists() for interval in range(found)):
-            mended = self._run.mend(recording, found, lambda interval: not log_path(self.log_dir, interval).exists())
-        else:
-            mended = []
+        is_damaged = self._is_damaged if look_over else lambda interval: not log_path(self.log_dir, interval).exists()
+        mended = []
+        if look_over or any(map(is_damaged, range(found))):
+            mended = self._run.mend(recording, found, is_damaged)
         files = [log_path(self.log_dir, interval) for interval in range(self.job.spec.intervals)]
         return TrainingResult(
             checkpoint_root=MerkleTree(roots).root,
             state_roots=roots,
-            final_state=self._run.checkpoint_path(self.job.spec.steps),
+            final_state=checkpoint_path(self._run.directory, self.job.spec.steps),
             log_dir=self.log_dir,
             log_bytes=sum(path.stat().st_size for path in files),
             mended=mended,

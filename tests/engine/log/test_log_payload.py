@@ -148,45 +148,10 @@ def test_sums_of_gaps_that_overflow_are_refused_without_output_sizes_too() -> No
         payloads.decode(raw([3], [count], bytes(count // 8), gap * count), None)
 
 
-@pytest.mark.parametrize(
-    ("log", "message"),
-    [
-        ({3: entries((5, 0), (5, 1))}, "element 5 of operator 3 is out of range or not above"),
-        ({1: entries((9, 0)), 3: entries((5, 0), (4, 1))}, "element 4 of operator 3 is out of range or not above"),
-        ({3: entries((-1, 0))}, "element -1 of operator 3 is out of range"),
-        ({3: entries((2**40, 0))}, "element 1099511627776 of operator 3 is out of range"),
-        ({3: entries((1, 3))}, "element 1 of operator 3 has an unknown decision"),
-        ({3: entries((1, 2))}, "operator 3 does not have one value"),
-        ({3: entries((1, 2, 7), (2, 2, 0x7FC00000))}, "element 2 of operator 3 has a value that is NaN"),
-        ({-1: entries((1, 1))}, "outside 0..2"),
-    ],
-)
-def test_entries_that_break_a_rule_are_not_written(log: dict[int, Entries], message: str) -> None:
-    with pytest.raises(PayloadError, match=message):
-        payloads.encode(log)
-
-
 def test_a_payload_above_the_limit_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payloads, "MAX_PAYLOAD", 30)
     with pytest.raises(PayloadError, match="above the limit of 30"):
         payloads.encode(STEPS[0])
-
-
-@pytest.mark.parametrize(
-    ("indices", "decisions", "values", "message"),
-    [
-        (np.zeros(1, np.int32), np.zeros(1, np.uint8), np.zeros(0, np.uint32), "indices have to be int64"),
-        (np.zeros(1, np.int64), np.zeros(1, np.bool_), np.zeros(0, np.uint32), "decisions have to be uint8"),
-        (np.zeros(1, np.int64), np.zeros(1, np.uint8), np.zeros(0, np.float32), "values have to be uint32"),
-        (np.zeros((1, 1), np.int64), np.zeros(1, np.uint8), np.zeros(0, np.uint32), "in one dimension"),
-        (np.zeros(2, np.int64), np.zeros(1, np.uint8), np.zeros(0, np.uint32), "2 indices have 1 decisions"),
-    ],
-)
-def test_arrays_of_another_kind_are_no_entries(
-    indices: np.ndarray, decisions: np.ndarray, values: np.ndarray, message: str
-) -> None:
-    with pytest.raises(PayloadError, match=message):
-        Entries(indices, decisions, values)
 
 
 def test_entries_are_equal_by_all_their_arrays() -> None:

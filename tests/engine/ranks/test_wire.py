@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def others(lost: str | None = None) -> Membership:
     """A membership of this rank and another one, which is lost or not."""
     made = Membership.__new__(Membership)
-    made.rank, made.size, made.is_leaving, made._lost, made._others = 0, 2, False, lost, {}
+    made.rank, made.size, made.is_leaving, made.lost, made._others = 0, 2, False, lost, {}
     return made
 
 

@@ -19,6 +19,8 @@ from roundlog.capture.real_steps.eager_steps import EagerTraining, batch_of
 from roundlog.capture.real_steps.patched_torch import eager_torch
 from roundlog.data import spill_file, widened
 from roundlog.data.spill_file import SpillFile
+from roundlog.execution import CheckedProgram
+from roundlog.number_format import FLOAT32
 from roundlog.operators import StepInputs
 from roundlog.program import DType
 from roundlog.training import kernel_sameness
@@ -195,7 +197,7 @@ def gradients(task: Task, captured: Captured) -> list[bytes]:
         device=torch.device("cpu"),
     )
     places = list(captured.origin.gradients.values())
-    found = evaluated(captured.program, places, given)
+    found = evaluated(CheckedProgram(captured.program, FLOAT32), places, given)
     return [found[place].view(torch.uint8).numpy().tobytes() for place in places]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import gcd
 
 from roundlog.execution.slicing import PARTS, Layout, Needs, Samples, needs, on_axis, parts_of, regrouped
@@ -68,12 +69,8 @@ def samples_of(program: Program) -> int:
 
 def analyse(program: Program, micro_batches: int) -> Analysis:
     """Analyses a checked program with at least two samples for `micro_batches` micro-batches."""
-
-    def choose(node: Node, inputs: list[TensorType], needs: Needs) -> tuple[Samples, ...] | None:
-        return parts_of(node, inputs, needs, batch, micro_batches)
-
     batch = samples_of(program)
-    return analysis_of(program, batch, choose)
+    return analysis_of(program, batch, partial(parts_of, batch=batch, micro_batches=micro_batches))
 
 
 def analysis_of(program: Program, batch: int, choose: ChooseParts) -> Analysis:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -129,7 +128,7 @@ class MicrobatchExecutor:
         if first < end:
             yield range(first, end)
 
-    def _all(self, inputs: StepInputs, rounding: Recorder | Follower, watch: Sees | None) -> StepResult:
+    def _all(self, inputs: StepInputs, rounding: Recorder | Follower, watch: Seeing | None) -> StepResult:
         """Runs all stages and passes of a step, in order. watch: is shown every operator; the step then does not stop
         at numbers that are not finite."""
         values = Values(self.program, self._analysis, self._scratch, inputs)
@@ -141,7 +140,7 @@ class MicrobatchExecutor:
             self._parts.forget_after(time, values)
         return self._run(self._parts.end, None, values, rounding, watch)
 
-    def _pass(self, time: int, values: Values, rounding: Recorder | Follower, watch: Sees | None) -> None:
+    def _pass(self, time: int, values: Values, rounding: Recorder | Follower, watch: Seeing | None) -> None:
         first_bad: StoppedError | None = None
         for samples in self._samples:
             try:
@@ -154,7 +153,7 @@ class MicrobatchExecutor:
             raise first_bad
 
     def _run(
-        self, time: int, samples: Samples | None, values: Values, rounding: Recorder | Follower, watch: Sees | None
+        self, time: int, samples: Samples | None, values: Values, rounding: Recorder | Follower, watch: Seeing | None
     ) -> StepResult:
         """Runs a stage (samples is None), or a pass for these samples."""
         part, executor = self._parts.of(time, samples)
@@ -192,7 +191,7 @@ class MicrobatchExecutor:
         return rounding.round(index, in_parts, (), node.attributes, format)
 
     def _seen(
-        self, watch: Sees, part: Part, samples: Samples | None
+        self, watch: Seeing, part: Part, samples: Samples | None
     ) -> Callable[[int, Mapping[int, torch.Tensor]], None]:
         """A callback that shows the operators of a part to a watch of the whole step."""
         program, analysis = self.program, self._analysis
@@ -218,17 +217,8 @@ _ALIGNED = 64
 """Bytes at a multiple of which an output begins in a file."""
 
 
-class Sees(Protocol):
-    """An observer of operators, whole or in parts."""
-
-    def sees(
-        self, index: int, output: torch.Tensor, inputs: Sequence[torch.Tensor] | None, window: Window | None
-    ) -> None:
-        """As `Watch.sees`."""
-
-
 class _Outputs:
-    """Outputs of some operators, put together of parts in a file without a name (implements Sees)."""
+    """Outputs of some operators, put together of parts in a file without a name."""
 
     def __init__(self, program: Program, inputs: StepInputs, operators: range, directory: Path) -> None:
         """directory: on a disk. Raises OSError."""
@@ -244,6 +234,7 @@ class _Outputs:
     def sees(
         self, index: int, output: torch.Tensor, inputs: Sequence[torch.Tensor] | None, window: Window | None
     ) -> None:
+        """As `Watch.sees`."""
         if isinstance(operator(self._nodes[index].op), Source):
             return
         numel = self._nodes[index].type.numel
@@ -275,6 +266,10 @@ class _Outputs:
         kind, offset = self._nodes[index].type, self._offsets[index - self._operators.start]
         mapped = np.memmap(self._file, np.uint8, "r+", offset, (kind.nbytes,))
         return torch.from_numpy(mapped).view(kind.dtype.torch_dtype)
+
+
+Seeing = Watch | _Outputs
+"""An observer of operators, whole or in parts."""
 
 
 def peak_bytes(program: Program, micro_batches: int) -> int:

@@ -25,7 +25,7 @@ from roundlog.execution.microbatch.analysis import Analysis
 from roundlog.execution.slicing import Layout, Samples, sliced_node, sliced_type
 from roundlog.number_format import Format
 from roundlog.operators import Inexact, OperatorKind, Source, StepInputs, operator
-from roundlog.operators.registry import Attributes, Tensors, integer
+from roundlog.operators.registry import Attributes, Tensors, integer, ints
 from roundlog.program import Node, Program, TensorType, as_array
 from roundlog.randomness import uniform
 from roundlog.rounding import Window, WindowRounding
@@ -311,8 +311,7 @@ def _cheap_ones_needed_whole(program: Program, analysis: Analysis) -> set[int]:
 
 def part_of(program: Program, analysis: Analysis, how: Cut, time: int, samples: int) -> Part:
     """The part that runs at one time: a stage if the time is even; a pass for `samples` samples if it is odd."""
-    builder = _Builder(program, analysis, how, time, samples)
-    return builder.build()
+    return _Builder(program, analysis, how, time, samples).build()
 
 
 class _Builder:
@@ -382,7 +381,7 @@ class _Builder:
 
     def _source(self, value: int, need: Layout | None) -> int:
         node = self._program.nodes[value]
-        if node.op == "constant" and need is not None and len(_bits(node)) == 1:
+        if node.op == "constant" and need is not None and len(ints(node.attributes, "bits")) == 1:
             return self._add(sliced_node(node, need, self._samples, ()), value)
         # Stages check the state. Passes, which are many, read it unchecked.
         whole_ones = ("constant", "schedule", "iota") if self._is_pass else ("constant", "schedule", "iota", "state")
@@ -401,12 +400,6 @@ class _Builder:
         return len(self._nodes) - 1
 
 
-def _bits(node: Node) -> tuple[int, ...]:
-    bits = node.attributes["bits"]
-    assert isinstance(bits, tuple)
-    return bits
-
-
 class Parts:
     """The stages and passes of a step. Stage k runs at time 2 k, pass k at time 2 k + 1."""
 
@@ -415,23 +408,13 @@ class Parts:
     ) -> None:
         """left: operators that are left out."""
         self._program, self._analysis, self._f32_format = program, analysis, f32_format
-        self._cut = cut(program, analysis, left)
+        self.cut = cut(program, analysis, left)
         self._made: dict[tuple[int, int], tuple[Part, Executor]] = {}
 
     @property
     def end(self) -> int:
         """The time of the last stage, which stores the state."""
-        return len(self._cut.members) - 1
-
-    @property
-    def members(self) -> Sequence[Sequence[int]]:
-        """For each time, the operators that run at it, in program order."""
-        return self._cut.members
-
-    @property
-    def kept_slices(self) -> frozenset[int]:
-        """Sliced values that are read after their pass."""
-        return self._cut.kept_slices
+        return len(self.cut.members) - 1
 
     def scratch(self, directory: Path) -> Scratch:
         """A file for the slices that are read after their pass. Raises OSError."""
@@ -439,7 +422,7 @@ class Parts:
         kept = {
             value: (nodes[value].type, layout)
             for value, layout in enumerate(layouts)
-            if layout is not None and value in self._cut.kept_slices
+            if layout is not None and value in self.cut.kept_slices
         }
         return Scratch(directory, kept, self._analysis.batch)
 
@@ -447,13 +430,13 @@ class Parts:
         """The part that runs at a time: a stage (samples is None), or a pass for these samples."""
         size = self._analysis.batch if samples is None else samples[1] - samples[0]
         if (time, size) not in self._made:
-            part = part_of(self._program, self._analysis, self._cut, time, size)
+            part = part_of(self._program, self._analysis, self.cut, time, size)
             self._made[time, size] = part, Executor(part.program, self._f32_format)
         return self._made[time, size]
 
     def forget_after(self, time: int, values: Values) -> None:
         """Drops the whole values that no later part reads."""
-        values.forget([value for value, last in self._cut.kept_until.items() if last == time])
+        values.forget([value for value, last in self.cut.kept_until.items() if last == time])
 
     def window(self, index: int, samples: Samples) -> Window:
         """The elements of a sliced operator's output that these samples own."""

@@ -48,7 +48,8 @@ class Membership:
         """Whether this rank leaves the others in the midst of what they do together: no thread of it waits for them any
         more."""
         self._store = store
-        self._lost: str | None = None
+        self.lost: str | None = None
+        """Fate of the first rank that was found lost, as a clause; None while all are there."""
         self._ended = threading.Event()
         self._beat = 0
         self._identity = [socket.gethostname(), os.getpid()]
@@ -81,24 +82,19 @@ class Membership:
         host, pid = self._identity
         return f"rank {rank} (process {pid} on {host})"
 
-    @property
-    def lost(self) -> str | None:
-        """Fate of the first rank that was found lost, as a clause; None while all are there."""
-        return self._lost
-
     def require_all(self) -> None:
         """Raise LostRankError if a rank is lost, or this one leaves the others."""
         if self.is_leaving:
             raise LostRankError("this rank has left the others")
-        if self._lost is not None:
-            raise LostRankError(_sentence(self._lost))
+        if self.lost is not None:
+            raise LostRankError(_sentence(self.lost))
 
     def why(self, seconds: float = STILL + 2 * BEAT) -> LostRankError | None:
         """Return the error that names the lost rank, once it is found; None if none is within `seconds`."""
         deadline = time.monotonic() + seconds
-        while self._lost is None and time.monotonic() < deadline:
+        while self.lost is None and time.monotonic() < deadline:
             time.sleep(0.01)
-        return None if self._lost is None else LostRankError(_sentence(self._lost))
+        return None if self.lost is None else LostRankError(_sentence(self.lost))
 
     def leave(self, reason: str | None = None) -> None:
         """Tell the others that this rank ends, and why where they are to name it."""
@@ -124,16 +120,16 @@ class Membership:
         return [json.loads(one) for one in self._store.multi_get([f"state/{other}" for other in self._others])]
 
     def _watch(self) -> None:
-        while not self._ended.wait(BEAT) and self._lost is None:
+        while not self._ended.wait(BEAT) and self.lost is None:
             try:
                 self._beat += 1
                 self._tell()
                 found = self._missing()
                 # All name the one that was found first, and nobody who ended because of it.
-                self._lost = found and self._store.compare_set("lost", "", found).decode()
+                self.lost = found and self._store.compare_set("lost", "", found).decode()
             except RuntimeError:
                 # The store lies with rank 0 or with the launcher.
-                self._lost = f"{self.name(0)} or its launcher is lost: the store of the ranks does not answer"
+                self.lost = f"{self.name(0)} or its launcher is lost: the store of the ranks does not answer"
 
     def _missing(self) -> str | None:
         if self._store.check(["lost"]):

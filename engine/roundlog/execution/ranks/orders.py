@@ -35,21 +35,20 @@ class RoundingOrder:
     """Share of the decisions to verify."""
     secret: int
     """Seed of the random numbers by which these are drawn, below 2^63."""
-    has_log: bool
 
     @classmethod
     def of(cls, rounding: Rounding) -> RoundingOrder:
         """Return the order for rank 0's rounding. Raises TypeError for another policy than `certified`."""
         if isinstance(rounding, Recorder):
-            return cls(True, rounding.guard, 1.0, 0, False)
+            return cls(True, rounding.guard, 1.0, 0)
         if isinstance(rounding, Follower):
             secret = int(rounding.generator.integers(1 << 63))
-            return cls(False, rounding.guard, rounding.share, secret, rounding.log is not None)
+            return cls(False, rounding.guard, rounding.share, secret)
         raise TypeError(f"ranks cannot be rounded by a {type(rounding).__name__}: give a Recorder or a Follower")
 
 
 def log_bytes(rounding: Rounding) -> bytes:
-    """Return the log that rank 0 follows in this step, for the others."""
+    """Return the log that rank 0 follows in this step, for the others; nothing if it follows none."""
     log = rounding.log if isinstance(rounding, Follower) else None
     return b"" if log is None else encode(log)
 
@@ -69,7 +68,7 @@ class RankRounding:
         if orders.records:
             return Recorder(orders.guard)
         made = Follower(orders.guard, orders.share, np.random.default_rng([orders.secret, seed]))
-        made.follow(step, decode(log, None) if orders.has_log else None)
+        made.follow(step, decode(log, None) if log else None)
         return made
 
     def told(self) -> bytes:

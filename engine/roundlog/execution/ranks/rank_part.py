@@ -140,7 +140,7 @@ class RankPart:
         self.parts = Parts(program, self.analysis, f32_format, owners.left_to_others(ranks.rank))
         self._scratch = self.parts.scratch(directory) if passes > 1 else None
         self.terms = {
-            index: frozenset(self.parts.kept_slices.intersection(program.nodes[index].inputs))
+            index: frozenset(self.parts.cut.kept_slices.intersection(program.nodes[index].inputs))
             for index in self.analysis.parts
         }
         """Sums over the batch -> the slices of computed values that they add up."""
@@ -159,9 +159,9 @@ class SlicesInMemory:
         analysis = of.analysis
         self._of = of
         self._slices: dict[int, torch.Tensor] = {}
-        self._reads: dict[int, set[object]] = {value: set() for value in of.parts.kept_slices}
+        self._reads: dict[int, set[object]] = {value: set() for value in of.parts.cut.kept_slices}
         """Reads to come: sums over the batch, and (time, layout) of a part's."""
-        times = {index: time for time, members in enumerate(of.parts.members) for index in members}
+        times = {index: time for time, members in enumerate(of.parts.cut.members) for index in members}
         for index, time in times.items():
             for value, need in zip(of.program.nodes[index].inputs, analysis.needs[index], strict=True):
                 # Within its own pass, a value is read from that pass's program.
