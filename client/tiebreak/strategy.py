@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from eth_utils.crypto import keccak
 from roundlog.adjudication import OperandOpening
 from roundlog.adjudication import Tree as Hashed
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash
 from roundlog.descriptors import Descriptor
-from roundlog.dispute import ElementMaterial, RunningResults, StepTrace, half_of, operators_half
+from roundlog.dispute import DisputedOperator, RunningResults, StepTrace, half_of, operators_half
 
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
 from tiebreak.contract.structs import (
@@ -116,31 +116,8 @@ class Trace:
         return self.step.operators[operator], tuple(self.tree.proof(operator))
 
 
-class Output(Protocol):
-    """Levels CHUNK and PARTIAL: the output of one operator of one step."""
-
-    @property
-    def descriptor(self) -> Descriptor: ...
-    @property
-    def encoded(self) -> bytes:
-        """The encoded descriptor."""
-
-    @property
-    def descriptor_proof(self) -> list[bytes]: ...
-    @property
-    def tree(self) -> MerkleTree:
-        """The tree over the chunks."""
-
-    def chunk(self, index: int) -> bytes: ...
-    def wrong_element(self, index: int, posted: bytes) -> int | None:
-        """Return number of an element to dispute in an opponent's chunk; None if all are right."""
-
-    def material(self, element: int) -> ElementMaterial: ...
-    def running(self, element: int, claimed: int) -> RunningResults:
-        """Return running results of an element. claimed: the trainer's bits of it."""
-
-    def segment(self, element: int, segment: int) -> ElementMaterial: ...
-
+Output = DisputedOperator
+"""Levels CHUNK and PARTIAL: the output of one operator of one step."""
 
 Tree = Leaves | Trace | Output
 
