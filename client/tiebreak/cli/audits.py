@@ -303,29 +303,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ATTEMPTS = 3
 
 
-class PrivateRoom:
-    """A directory, and the most bytes that its files may take together. `stop`: is set by a signal, for threads that
-    would be waited for."""
-
-    def __init__(self, path: Path, most: int, stop: threading.Event) -> None:
-        self.path, self.most, self.stop = path, most, stop
-
-    def require_bounded(self) -> None:
-        """Refuse files that take more. Raises NoSpace. Files that vanish meanwhile are not counted."""
-        from tiebreak.store.staging import size_of
-        from tiebreak.store.store_errors import NoSpace
-
-        if (used := size_of(self.path)) > self.most:
-            raise NoSpace(f"the temporary files take {used} bytes, and {self.most} are allowed: raise --max-size.")
-
-
 @contextmanager
-def private_room(prefix: str, most: int, place: Path | None) -> Iterator[PrivateRoom]:
+def private_room(prefix: str, place: Path | None) -> Iterator[tuple[Path, threading.Event]]:
     """Make a directory below TMPDIR that nobody else can read, until the block ends: by return, error, Ctrl-C, SIGTERM
     or SIGHUP, which all become KeyboardInterrupt. Temporary files of this process and of those that it starts lie in
     it, too, so that one that was killed leaves nothing behind. place: the directory that is given in its place, which
-    stays."""
-
+    stays. Gives an event, too, which a signal sets, for threads that would be waited for."""
     stop = threading.Event()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
@@ -339,7 +322,7 @@ def private_room(prefix: str, most: int, place: Path | None) -> Iterator[Private
         try:
             if place is not None:
                 place.mkdir(parents=True, exist_ok=True)
-            yield PrivateRoom(place or path, most, stop)
+            yield place or path, stop
         finally:
             # A second Ctrl-C must not end the removal.
             with _handled(signal.SIG_IGN):
@@ -397,16 +380,19 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
     from roundlog.segment_audits import Reports, audit_by_segments
 
     from tiebreak.segment_audits import Stores, fetch_run, read_job
+    from tiebreak.store.staging import size_of
+    from tiebreak.store.store_errors import NoSpace
 
     options.require_some()
     require_place_for(options.result)
     require_places(options, address)
     started = time.monotonic()
-    with private_room("tiebreak-audit-", options.max_size, options.run) as room:
+    most = options.max_size
+    with private_room("tiebreak-audit-", options.run) as (room, stop):
         limits, places = options.limits, options.places()
-        store = options.open_content(stop=room.stop)
-        where = _find(store, address, room.path, options)
-        run = fetch_run(store, where, room.path, limits, warn=output.warn, max_bytes=options.max_size)
+        store = options.open_content(stop=stop)
+        where = _find(store, address, room, options)
+        run = fetch_run(store, where, room, limits, warn=output.warn, max_bytes=most)
         job = read_job(run.directory, limits, places)
         job_cid = where.job if options.cluster is not None else ""
         source = Stores(locations=places, job_cid=job_cid, job_dir=run.directory, limits=limits)
@@ -415,10 +401,11 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
 
             def progress(done: int, total: int) -> None:
                 bar.done(done)
-                room.require_bounded()
+                if (used := size_of(room)) > most:
+                    raise NoSpace(f"the temporary files take {used} bytes, and {most} are allowed: raise --max-size.")
 
             reports = Reports(progress=progress, event=output.warn)
-            audited, chosen = room.path / "audited", options.run_options()
+            audited, chosen = room / "audited", options.run_options()
             found = audit_by_segments(job, run.listing, source, audited, sharing, chosen, reports=reports)
         made = _result(run, found)
         file = options.result or free_name(run.spec.run_id.hex()[:8])
