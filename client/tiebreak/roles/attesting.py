@@ -234,7 +234,7 @@ class BlindAudits:
         """Take a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
         done in time after all."""
         deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
-        time = deadline - self._role.now() - BLOCKS_A_MOVE * self._role.block_seconds()
+        time = deadline - self._role.now() - BLOCKS_A_MOVE * self._role.context.queue.block_seconds()
         if audit is None:
             share = sure_fee(posted.terms, posted.audits.count)
             if share and left is not None and _DEAREST * left <= time and self._role.confirmed(posted):

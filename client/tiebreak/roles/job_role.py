@@ -217,7 +217,10 @@ class JobRole(Role):
             progress = self.consider(posted)
         except Refused as error:
             if held := self.bond_held(posted):
-                progress = self._try_again(self.refusal(str(error)), held)
+                # Memory may be short at present, or a limit lower than when the bond was paid.
+                self.tell(What.WARNING, self.refusal(str(error)))
+                self.long_work.try_again()
+                progress = Progress(state=self.refusal(str(error)), stake=held)
             else:
                 progress = self.leave(self.refusal(str(error)))
                 if progress.finished:
@@ -252,13 +255,6 @@ class JobRole(Role):
         """Return the wei of this account that the job holds as a bond. A role with a bond at stake does not leave when
         it cannot work at present."""
         return 0
-
-    def _try_again(self, why: str, held: int) -> Progress:
-        """Schedule refused work for another attempt after a pause. Memory may be short at present, or a limit lower
-        than when the bond was paid."""
-        self.tell(What.WARNING, why)
-        self.long_work.try_again()
-        return Progress(state=why, stake=held)
 
     def leave(self, why: str) -> Progress:
         """End the role for a reason (a clause), after it has seen the same one often enough and deep enough, and has
@@ -301,10 +297,6 @@ class JobRole(Role):
         head = self.context.queue.watch.head
         assert head is not None, "look first"
         return head.number
-
-    def block_seconds(self) -> float:
-        """Return seconds between two blocks; measured once."""
-        return self.context.queue.block_seconds()
 
     def posted(self) -> JobView | None:
         """Return the job as the chain shows it now; None if it shows none."""

@@ -262,7 +262,7 @@ def end_unopened(role: JobRole, posted: JobView) -> Progress:
 
 def _head_start(role: JobRole) -> int:
     """Return seconds of `HEAD_START`."""
-    return math.ceil(HEAD_START * role.block_seconds())
+    return math.ceil(HEAD_START * role.context.queue.block_seconds())
 
 
 def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:
