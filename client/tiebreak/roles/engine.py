@@ -17,7 +17,6 @@ from roundlog.adjudication import needed
 from roundlog.dispute import DisputedOperator, FabricatedValues, StepTrace, outputs_of, trace_step
 from roundlog.execution.microbatch import samples_of
 from roundlog.rounding import without_log
-from roundlog.segment_audits import Listing, Reports, SegmentAudit, Sharing, StateSource, audit_by_segments
 from roundlog.training import (
     DEFAULT_OPTIONS,
     Job,
@@ -189,9 +188,9 @@ class LruCache(Generic[K, V]):
 class Engine:
     """A party's engine.
 
-    `options`: of its runs. An audit uses at most as many micro-batches as there are samples; a training uses whole
-    batches. `cache_bytes`: memory for steps that are executed again for games. `helpers`: the other ranks, which help
-    with trainings and audits, and not with what a game needs. `warn`: is told when they do not."""
+    `options`: of its runs; a training uses whole batches. `cache_bytes`: memory for steps that are executed again for
+    games. `helpers`: the other ranks, which help with trainings and audits, and not with what a game needs. `warn`: is
+    told when they do not."""
 
     options: RunOptions = field(default_factory=RunOptions)
     cache_bytes: int = CACHE_BYTES
@@ -216,7 +215,7 @@ class Engine:
     ) -> Verdict:
         """Audit a claimed checkpoint root (None: one that is not known yet), and continue after a stop. Raises as
         `audit`."""
-        options = replace(self._options(job), on_step=on_step, continue_after_stop=True)
+        options = replace(self.options_for(job), on_step=on_step, continue_after_stop=True)
         return self._executed(
             job,
             options,
@@ -239,24 +238,9 @@ class Engine:
             job, lambda execution: run(replace(options, execution=execution)), options.execution, self.warn
         )
 
-    def share_out(
-        self,
-        job: Job,
-        listing: Listing,
-        source: StateSource,
-        run_dir: Path,
-        sharing: Sharing,
-        *,
-        challenged: bytes | None,
-        reports: Reports,
-    ) -> SegmentAudit:
-        """Audit a claim by many workers. Raises as `audit_by_segments`."""
-        given = self._options(job)
-        return audit_by_segments(job, listing, source, run_dir, sharing, given, challenged=challenged, reports=reports)
-
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
         """Return the dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""
-        return DisputeTrees(job, run_dir, state_roots, self._options(job), cache_bytes=self.cache_bytes)
+        return DisputeTrees(job, run_dir, state_roots, self.options_for(job), cache_bytes=self.cache_bytes)
 
     def recall(self, job: Job, run_dir: Path) -> DisputeTrees | None:
         """Return the dispute trees of a run that an earlier process has finished; None if there is none."""
@@ -266,16 +250,17 @@ class Engine:
     def dispute_bytes(self, job: Job) -> int:
         """Most memory of a game about a step of a job: a step in micro-batches, the state before another step, and an
         operator's inputs and output."""
-        nodes, count = job.program.nodes, self._options(job).micro_batches
+        nodes, count = job.program.nodes, self.options_for(job).micro_batches
         operators = (sum(nodes[value].type.nbytes for value in needed(job.program, q)) for q in range(len(nodes)))
         another = sum(kind.nbytes for kind in job.program.moved_states.values())
         return run_bytes(job.program, job.spec, count) + another + max(operators)
 
     def step_seconds(self, job: Job) -> float:
         """Return seconds of a step of a job as this process executes it for games, without the helpers."""
-        return step_seconds(job, self._options(job))
+        return step_seconds(job, self.options_for(job))
 
-    def _options(self, job: Job) -> RunOptions:
+    def options_for(self, job: Job) -> RunOptions:
+        """Return the options of an audit of a job: at most as many micro-batches as there are samples."""
         return replace(self.options, micro_batches=min(self.options.micro_batches, samples_of(job.program)))
 
 

@@ -200,7 +200,7 @@ class JobContent:
 def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
     """Return the posted job, read from its files in a directory. Raises Damaged, and Refused as `JobContent.job`."""
     try:
-        job = engine.Job.read(directory, _job_limits(context))
+        job = engine.Job.read(directory, job_limits(context))
     except engine.TooLargeJobError as error:
         raise Refused(str(error)) from error
     except engine.JobError as error:  # a wrong bit can also make a NaN, which no job may have
@@ -210,7 +210,8 @@ def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine
     return job
 
 
-def _job_limits(context: RoleContext) -> engine.JobLimits:
+def job_limits(context: RoleContext) -> engine.JobLimits:
+    """Return the limits of a job that a role reads."""
     return engine.JobLimits(
         memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
     )
@@ -223,7 +224,7 @@ def _require_posted(posted: JobView, spec: TrainingSpec) -> None:
 
 def _require_acceptable(context: RoleContext, program: Program, spec: TrainingSpec) -> None:
     try:
-        engine.require_memory(program, spec, _job_limits(context))
+        engine.require_memory(program, spec, job_limits(context))
     except engine.TooLargeJobError as error:
         raise Refused(str(error)) from error
     if (why := unanswerable_program(program, spec)) is not None:
