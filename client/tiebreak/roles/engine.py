@@ -162,26 +162,24 @@ class LruCache(Generic[K, V]):
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._sizes: dict[K, int] = {}
-        self._values: OrderedDict[K, V] = OrderedDict()
+        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
     def get(self, key: K) -> V | None:
         """Return the value of a key; None if it is not kept."""
-        value = self._values.get(key)
-        if value is not None:
-            with suppress(KeyError):  # another thread has just put it out
-                self._values.move_to_end(key)
-        return value
+        if (found := self._kept.get(key)) is None:
+            return None
+        with suppress(KeyError):  # another thread has just put it out
+            self._kept.move_to_end(key)
+        return found[0]
 
     def put(self, key: K, value: V, size: int) -> None:
         """Keep a value of `size` bytes, and drop the values that were not used for the longest time."""
-        self._values[key], self._sizes[key] = value, size
-        while sum(self._sizes.values()) > self._most and len(self._values) > 1:
-            dropped, _ = self._values.popitem(last=False)
-            del self._sizes[dropped]
+        self._kept[key] = value, size
+        while sum(one for _, one in self._kept.values()) > self._most and len(self._kept) > 1:
+            self._kept.popitem(last=False)
 
     def __iter__(self) -> Iterator[K]:
-        return iter(list(self._values))
+        return iter(list(self._kept))
 
 
 @dataclass(frozen=True, kw_only=True)
