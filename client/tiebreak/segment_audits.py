@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -212,9 +212,12 @@ def addresses_of(directory: Path) -> JobAddresses:
     return found
 
 
-def read_elsewhere(directory: Path, limits: JobLimits, store: Store | None) -> Job:
-    """Return the job in a directory without its data. store: where they lie; None for a job whose data are not used.
-    Raises as `Job.read`."""
+def read_job(directory: Path, limits: JobLimits, open_store: Callable[[], Store | None]) -> Job:
+    """Return the job in a directory, or without its data there. open_store: is called for the store where these lie;
+    None for a job whose data are not used. Raises as `Job.read`, and StoreError."""
+    if not lies_elsewhere(directory):
+        return Job.read(directory, limits)
+    store = open_store()
     place = Nowhere() if store is None else StoredData(store, addresses_of(directory).data)
     return Job.read(directory, limits, elsewhere=place)
 
@@ -261,13 +264,13 @@ class Stores:
     def job(self) -> Job:
         """Return the job. Raises JobError, StoreError."""
         if self.job_dir.is_dir() or not self.job_cid:
-            return read_job(self.job_dir, self.limits, self.locations)
+            return read_job(self.job_dir, self.limits, partial(_store, self.locations))
         # The cache of blocks stays open, and its space is freed when the process ends.
         with tempfile.TemporaryDirectory(prefix="job-") as room:
             directory = Path(room) / "job"
             store = _store(self.locations)
             fetch_without_data(store, self.job_cid, directory, warn=lambda text: None, max_bytes=self.job_bytes)
-            return read_job(directory, self.limits, self.locations)
+            return read_job(directory, self.limits, lambda: store)
 
     def state(self, job: Job, address: str) -> list[torch.Tensor]:
         try:
@@ -281,14 +284,6 @@ class Stores:
             raise UnusableState(f"the file at {address} {error.reason}") from error
         except StoreError as error:
             raise UnusableState(f"the state at {address} cannot be had: {error}") from error
-
-
-def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> Job:
-    """Return the job in a directory, whose data may lie in the stores at these locations. Raises JobError,
-    StoreError."""
-    if lies_elsewhere(directory):
-        return read_elsewhere(directory, limits, _store(locations))
-    return Job.read(directory, limits)
 
 
 @lru_cache(maxsize=4)

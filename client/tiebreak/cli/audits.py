@@ -393,7 +393,7 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
         store = options.open_content(stop=stop)
         where = _find(store, address, room, options)
         run = fetch_run(store, where, room, limits, warn=output.warn, max_bytes=most)
-        job = read_job(run.directory, limits, places)
+        job = read_job(run.directory, limits, lambda: store)
         job_cid = where.job if options.cluster is not None else ""
         source = Stores(locations=places, job_cid=job_cid, job_dir=run.directory, limits=limits)
         sharing = options.sharing(options.threads)

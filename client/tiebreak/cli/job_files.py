@@ -29,14 +29,12 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1, content: 
     data in the directory. Raises JobError, CommandError, StoreError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
-    from roundlog.training import Job, JobLimits
+    from roundlog.training import JobLimits
 
-    from tiebreak.segment_audits import lies_elsewhere, read_elsewhere
+    from tiebreak import segment_audits
 
     limits = JobLimits(memory_bytes=max_memory, micro_batches=micro_batches)
-    if lies_elsewhere(directory):
-        return read_elsewhere(directory, limits, None if content is None else content.open_content())
-    return Job.read(directory, limits)
+    return segment_audits.read_job(directory, limits, (lambda: None) if content is None else content.open_content)
 
 
 def require_publishable(directory: Path) -> None:
