@@ -106,9 +106,14 @@ def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) 
     no job."""
 
     def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
-        _require_job(sizes)
+        if lacking := [name for name in JOB_FILES if name not in sizes]:
+            raise MalformedContent(f"the directory is no job, since it has no {lacking[0]}: check the identifier.")
         yield BEFORE_THE_PROGRAM
-        program, spec = _read(path)
+        try:
+            program, spec = read_program(path)
+        except JobError as error:
+            why = f"its program and spec cannot be followed ({str(error).replace(str(path), 'the directory')})"
+            raise MalformedContent(f"{why}: do not rely on that job.") from error
         accept(program, spec)
         most = most_job_bytes(program, spec)
         yield {name: most[name] for name in most if data or name != DATA}
@@ -130,20 +135,6 @@ def log_plan(program: Program, spec: TrainingSpec) -> Plan:
         ]
 
     return plan
-
-
-def _require_job(names: Collection[str]) -> None:
-    lacking = [name for name in JOB_FILES if name not in names]
-    if lacking:
-        raise MalformedContent(f"the directory is no job, since it has no {lacking[0]}: check the identifier.")
-
-
-def _read(path: Path) -> tuple[Program, TrainingSpec]:
-    try:
-        return read_program(path)
-    except JobError as error:
-        why = str(error).replace(str(path), "the directory")
-        raise MalformedContent(f"its program and spec cannot be followed ({why}): do not rely on that job.") from error
 
 
 NAME = "elsewhere.json"
@@ -309,16 +300,6 @@ class Whereabouts:
     """The spec that the job has to have; None for any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRun:
-    """A job, in a directory without its data, and the claim about it."""
-
-    where: Whereabouts
-    directory: Path
-    spec: TrainingSpec
-    listing: Listing
-
-
 def is_address(text: str) -> bool:
     """Return whether a text is a content address."""
     try:
@@ -357,9 +338,10 @@ def find_run(store: Store, address: str, room: Path) -> Whereabouts:
 
 def fetch_run(
     store: Store, where: Whereabouts, room: Path, limits: JobLimits, *, warn: Callable[[str], None], max_bytes: int
-) -> PublishedRun:
-    """Fetch the job without its data, unless it is there, and the claimed roots. The job's spec and its need of memory
-    are looked at before its other files are fetched. Raises NotAuditable, JobError, StoreError, OSError."""
+) -> tuple[Path, Listing]:
+    """Return the directory of the job without its data, fetched unless it is there, and the claimed roots of a whole
+    run, with where states lie. The job's spec and its need of memory are looked at before its other files are fetched.
+    Raises NotAuditable, JobError, StoreError, OSError."""
 
     def accept(program: Program, spec: TrainingSpec) -> None:
         if where.spec not in (None, spec):
@@ -380,25 +362,18 @@ def fetch_run(
         raise NotAuditable(f"{where.job} is no job ({str(error).rstrip('.')}).") from error
     program, spec = read_program(directory)
     accept(program, spec)
-    listing = claimed_listing(store, where.claim, spec, room)
+    try:
+        listing = read_listing(_fetched_list(store, where.claim, room), spec)
+    except ListingError as error:
+        raise NotAuditable(f"{where.claim} claims nothing about this job ({error}): check both addresses.") from error
+    if not listing.complete:
+        raise NotAuditable(f"{where.claim} is the log of a run that had not ended: ask for the whole one.")
     if where.root is not None and MerkleTree(listing.roots).root != where.root:
         raise NotAuditable(
             f"the roots at {where.claim} do not make the claimed checkpoint root 0x{where.root.hex()}: other roots are "
             "published there than are claimed, so do not rely on either."
         )
-    return PublishedRun(where=where, directory=directory, spec=spec, listing=listing)
-
-
-def claimed_listing(store: Store, claim: str, spec: TrainingSpec, room: Path) -> Listing:
-    """Return the claimed roots of a whole run, and where states lie. claim: content address of the published log. room:
-    as of `find_run`. Raises NotAuditable, StoreError."""
-    try:
-        listing = read_listing(_fetched_list(store, claim, room), spec)
-    except ListingError as error:
-        raise NotAuditable(f"{claim} claims nothing about this job ({error}): check both addresses.") from error
-    if not listing.complete:
-        raise NotAuditable(f"{claim} is the log of a run that had not ended: ask for the whole one.")
-    return listing
+    return directory, listing
 
 
 def _fetched_list(store: Store, log: str, room: Path) -> Path:

@@ -30,9 +30,10 @@ from tiebreak.cli.ranks import rank_group, refuse_ranks
 
 if TYPE_CHECKING:
     from roundlog.segment_audits import SegmentAudit, Sharing
+    from roundlog.spec import TrainingSpec
     from roundlog.training import Job, Receipt, Verdict
 
-    from tiebreak.segment_audits import PublishedRun, Whereabouts
+    from tiebreak.segment_audits import Whereabouts
     from tiebreak.store.store import Store
 
 _SHOWN_FINDINGS = 20
@@ -392,10 +393,10 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
         limits, places = options.limits, options.places()
         store = options.open_content(stop=stop)
         where = _find(store, address, room, options)
-        run = fetch_run(store, where, room, limits, warn=output.warn, max_bytes=most)
-        job = read_job(run.directory, limits, lambda: store)
+        directory, listing = fetch_run(store, where, room, limits, warn=output.warn, max_bytes=most)
+        job = read_job(directory, limits, lambda: store)
         job_cid = where.job if options.cluster is not None else ""
-        source = Stores(locations=places, job_cid=job_cid, job_dir=run.directory, limits=limits)
+        source = Stores(locations=places, job_cid=job_cid, job_dir=directory, limits=limits)
         sharing = options.sharing(options.threads)
         with output.progress("auditing intervals", job.spec.intervals) as bar:
 
@@ -406,10 +407,9 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
 
             reports = Reports(progress=progress, event=output.warn)
             audited, chosen = room / "audited", options.run_options()
-            found = audit_by_segments(job, run.listing, source, audited, sharing, chosen, reports=reports)
-        made = _result(run, found)
-        file = options.result or free_name(run.spec.run_id.hex()[:8])
-        made.write(file)
+            found = audit_by_segments(job, listing, source, audited, sharing, chosen, reports=reports)
+        file = options.result or free_name(job.spec.run_id.hex()[:8])
+        _result(where, job.spec, listing.roots, found).write(file)
         if json:
             facts = {"job": where.job, "claim_address": where.claim, "result": file}
             seconds = round(time.monotonic() - started, 3)
@@ -489,7 +489,7 @@ def _posted(number: int, options: PublishedOptions) -> Whereabouts:
     )
 
 
-def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
+def _result(where: Whereabouts, spec: TrainingSpec, roots: Sequence[bytes], found: SegmentAudit) -> Receipt:
     """Return the findings, as a receipt of the claimed roots."""
     from roundlog.signed_json import printable
     from roundlog.training import AuditRecord, Receipt, interval_ranges
@@ -498,14 +498,14 @@ def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
     if wrong is not None and wrong.stopped is not None:
         wrong = replace(wrong, stopped=printable(wrong.stopped))
     audit = AuditRecord(
-        job=run.where.job,
-        claim=run.where.claim,
+        job=where.job,
+        claim=where.claim,
         parts=found.units,
         drawn=found.drawn,
         right=interval_ranges(found.right),
         wrong=wrong,
     )
-    return Receipt.of(run.spec, run.listing.roots, version("tiebreak")).about(audit)
+    return Receipt.of(spec, roots, version("tiebreak")).about(audit)
 
 
 def _is_number(text: str) -> bool:
