@@ -16,7 +16,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -150,35 +150,20 @@ class UnknownPlace(JobError):
     """A record that does not say where a job's data lie. The message is one sentence with a remedy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobAddresses:
-    """Content addresses of a job's directory and of the file of its data."""
-
-    job: str
-    data: str
-
-
 class StoredData:
-    """The file of a data set in content stores (implements `roundlog.data.Elsewhere`)."""
+    """The file of a data set in content stores, or one that cannot be read (implements `roundlog.data.Elsewhere`)."""
 
-    def __init__(self, store: Store, cid: str) -> None:
+    def __init__(self, store: Store | None, cid: str) -> None:
         self._store, self._cid = store, cid
-        self.width = store.width
+        self.width = 1 if store is None else store.width
 
     def part(self, start: int, size: int, is_right: Callable[[bytes], bool]) -> bytes:
+        if self._store is None:
+            raise Unavailable("this command reads no data from elsewhere")
         try:
             return self._store.part(self._cid, start, size, is_right=is_right, within=_PATIENCE)
         except StoreError as error:
             raise Unavailable(str(error).rstrip(".")) from error
-
-
-class Nowhere:
-    """The file of a data set that cannot be read (implements `roundlog.data.Elsewhere`)."""
-
-    width = 1
-
-    def part(self, start: int, size: int, is_right: Callable[[bytes], bool]) -> bytes:
-        raise Unavailable("this command reads no data from elsewhere")
 
 
 def lies_elsewhere(directory: Path) -> bool:
@@ -186,8 +171,9 @@ def lies_elsewhere(directory: Path) -> bool:
     return (directory / NAME).is_file() and not (directory / DATA).exists()
 
 
-def addresses_of(directory: Path) -> JobAddresses:
-    """Return the record of a job whose data lie elsewhere. Raises UnknownPlace."""
+def addresses_of(directory: Path) -> dict[str, str]:
+    """Return the content addresses, by the names `job` and `data`, of the directory and of the file of data of a job
+    whose data lie elsewhere. Raises UnknownPlace."""
     try:
         record = read_record(directory / NAME, max_bytes=_MOST_BYTES)
     except StorageError as error:
@@ -195,12 +181,13 @@ def addresses_of(directory: Path) -> JobAddresses:
     try:
         if not isinstance(record, dict) or (record.pop("format"), record.pop("version")) != (_FORMAT, _VERSION):
             raise ValueError(f"no record of the format {_FORMAT!r}, version {_VERSION}")
-        found = JobAddresses(**record)
-        for cid in (found.job, found.data):
+        if record.keys() != {"job", "data"}:
+            raise ValueError("other fields than job and data")
+        for cid in record.values():
             Cid.parse(cid)
     except (KeyError, TypeError, ValueError, StoreError) as error:
         raise UnknownPlace(f"{directory / NAME} does not say where the data lie ({error}); {_REMEDY}") from error
-    return found
+    return dict(record)
 
 
 def read_job(directory: Path, limits: JobLimits, open_store: Callable[[], Store | None]) -> Job:
@@ -209,8 +196,8 @@ def read_job(directory: Path, limits: JobLimits, open_store: Callable[[], Store 
     if not lies_elsewhere(directory):
         return Job.read(directory, limits)
     store = open_store()
-    place = Nowhere() if store is None else StoredData(store, addresses_of(directory).data)
-    return Job.read(directory, limits, elsewhere=place)
+    cid = "" if store is None else addresses_of(directory)["data"]
+    return Job.read(directory, limits, elsewhere=StoredData(store, cid))
 
 
 def fetch_without_data(
@@ -230,7 +217,7 @@ def fetch_without_data(
     room = directory.with_name(f".{directory.name}.fetched")
     shutil.rmtree(room, ignore_errors=True)  # of a process that was killed
     fetch_named(store, cid, room, job_plan(accept, data=False), warn=warn, max_bytes=max_bytes, unwanted=(DATA,))
-    addresses = asdict(JobAddresses(job=cid, data=store.entries(cid)[DATA]))
+    addresses = {"job": cid, "data": store.entries(cid)[DATA]}
     write_record(room / NAME, {"format": _FORMAT, "version": _VERSION} | addresses)
     room.rename(directory)
 
@@ -353,7 +340,7 @@ def fetch_run(
         require_memory(program, spec, limits)
 
     directory = room / "job"
-    if directory.is_dir() and addresses_of(directory).job != where.job:
+    if directory.is_dir() and addresses_of(directory)["job"] != where.job:
         raise NotAuditable(f"{room} is the directory of another job's audit: choose another.")
     try:
         if not directory.is_dir():

@@ -58,7 +58,7 @@ def published_job(directory: Path, store: Store) -> str | None:
     from tiebreak.segment_audits import addresses_of, lies_elsewhere
 
     if lies_elsewhere(directory):
-        return addresses_of(directory).job
+        return addresses_of(directory)["job"]
     try:
         require_publishable(directory)
     except CommandError as error:
