@@ -21,7 +21,7 @@ from tiebreak.roles.engine import step_seconds
 from tiebreak.roles.fetched_content import Refused, fetch_state, unanswerable_program, unanswerable_spec
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
-from tiebreak.roles.player import await_appeals, end_overdue, start_waiting
+from tiebreak.roles.player import await_appeals, end_overdue, finalize_after, start_waiting
 from tiebreak.roles.policy import MeasuredPace, least_clock
 from tiebreak.roles.published_content import OVER
 from tiebreak.store import StoreError
@@ -144,11 +144,7 @@ class CustomerRole(JobRole):
         if games := posted.live_games + posted.queued_games:
             end_overdue(self, self.live_games())
             return Progress(state=f"waits for {games} games")
-        deadline = posted.claim.challenge_deadline
-        if self.now() <= deadline:
-            return Progress(state="waits for the challenge window to close", until=deadline + 1)
-        self.order("finalize", ContractCall.of("finalize", self.job))
-        return Progress(state="finalizes")
+        return finalize_after(self, posted.claim.challenge_deadline, "waits for the challenge window to close")
 
     def _collect_forfeits(self, posted: JobView) -> None:
         """Take the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas.
