@@ -30,7 +30,6 @@ class Appealing:
         self._role = role
         self._auditing = auditing
         self._games = Games(role, long_work, Side.TRAINER)
-        self._told_stakes = False
 
     def games(self) -> dict[int, GameView]:
         """Return the appeals that this account has made."""
@@ -64,10 +63,8 @@ class Appealing:
             return self._gives_up(f"its own replay comes to 0x{trees.claim.root.hex()} now", deadline)
         if not role.confirmed_verdict(posted):
             return Progress(working=True, state="waits until the verdict lies deep enough", deadline=deadline)
-        if not self._told_stakes:
-            self._told_stakes = True
-            lost = f"the claim is right, and was lost in game {posted.audits.verdict}"
-            role.tell(What.STAKED, f"{lost}: {stakes(posted, bond)}")
+        lost = f"the claim is right, and was lost in game {posted.audits.verdict}"
+        role.tell(What.STAKED, f"{lost}: {stakes(posted, bond)}")
         about = f" against game {posted.audits.verdict}"
         call = role.calls.paying("appeal", role.job, spec_hash=posted.spec_hash, bond=bond, about=about)
         role.order("appeal against the verdict", call)

@@ -126,11 +126,11 @@ class Role(ABC):
         game: int | None = None,
         receipt: TransactionReceipt | None = None,
     ) -> None:
-        """Tell a notice; a warning only if it is new. text: one sentence without a full stop. job: None for the role's
-        own, if it has one; 0 for none."""
+        """Tell a notice; a warning, or what is at stake, only if it is new. text: one sentence without a full stop.
+        job: None for the role's own, if it has one; 0 for none."""
         about = self.job if job is None else job or None
         notice = Notice(role=self.name, what=what, text=text, job=about, game=game, receipt=receipt)
-        if what is not What.WARNING or self._warnings.is_new(notice):
+        if what not in (What.WARNING, What.STAKED) or self._warnings.is_new(notice):
             self.context.notify(notice)
 
     def order(self, text: str, call: ContractCall, *, job: int | None = None, game: int | None = None) -> bool:

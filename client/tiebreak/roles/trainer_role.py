@@ -20,7 +20,7 @@ from tiebreak.roles.fetched_content import Refused, require_decidable
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork, PublishedAddresses, Publishing
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.player import Games, start_waiting
+from tiebreak.roles.player import Games, finalize_after, start_waiting
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.sealing import Sealing, Secret
 
@@ -167,7 +167,6 @@ class TrainerRole(JobRole):
         self._run = TrainedRun(self.long_work)
         self._publishing = Publishing(self.long_work, RUN, publish_every)
         self._sealed = SealedClaim(self, self.long_work, self._run, self._publishing)
-        self._told_stakes = False
 
     # The work.
 
@@ -190,10 +189,8 @@ class TrainerRole(JobRole):
         require_decidable(self.context, posted)
         if (missing := self.missing_funds(posted.terms.trainer_bond)) is not None:
             return Progress(state=missing)
-        if not self._told_stakes:
-            # Told before the work, so that a user can object in time.
-            self.tell(What.STAKED, stakes(posted, posted.terms.trainer_bond))
-            self._told_stakes = True
+        # Told before the work, so that a user can object in time.
+        self.tell(What.STAKED, stakes(posted, posted.terms.trainer_bond))
         priority = Priority(deadline=posted.commit_deadline, stake=posted.terms.reward)
         if not self.long_work.files_are_here(posted, priority):
             return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
@@ -248,9 +245,5 @@ class TrainerRole(JobRole):
             self._sealed.finish_publishing(posted)
         else:
             self._run.rest()
-        if self.now() <= posted.claim.challenge_deadline:
-            return Progress(
-                state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
-            )
-        self.order("finalize", ContractCall.of("finalize", self.job))
-        return Progress(state="finalizes", stake=stake)
+        end = finalize_after(self, posted.claim.challenge_deadline, "waits for the challenge window to close")
+        return replace(end, stake=stake)
