@@ -53,12 +53,14 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
     context.sender.settle()
     name = {"job_cid": cid, "spec_hash": spec.hash.hex()}
     record = read_record(record_path) if record_path.exists() else {}
-    if _is_about(record, name) and (found := _posted_since(context, record)) is not None:
+    if {key: record.get(key) for key in name} != name:
+        record = {}  # of another job
+    if record and (found := _posted_since(context, record)) is not None:
         record_path.unlink()
         return found
     context.directory.mkdir(parents=True, exist_ok=True)
     # After a kill the payment has the same name, so that it is made once.
-    token = str(record.get("token") or os.urandom(8).hex()) if _is_about(record, name) else os.urandom(8).hex()
+    token = str(record.get("token") or os.urandom(8).hex())
     write_record(record_path, {**name, "token": token, "from_block": context.contract.node.head().number + 1})
     contract = context.contract
     receipt = contract.send(contract.post_job(spec, terms, cid, purpose=f"post a job: {token}"))
@@ -82,10 +84,6 @@ def require_time(context: RoleContext, job: engine.Job, terms: Terms) -> None:
             f"its clocks would run {terms.clock_allowance} seconds, and the right party needs {needed} here: give "
             "them that much, or make intervals shorter"
         )
-
-
-def _is_about(record: dict[str, object], name: dict[str, str]) -> bool:
-    return {key: record.get(key) for key in name} == name
 
 
 def _posted_since(context: RoleContext, record: dict[str, object]) -> int | None:
