@@ -19,7 +19,7 @@ from tiebreak.http_client import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority
 from tiebreak.roles.fetched_content import Damaged, JobContent, Refused, read_files
 from tiebreak.roles.notices import OUTAGES, Notice, What, sentence
-from tiebreak.roles.policy import MeasuredPace, least_clock
+from tiebreak.roles.policy import MeasuredPace, least_clock, too_short
 from tiebreak.rpc.chain_errors import AccountError
 from tiebreak.store.store_errors import causes
 
@@ -287,7 +287,7 @@ class LongWork:
         if apart is None:
             apart = self.context.engine.options.keep_every
         needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games, apart)
-        if (objection := self.context.policy.clock_objection(posted, needed)) is not None:
+        if self.context.policy.least_clock is None and (objection := too_short(posted, needed)) is not None:
             raise Refused(objection)
 
 
