@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from roundlog.training import Helpers
 
 CACHE_BYTES = 1 << 30
+"""Memory for computed trees and states; games at the same place share them."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -53,25 +54,18 @@ class DisputeTrees:
     thread at a time may call `tree`; any thread may call `at_hand`."""
 
     def __init__(
-        self,
-        job: Job,
-        run_dir: Path,
-        state_roots: Sequence[bytes],
-        options: RunOptions = DEFAULT_OPTIONS,
-        *,
-        cache_bytes: int = CACHE_BYTES,
+        self, job: Job, run_dir: Path, state_roots: Sequence[bytes], options: RunOptions = DEFAULT_OPTIONS
     ) -> None:
-        """state_roots: one an interval. options: as of the run. cache_bytes: memory for computed trees and states;
-        games at the same place share them."""
+        """state_roots: one an interval. options: as of the run."""
         self.job = job
         self.run_dir = run_dir
         self.fabricated = FabricatedValues(run_dir)
         self._options = options
         self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
         # Games at different places take turns, so more than the newest item of each kind is kept.
-        self._before: LruCache[int, list[torch.Tensor]] = LruCache(cache_bytes // 4)
-        self._traces: LruCache[int, Trace] = LruCache(cache_bytes // 4)
-        self._outputs: LruCache[Place, Output] = LruCache(cache_bytes // 2)
+        self._before: LruCache[int, list[torch.Tensor]] = LruCache(CACHE_BYTES // 4)
+        self._traces: LruCache[int, Trace] = LruCache(CACHE_BYTES // 4)
+        self._outputs: LruCache[Place, Output] = LruCache(CACHE_BYTES // 2)
 
     @property
     def claim(self) -> Leaves:
@@ -186,12 +180,10 @@ class LruCache(Generic[K, V]):
 class Engine:
     """A party's engine.
 
-    `options`: of its runs; a training uses whole batches. `cache_bytes`: memory for steps that are executed again for
-    games. `helpers`: the other ranks, which help with trainings and audits, and not with what a game needs. `warn`: is
-    told when they do not."""
+    `options`: of its runs; a training uses whole batches. `helpers`: the other ranks, which help with trainings and
+    audits, and not with what a game needs. `warn`: is told when they do not."""
 
     options: RunOptions = field(default_factory=RunOptions)
-    cache_bytes: int = CACHE_BYTES
     helpers: Helpers | None = None
     warn: Callable[[str], None] = lambda text: None
 
@@ -238,7 +230,7 @@ class Engine:
 
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
         """Return the dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""
-        return DisputeTrees(job, run_dir, state_roots, self.options_for(job), cache_bytes=self.cache_bytes)
+        return DisputeTrees(job, run_dir, state_roots, self.options_for(job))
 
     def recall(self, job: Job, run_dir: Path) -> DisputeTrees | None:
         """Return the dispute trees of a run that an earlier process has finished; None if there is none."""
