@@ -275,7 +275,8 @@ class JobRole(Role):
             self.tell(
                 What.WARNING, f"job {self.job} is another job than before: a reorganisation has given its number away"
             )
-        self.long_work.begin_anew(posted.spec_hash)
+        self.long_work.drop()
+        self.long_work.spec_hash = posted.spec_hash
         self.context.rooms.enter(self.context.room(self.job, posted))
 
     def doing(self) -> list[str]:

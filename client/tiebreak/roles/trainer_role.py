@@ -7,6 +7,7 @@ while nobody knows its root, and opened once nobody can seal an audit any more."
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from roundlog.execution import StoppedError
 
@@ -136,13 +137,6 @@ class SealedClaim:
         self._role.order(text, call)
         return Progress(state="opens its claim", stake=stake, deadline=deadline)
 
-    def finish_publishing(self, posted: JobView) -> None:
-        """Publish log and model of an open claim, if this process has not done so: the claim may have been opened at
-        the last moment without a store, or by a process that was killed."""
-        priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond, bonded=True)
-        if self._run.trees(posted, priority) is not None:
-            self._publishing.published(posted, priority)
-
     def _again(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Secret | None:
         """Return the content of the seal, computed again because its file is lost; None until that is done."""
         addresses = self._publishing.addresses(posted, priority)
@@ -232,18 +226,13 @@ class TrainerRole(JobRole):
         return Progress(state="commits")
 
     def _defend(self, posted: JobView) -> Progress:
-        stake = posted.terms.trainer_bond
+        stake, trees = posted.terms.trainer_bond, partial(self._run.trees, posted)
         if posted.game_count:
             self._games.tell_ended(self.games(lambda game: True))
         start_waiting(self, posted)
         if posted.live_games or posted.queued_games:  # every game delays the claim
-            played = self._games.play_running(
-                posted, self.live_games(), stake, lambda priority: self._run.trees(posted, priority)
-            )
-            return replace(played, stake=stake)
-        if posted.terms.opening_window and not self._publishing.is_done:
-            self._sealed.finish_publishing(posted)
-        else:
+            return replace(self._games.play_running(posted, self.live_games(), stake, trees), stake=stake)
+        if not posted.terms.opening_window or self._publishing.finish(posted, stake, trees):
             self._run.rest()
         end = finalize_after(self, posted.claim.challenge_deadline, "waits for the challenge window to close")
         return replace(end, stake=stake)
