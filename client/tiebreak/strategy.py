@@ -78,9 +78,6 @@ class Leaves:
         self.payloads = tuple(payloads)
         self.tree = MerkleTree(self.payloads)
 
-    def __len__(self) -> int:
-        return len(self.payloads)
-
     @property
     def root(self) -> bytes:
         return self.tree.root
