@@ -106,9 +106,8 @@ def _of_pytorch(host: HostFacts, found: MachineFindings) -> Iterator[Problem]:
 def _of_devices(found: MachineFindings) -> Iterator[Problem]:
     for one in found.devices:
         if not one["passes"]:
-            yield Problem(
-                one["device"], True, f"{one['device']} does not compute as it has to: {one['why'].removesuffix('.')}."
-            )
+            why = one["why"].removesuffix(".")
+            yield Problem(one["device"], True, f"{one['device']} does not compute as it has to: {why}.")
         if one["triton_works"] is False:
             why = f" ({one['why_not']})" if one["why_not"] else ""
             remedy = "pip install 'tiebreak[cuda]'"
