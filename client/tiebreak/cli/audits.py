@@ -210,13 +210,11 @@ class WorkerOptions:
         """Return how the work is shared. threads: of each worker's kernels; None for as many as leave room for all.
 
         Raises ClusterError."""
-        from os import cpu_count
-
         from roundlog.segment_audits import Sharing, process_workers
 
         if self.cluster is None:
             workers = self.workers or 1
-            make = process_workers(threads or max(1, (cpu_count() or 1) // workers))
+            make = process_workers(threads or max(1, (os.cpu_count() or 1) // workers))
             repeats = self.repeat_share or 0.0
         else:
             from roundlog.segment_audits import cluster_workers, connect_cluster
@@ -224,8 +222,8 @@ class WorkerOptions:
             processors = connect_cluster(self.cluster)
             workers, make = self.workers or max(1, processors // (threads or 1)), cluster_workers(threads or 1)
             repeats = _CLUSTER_REPEATS if self.repeat_share is None else self.repeat_share
-        is_here = self.cluster is None
-        return Sharing(make=make, workers=workers, repeat_share=repeats, share=self.share, common_disk=is_here)
+        own = self.cluster is None
+        return Sharing(make=make, workers=workers, repeat_share=repeats, share=self.share, common_disk=own)
 
 
 @dataclass(frozen=True, kw_only=True)

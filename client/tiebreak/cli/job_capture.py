@@ -222,12 +222,10 @@ def show_made_job(job: Job, where: Path, made: JobOrigin | None, *, quiet: bool)
 
 
 def plain_job(job: Job) -> dict[str, object]:
-    from dataclasses import asdict
-
     from roundlog.training import step_bytes
 
     return {
-        "spec": asdict(job.spec),
+        "spec": dataclasses.asdict(job.spec),
         "arithmetic": job.arithmetic,
         "run_id": job.spec.run_id,
         "states": {name: str(kind) for name, kind in job.program.states.items()},

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from roundlog.spec import TrainingSpec
     from roundlog.training import Job
 
-    from tiebreak.contract.structs import JobView
     from tiebreak.store.store import Store
 
 _MEND = "let `tiebreak train` end in the same directory, which mends it"
@@ -111,7 +110,11 @@ def fetch(
 
     from tiebreak.segment_audits import fetch_named, fetch_without_data, job_plan
 
-    posted = _posted(job, chain)
+    posted = None
+    if job.isascii() and job.isdigit():
+        from tiebreak.cli.summary_text import find_job
+
+        posted = find_job(chain.open_game(), int(job))
     cid = job if posted is None else posted.job_cid
     if out.exists():
         raise CommandError(f"{out} exists already: choose another place for the job.")
@@ -129,15 +132,6 @@ def fetch(
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
     facts = {"directory": out, "cid": cid, "run_id": spec.run_id, "data_bytes": data, "has_data": not without_data}
     output.show_result(json, facts, f"Job in {out}")
-
-
-def _posted(job: str, chain: ContractOptions) -> JobView | None:
-    """Return the posted job of a number; None for a content address."""
-    if not (job.isascii() and job.isdigit()):
-        return None
-    from tiebreak.cli.summary_text import find_job
-
-    return find_job(chain.open_game(), int(job))
 
 
 def as_root(text: str) -> bytes | None:

@@ -152,9 +152,9 @@ class RoleSetup:
         from tiebreak.roles.job_role import LOOKS
         from tiebreak.roles.notices import of_warnings, sentence
         from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError
-        from tiebreak.store import StoreError
+        from tiebreak.store import StoreError, require_daemon
 
-        self.party.check_content()  # what is wrong for good is no outage
+        require_daemon(self.party.places(), self.party.pin_service)  # what is wrong for good is no outage
         pauses, warn, foreign = Pauses(first=1.0, most=30.0), of_warnings(role, monitor.notice), 0
         while not self.stop.is_set():
             try:
