@@ -155,7 +155,9 @@ class AuditorRole(JobRole):
             case JobStatus.APPEALABLE if audit is not None and attested:
                 return self._appealing.consider(posted, audit)
             case JobStatus.APPEALABLE if held or self._has_a_share(posted, mine):
-                return self._during_appeals(posted, mine)
+                # Bond and prize wait until it has played again with each auditor that appeals.
+                live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
+                return self._play(posted, live) if live else await_appeals(self, posted)
         if (collecting := self._attesting.collect(posted, audit)) is not None:
             return collecting
         if attested and posted.audits.lost:
@@ -165,14 +167,6 @@ class AuditorRole(JobRole):
             late = "the trainer has not opened its claim on" if was_sealed else "nobody has committed to"
             return self.leave(f"{late} job {self.job} in time")
         return self.leave(f"job {self.job} is {posted.status.name}")
-
-    def _during_appeals(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
-        """Do what is due after a game that was won with this auditor's root: play again with each auditor that appeals,
-        since bond and prize wait for that."""
-        live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
-        if live:
-            return self._play(posted, live)
-        return await_appeals(self, posted)
 
     def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
         """Return whether a challenge of this auditor, which another one's verdict has made void, holds the root that
