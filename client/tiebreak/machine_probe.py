@@ -107,8 +107,18 @@ class MachineFindings:
 def machine_findings(seconds: float, command: Sequence[str] | None = None) -> MachineFindings:
     """Have a process ask PyTorch, and return its findings at its end, or after so many seconds, when it is killed."""
     out, err, code = output_of(command or COMMAND, seconds)
-    why = f"it had not ended after {seconds:g} seconds" if code is None else _reason(code, err)
-    return _findings(out, why)
+    found = MachineFindings(why=f"it had not ended after {seconds:g} seconds" if code is None else _reason(code, err))
+    for line in out.splitlines():
+        content: object = None
+        with suppress(ValueError):  # a library has printed it, or it was cut off
+            content = json.loads(line)
+        if isinstance(content, dict) and "device" in content:
+            found.devices.append(content)
+        elif isinstance(content, dict) and "version" in content:
+            found.torch = content
+    if not found.why and (found.torch is None or not found.devices):
+        found.why = "it has ended without an answer"
+    return found
 
 
 def output_of(command: Sequence[str], seconds: float) -> tuple[str, str, int | None]:
@@ -134,22 +144,6 @@ def output_of(command: Sequence[str], seconds: float) -> tuple[str, str, int | N
         if not isinstance(ended, subprocess.TimeoutExpired):
             raise
         return out, "", None
-
-
-def _findings(text: str, why: str) -> MachineFindings:
-    """Return the findings in the process's lines. A line that was cut off says nothing."""
-    found = MachineFindings(why=why)
-    for line in text.splitlines():
-        content: object = None
-        with suppress(ValueError):  # a library has printed it, or it was cut off
-            content = json.loads(line)
-        if isinstance(content, dict) and "device" in content:
-            found.devices.append(content)
-        elif isinstance(content, dict) and "version" in content:
-            found.torch = content
-    if not why and (found.torch is None or not found.devices):
-        found.why = "it has ended without an answer"
-    return found
 
 
 def _reason(code: int, err: str) -> str:

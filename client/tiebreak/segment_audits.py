@@ -16,8 +16,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,9 +106,14 @@ def job_plan(accept: Accept = lambda program, spec: None, *, data: bool = True) 
     no job."""
 
     def plan(path: Path, sizes: Mapping[str, int]) -> Iterable[Mapping[str, int]]:
-        _require_job(sizes)
+        if lacking := [name for name in JOB_FILES if name not in sizes]:
+            raise MalformedContent(f"the directory is no job, since it has no {lacking[0]}: check the identifier.")
         yield BEFORE_THE_PROGRAM
-        program, spec = _read(path)
+        try:
+            program, spec = read_program(path)
+        except JobError as error:
+            why = f"its program and spec cannot be followed ({str(error).replace(str(path), 'the directory')})"
+            raise MalformedContent(f"{why}: do not rely on that job.") from error
         accept(program, spec)
         most = most_job_bytes(program, spec)
         yield {name: most[name] for name in most if data or name != DATA}
@@ -132,20 +137,6 @@ def log_plan(program: Program, spec: TrainingSpec) -> Plan:
     return plan
 
 
-def _require_job(names: Collection[str]) -> None:
-    lacking = [name for name in JOB_FILES if name not in names]
-    if lacking:
-        raise MalformedContent(f"the directory is no job, since it has no {lacking[0]}: check the identifier.")
-
-
-def _read(path: Path) -> tuple[Program, TrainingSpec]:
-    try:
-        return read_program(path)
-    except JobError as error:
-        why = str(error).replace(str(path), "the directory")
-        raise MalformedContent(f"its program and spec cannot be followed ({why}): do not rely on that job.") from error
-
-
 NAME = "elsewhere.json"
 
 _FORMAT, _VERSION = "tiebreak data elsewhere", 1
@@ -159,35 +150,20 @@ class UnknownPlace(JobError):
     """A record that does not say where a job's data lie. The message is one sentence with a remedy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobAddresses:
-    """Content addresses of a job's directory and of the file of its data."""
-
-    job: str
-    data: str
-
-
 class StoredData:
-    """The file of a data set in content stores (implements `roundlog.data.Elsewhere`)."""
+    """The file of a data set in content stores, or one that cannot be read (implements `roundlog.data.Elsewhere`)."""
 
-    def __init__(self, store: Store, cid: str) -> None:
+    def __init__(self, store: Store | None, cid: str) -> None:
         self._store, self._cid = store, cid
-        self.width = store.width
+        self.width = 1 if store is None else store.width
 
     def part(self, start: int, size: int, is_right: Callable[[bytes], bool]) -> bytes:
+        if self._store is None:
+            raise Unavailable("this command reads no data from elsewhere")
         try:
             return self._store.part(self._cid, start, size, is_right=is_right, within=_PATIENCE)
         except StoreError as error:
             raise Unavailable(str(error).rstrip(".")) from error
-
-
-class Nowhere:
-    """The file of a data set that cannot be read (implements `roundlog.data.Elsewhere`)."""
-
-    width = 1
-
-    def part(self, start: int, size: int, is_right: Callable[[bytes], bool]) -> bytes:
-        raise Unavailable("this command reads no data from elsewhere")
 
 
 def lies_elsewhere(directory: Path) -> bool:
@@ -195,8 +171,9 @@ def lies_elsewhere(directory: Path) -> bool:
     return (directory / NAME).is_file() and not (directory / DATA).exists()
 
 
-def addresses_of(directory: Path) -> JobAddresses:
-    """Return the record of a job whose data lie elsewhere. Raises UnknownPlace."""
+def addresses_of(directory: Path) -> dict[str, str]:
+    """Return the content addresses, by the names `job` and `data`, of the directory and of the file of data of a job
+    whose data lie elsewhere. Raises UnknownPlace."""
     try:
         record = read_record(directory / NAME, max_bytes=_MOST_BYTES)
     except StorageError as error:
@@ -204,19 +181,23 @@ def addresses_of(directory: Path) -> JobAddresses:
     try:
         if not isinstance(record, dict) or (record.pop("format"), record.pop("version")) != (_FORMAT, _VERSION):
             raise ValueError(f"no record of the format {_FORMAT!r}, version {_VERSION}")
-        found = JobAddresses(**record)
-        for cid in (found.job, found.data):
+        if record.keys() != {"job", "data"}:
+            raise ValueError("other fields than job and data")
+        for cid in record.values():
             Cid.parse(cid)
     except (KeyError, TypeError, ValueError, StoreError) as error:
         raise UnknownPlace(f"{directory / NAME} does not say where the data lie ({error}); {_REMEDY}") from error
-    return found
+    return dict(record)
 
 
-def read_elsewhere(directory: Path, limits: JobLimits, store: Store | None) -> Job:
-    """Return the job in a directory without its data. store: where they lie; None for a job whose data are not used.
-    Raises as `Job.read`."""
-    place = Nowhere() if store is None else StoredData(store, addresses_of(directory).data)
-    return Job.read(directory, limits, elsewhere=place)
+def read_job(directory: Path, limits: JobLimits, open_store: Callable[[], Store | None]) -> Job:
+    """Return the job in a directory, or without its data there. open_store: is called for the store where these lie;
+    None for a job whose data are not used. Raises as `Job.read`, and StoreError."""
+    if not lies_elsewhere(directory):
+        return Job.read(directory, limits)
+    store = open_store()
+    cid = "" if store is None else addresses_of(directory)["data"]
+    return Job.read(directory, limits, elsewhere=StoredData(store, cid))
 
 
 def fetch_without_data(
@@ -236,7 +217,7 @@ def fetch_without_data(
     room = directory.with_name(f".{directory.name}.fetched")
     shutil.rmtree(room, ignore_errors=True)  # of a process that was killed
     fetch_named(store, cid, room, job_plan(accept, data=False), warn=warn, max_bytes=max_bytes, unwanted=(DATA,))
-    addresses = asdict(JobAddresses(job=cid, data=store.entries(cid)[DATA]))
+    addresses = {"job": cid, "data": store.entries(cid)[DATA]}
     write_record(room / NAME, {"format": _FORMAT, "version": _VERSION} | addresses)
     room.rename(directory)
 
@@ -261,13 +242,13 @@ class Stores:
     def job(self) -> Job:
         """Return the job. Raises JobError, StoreError."""
         if self.job_dir.is_dir() or not self.job_cid:
-            return read_job(self.job_dir, self.limits, self.locations)
+            return read_job(self.job_dir, self.limits, partial(_store, self.locations))
         # The cache of blocks stays open, and its space is freed when the process ends.
         with tempfile.TemporaryDirectory(prefix="job-") as room:
             directory = Path(room) / "job"
             store = _store(self.locations)
             fetch_without_data(store, self.job_cid, directory, warn=lambda text: None, max_bytes=self.job_bytes)
-            return read_job(directory, self.limits, self.locations)
+            return read_job(directory, self.limits, lambda: store)
 
     def state(self, job: Job, address: str) -> list[torch.Tensor]:
         try:
@@ -281,14 +262,6 @@ class Stores:
             raise UnusableState(f"the file at {address} {error.reason}") from error
         except StoreError as error:
             raise UnusableState(f"the state at {address} cannot be had: {error}") from error
-
-
-def read_job(directory: Path, limits: JobLimits, locations: tuple[str, ...]) -> Job:
-    """Return the job in a directory, whose data may lie in the stores at these locations. Raises JobError,
-    StoreError."""
-    if lies_elsewhere(directory):
-        return read_elsewhere(directory, limits, _store(locations))
-    return Job.read(directory, limits)
 
 
 @lru_cache(maxsize=4)
@@ -312,16 +285,6 @@ class Whereabouts:
     """The checkpoint root that the claimed roots have to make; None for any."""
     spec: TrainingSpec | None = None
     """The spec that the job has to have; None for any."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRun:
-    """A job, in a directory without its data, and the claim about it."""
-
-    where: Whereabouts
-    directory: Path
-    spec: TrainingSpec
-    listing: Listing
 
 
 def is_address(text: str) -> bool:
@@ -362,9 +325,10 @@ def find_run(store: Store, address: str, room: Path) -> Whereabouts:
 
 def fetch_run(
     store: Store, where: Whereabouts, room: Path, limits: JobLimits, *, warn: Callable[[str], None], max_bytes: int
-) -> PublishedRun:
-    """Fetch the job without its data, unless it is there, and the claimed roots. The job's spec and its need of memory
-    are looked at before its other files are fetched. Raises NotAuditable, JobError, StoreError, OSError."""
+) -> tuple[Path, Listing]:
+    """Return the directory of the job without its data, fetched unless it is there, and the claimed roots of a whole
+    run, with where states lie. The job's spec and its need of memory are looked at before its other files are fetched.
+    Raises NotAuditable, JobError, StoreError, OSError."""
 
     def accept(program: Program, spec: TrainingSpec) -> None:
         if where.spec not in (None, spec):
@@ -376,7 +340,7 @@ def fetch_run(
         require_memory(program, spec, limits)
 
     directory = room / "job"
-    if directory.is_dir() and addresses_of(directory).job != where.job:
+    if directory.is_dir() and addresses_of(directory)["job"] != where.job:
         raise NotAuditable(f"{room} is the directory of another job's audit: choose another.")
     try:
         if not directory.is_dir():
@@ -385,25 +349,18 @@ def fetch_run(
         raise NotAuditable(f"{where.job} is no job ({str(error).rstrip('.')}).") from error
     program, spec = read_program(directory)
     accept(program, spec)
-    listing = claimed_listing(store, where.claim, spec, room)
+    try:
+        listing = read_listing(_fetched_list(store, where.claim, room), spec)
+    except ListingError as error:
+        raise NotAuditable(f"{where.claim} claims nothing about this job ({error}): check both addresses.") from error
+    if not listing.complete:
+        raise NotAuditable(f"{where.claim} is the log of a run that had not ended: ask for the whole one.")
     if where.root is not None and MerkleTree(listing.roots).root != where.root:
         raise NotAuditable(
             f"the roots at {where.claim} do not make the claimed checkpoint root 0x{where.root.hex()}: other roots are "
             "published there than are claimed, so do not rely on either."
         )
-    return PublishedRun(where=where, directory=directory, spec=spec, listing=listing)
-
-
-def claimed_listing(store: Store, claim: str, spec: TrainingSpec, room: Path) -> Listing:
-    """Return the claimed roots of a whole run, and where states lie. claim: content address of the published log. room:
-    as of `find_run`. Raises NotAuditable, StoreError."""
-    try:
-        listing = read_listing(_fetched_list(store, claim, room), spec)
-    except ListingError as error:
-        raise NotAuditable(f"{claim} claims nothing about this job ({error}): check both addresses.") from error
-    if not listing.complete:
-        raise NotAuditable(f"{claim} is the log of a run that had not ended: ask for the whole one.")
-    return listing
+    return directory, listing
 
 
 def _fetched_list(store: Store, log: str, room: Path) -> Path:

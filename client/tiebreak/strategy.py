@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, TypeVar, cast
 
 from eth_utils.crypto import keccak
 from roundlog.adjudication import OperandOpening
 from roundlog.adjudication import Tree as Hashed
 from roundlog.commitments import CHUNK_SIZE, MerkleTree, leaf_hash
 from roundlog.descriptors import Descriptor
-from roundlog.dispute import ElementMaterial, RunningResults, StepTrace, half_of, operators_half
+from roundlog.dispute import DisputedOperator, RunningResults, StepTrace, half_of, operators_half
 
 from tiebreak.contract.enums import Level, Outcome, Phase, Side
 from tiebreak.contract.structs import (
@@ -78,9 +78,6 @@ class Leaves:
         self.payloads = tuple(payloads)
         self.tree = MerkleTree(self.payloads)
 
-    def __len__(self) -> int:
-        return len(self.payloads)
-
     @property
     def root(self) -> bytes:
         return self.tree.root
@@ -116,33 +113,11 @@ class Trace:
         return self.step.operators[operator], tuple(self.tree.proof(operator))
 
 
-class Output(Protocol):
-    """Levels CHUNK and PARTIAL: the output of one operator of one step."""
-
-    @property
-    def descriptor(self) -> Descriptor: ...
-    @property
-    def encoded(self) -> bytes:
-        """The encoded descriptor."""
-
-    @property
-    def descriptor_proof(self) -> list[bytes]: ...
-    @property
-    def tree(self) -> MerkleTree:
-        """The tree over the chunks."""
-
-    def chunk(self, index: int) -> bytes: ...
-    def wrong_element(self, index: int, posted: bytes) -> int | None:
-        """Return number of an element to dispute in an opponent's chunk; None if all are right."""
-
-    def material(self, element: int) -> ElementMaterial: ...
-    def running(self, element: int, claimed: int) -> RunningResults:
-        """Return running results of an element. claimed: the trainer's bits of it."""
-
-    def segment(self, element: int, segment: int) -> ElementMaterial: ...
-
+Output = DisputedOperator
+"""Levels CHUNK and PARTIAL: the output of one operator of one step."""
 
 Tree = Leaves | Trace | Output
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +335,10 @@ def descent(tree: MerkleTree, height: int, index: int, theirs: Row) -> Move:
     return Move("bisect", (Descent(mine=mine, theirs=theirs, next=shown),))
 
 
+_AT_HAND = "states at hand", "states at hand", "step as it was executed", "output at hand", "running results at hand"
+"""What the trees of each level are over."""
+
+
 class _Turn:
     """One look at a game by one side."""
 
@@ -379,9 +358,9 @@ class _Turn:
             case Phase.OPENING, Level.PARTIAL:
                 return self.open_partials()
             case Phase.POSTING, Level.CHUNK:
-                return Move("postChunk", (self.own_output().chunk(self.game.search.index),))
+                return Move("postChunk", (self.own(Output).chunk(self.game.search.index),))
             case Phase.PROVING, Level.OPERATOR:
-                return Move("proveStore", self.own_trace().store(self.game.search.index))
+                return Move("proveStore", self.own(Trace).store(self.game.search.index))
             case Phase.PROVING, Level.CHUNK:
                 return self.prove_element()
             case Phase.PROVING, Level.PARTIAL:
@@ -413,21 +392,13 @@ class _Turn:
         """Return the row of a root that is opened; only the first of the two sides shows it."""
         return row(tree, tree.depth, 0) if self.game.deadlines[self.side.other] else ()
 
-    def own_tree(self) -> MerkleTree:
-        """Return the tree that this side claims at the present level."""
-        if self.level in (Level.CHECKPOINT, Level.STEP):
-            return self.own_leaves().tree
-        if self.level is Level.OPERATOR:
-            return self.own_trace().tree
-        return self.own_output().tree if self.level is Level.CHUNK else self.own_partials_tree()
-
     # The openings.
 
     def open_level(self) -> Move:
         index = self.game.search.index
-        leaf = self.own_leaves().open(index, self.game.agreed)
-        below = self.at((*self.place, index))
-        assert isinstance(below, Leaves | Trace)
+        leaf = self.own(Leaves).open(index, self.game.agreed)
+        place, is_step = (*self.place, index), self.level is Level.STEP
+        below: Leaves | Trace = self.at(place, Trace) if is_step else self.at(place, Leaves)
         leads_to = below.payloads[-1] if isinstance(below, Leaves) else below.state_root
         if leads_to != leaf.payload:
             raise _Lost(f"leaf {index} at level {self.level.name} does not follow from what is below it")
@@ -436,7 +407,7 @@ class _Turn:
 
     def open_operator(self) -> Move:
         index = self.game.search.index
-        output = self.output_at((*self.place, index))
+        output = self.at((*self.place, index), Output)
         opening = OperatorOpening(
             descriptor=output.encoded,
             descriptor_proof=tuple(output.descriptor_proof),
@@ -448,7 +419,7 @@ class _Turn:
         return self.open_and_bisect(Move("openOperator", (self.side, opening)), output.tree)
 
     def open_partials(self) -> Move:
-        output, disputed = self.output_at(self.place[:3]), self.game.disputed
+        output, disputed = self.at(self.place[:3], Output), self.game.disputed
         running = output.running(disputed.element, disputed.claimed)
         opening = _partials_opening(output, running, self.row_of(running.tree))
         return self.open_and_bisect(Move("openPartials", (self.side, opening)), running.tree)
@@ -456,7 +427,7 @@ class _Turn:
     # The proofs.
 
     def prove_element(self) -> Move:
-        output, search = self.own_output(), self.game.search
+        output, search = self.own(Output), self.game.search
         chunk = self.known.chunk
         if chunk is None or leaf_hash(chunk) != search.nodes[Side.TRAINER]:
             raise _Missing(NeedChunk())
@@ -487,8 +458,7 @@ class _Turn:
 
     def prove_segment(self) -> Move:
         index, disputed = self.game.search.index, self.game.disputed
-        tree = self.own_partials_tree()
-        output = self.output_at(self.place[:3])
+        tree, output = self.own_tree(), self.at(self.place[:3], Output)
         running = output.running(disputed.element, disputed.claimed)
         material = output.segment(disputed.element, index)
         proof = SegmentProof(
@@ -503,7 +473,7 @@ class _Turn:
     def operands(self, output: Output, roots: Mapping[int, bytes]) -> tuple[OperandRoot, ...]:
         """Return each operand's tensor root as an agreed leaf of the trace; once, and only if something of it is
         opened."""
-        trace = self.trace_at(self.place[:2])
+        trace = self.at(self.place[:2], Trace)
         done: set[int] = set()
         found = []
         for item in output.descriptor.inputs:
@@ -516,48 +486,28 @@ class _Turn:
 
     # This side's trees, held against what it has claimed.
 
-    def at(self, place: Place) -> Tree:
-        tree = self.known.trees.get(place)
-        if tree is None:
+    def at(self, place: Place, kind: type[T]) -> T:
+        """Return the tree at a place, at whose level they are of this kind."""
+        if (tree := self.known.trees.get(place)) is None:
             raise _Missing(Need(place))
-        return tree
+        return cast(T, tree)
 
-    def own_leaves(self) -> Leaves:
-        leaves = self.at(self.place)
-        assert isinstance(leaves, Leaves)
-        self.require_root(leaves.tree, "states at hand")
-        return leaves
-
-    def trace_at(self, place: Place) -> Trace:
-        trace = self.at(place)
-        assert isinstance(trace, Trace)
-        return trace
-
-    def own_trace(self) -> Trace:
-        trace = self.trace_at(self.place)
-        self.require_root(trace.tree, "step as it was executed")
-        return trace
-
-    def output_at(self, place: Place) -> Output:
-        output = self.at(place)
-        assert not isinstance(output, Leaves | Trace)
-        return output
-
-    def own_output(self) -> Output:
-        output = self.output_at(self.place)
-        self.require_root(output.tree, "output at hand")
-        return output
-
-    def own_partials_tree(self) -> MerkleTree:
-        disputed = self.game.disputed
-        tree = self.output_at(self.place[:3]).running(disputed.element, disputed.claimed).tree
-        self.require_root(tree, "running results at hand")
-        return tree
-
-    def require_root(self, tree: MerkleTree, what: str) -> None:
-        claimed = self.game.current
+    def own_tree(self) -> MerkleTree:
+        """Return the tree that this side claims at the present level."""
+        disputed, claimed = self.game.disputed, self.game.current
+        if self.level is Level.PARTIAL:
+            tree = self.at(self.place[:3], Output).running(disputed.element, disputed.claimed).tree
+        else:
+            tree = self.at(self.place, Trace).tree  # or of another kind, each of which has one
         if tree.count != claimed.leaf_count or tree.root != claimed.roots[self.side]:
+            what = _AT_HAND[self.level]
             raise _Lost(f"the {self.side.name.lower()}'s root at level {self.level.name} is not over the {what}")
+        return tree
+
+    def own(self, kind: type[T]) -> T:
+        """Return what this side claims at the present level, whose tree is of this kind."""
+        self.own_tree()
+        return self.at(self.place, kind)
 
 
 def _partials_opening(output: Output, running: RunningResults, shown: Row) -> PartialsOpening:

@@ -11,8 +11,7 @@ from typing import Any
 
 from eth_account import Account
 from eth_hash.auto import keccak
-from tiebreak.cli.account_summary import read_summary
-from tiebreak.cli.summary_text import next_step
+from tiebreak.cli.summary_text import next_step, read_summary
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Phase
 from tiebreak.contract.structs import JobView

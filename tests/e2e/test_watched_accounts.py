@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from tiebreak.cli.account_summary import AccountRole, AccountSummary, read_summary
-from tiebreak.cli.summary_text import plain_summary, show_account
+from tiebreak.cli.summary_text import AccountRole, AccountSummary, plain_summary, read_summary, show_account
 from tiebreak.contract.enums import JobStatus, Outcome, Side
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role

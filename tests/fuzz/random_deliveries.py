@@ -21,7 +21,7 @@ from roundlog.segment_audits.workers import NoWorkersError
 from roundlog.storage import StorageError
 from roundlog.training.job import Job, JobError, JobLimits
 from roundlog.training.trainer import Trainer
-from tiebreak.segment_audits import fetch_named, fetch_without_data, job_plan, read_elsewhere
+from tiebreak.segment_audits import fetch_named, fetch_without_data, job_plan, read_job
 from tiebreak.store import FolderStore, StoreError, dag_builder, replicated_store
 from tiebreak.store.replicated_store import ReplicatedStore
 from tiebreak.store.store import Store
@@ -48,7 +48,7 @@ class _Elsewhere(Reading):
     store: Store
 
     def read(self, limits: JobLimits) -> Job:
-        return read_elsewhere(self.directory, limits, self.store)
+        return read_job(self.directory, limits, lambda: self.store)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class _Source(Directories):
     store: Store
 
     def job(self) -> Job:
-        return read_elsewhere(self.job_dir, self.limits, self.store)
+        return read_job(self.job_dir, self.limits, lambda: self.store)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,10 @@ from tiebreak.cli.ranks import rank_group, refuse_ranks
 
 if TYPE_CHECKING:
     from roundlog.segment_audits import SegmentAudit, Sharing
+    from roundlog.spec import TrainingSpec
     from roundlog.training import Job, Receipt, Verdict
 
-    from tiebreak.segment_audits import PublishedRun, Whereabouts
+    from tiebreak.segment_audits import Whereabouts
     from tiebreak.store.store import Store
 
 _SHOWN_FINDINGS = 20
@@ -209,13 +210,11 @@ class WorkerOptions:
         """Return how the work is shared. threads: of each worker's kernels; None for as many as leave room for all.
 
         Raises ClusterError."""
-        from os import cpu_count
-
         from roundlog.segment_audits import Sharing, process_workers
 
         if self.cluster is None:
             workers = self.workers or 1
-            make = process_workers(threads or max(1, (cpu_count() or 1) // workers))
+            make = process_workers(threads or max(1, (os.cpu_count() or 1) // workers))
             repeats = self.repeat_share or 0.0
         else:
             from roundlog.segment_audits import cluster_workers, connect_cluster
@@ -223,8 +222,8 @@ class WorkerOptions:
             processors = connect_cluster(self.cluster)
             workers, make = self.workers or max(1, processors // (threads or 1)), cluster_workers(threads or 1)
             repeats = _CLUSTER_REPEATS if self.repeat_share is None else self.repeat_share
-        is_here = self.cluster is None
-        return Sharing(make=make, workers=workers, repeat_share=repeats, share=self.share, common_disk=is_here)
+        own = self.cluster is None
+        return Sharing(make=make, workers=workers, repeat_share=repeats, share=self.share, common_disk=own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,29 +302,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ATTEMPTS = 3
 
 
-class PrivateRoom:
-    """A directory, and the most bytes that its files may take together. `stop`: is set by a signal, for threads that
-    would be waited for."""
-
-    def __init__(self, path: Path, most: int, stop: threading.Event) -> None:
-        self.path, self.most, self.stop = path, most, stop
-
-    def require_bounded(self) -> None:
-        """Refuse files that take more. Raises NoSpace. Files that vanish meanwhile are not counted."""
-        from tiebreak.store.staging import size_of
-        from tiebreak.store.store_errors import NoSpace
-
-        if (used := size_of(self.path)) > self.most:
-            raise NoSpace(f"the temporary files take {used} bytes, and {self.most} are allowed: raise --max-size.")
-
-
 @contextmanager
-def private_room(prefix: str, most: int, place: Path | None) -> Iterator[PrivateRoom]:
+def private_room(prefix: str, place: Path | None) -> Iterator[tuple[Path, threading.Event]]:
     """Make a directory below TMPDIR that nobody else can read, until the block ends: by return, error, Ctrl-C, SIGTERM
     or SIGHUP, which all become KeyboardInterrupt. Temporary files of this process and of those that it starts lie in
     it, too, so that one that was killed leaves nothing behind. place: the directory that is given in its place, which
-    stays."""
-
+    stays. Gives an event, too, which a signal sets, for threads that would be waited for."""
     stop = threading.Event()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
@@ -339,7 +321,7 @@ def private_room(prefix: str, most: int, place: Path | None) -> Iterator[Private
         try:
             if place is not None:
                 place.mkdir(parents=True, exist_ok=True)
-            yield PrivateRoom(place or path, most, stop)
+            yield place or path, stop
         finally:
             # A second Ctrl-C must not end the removal.
             with _handled(signal.SIG_IGN):
@@ -397,32 +379,35 @@ def audit_published(address: str, options: PublishedOptions, json: bool) -> None
     from roundlog.segment_audits import Reports, audit_by_segments
 
     from tiebreak.segment_audits import Stores, fetch_run, read_job
+    from tiebreak.store.staging import size_of
+    from tiebreak.store.store_errors import NoSpace
 
     options.require_some()
     require_place_for(options.result)
     require_places(options, address)
     started = time.monotonic()
-    with private_room("tiebreak-audit-", options.max_size, options.run) as room:
+    most = options.max_size
+    with private_room("tiebreak-audit-", options.run) as (room, stop):
         limits, places = options.limits, options.places()
-        store = options.open_content(stop=room.stop)
-        where = _find(store, address, room.path, options)
-        run = fetch_run(store, where, room.path, limits, warn=output.warn, max_bytes=options.max_size)
-        job = read_job(run.directory, limits, places)
+        store = options.open_content(stop=stop)
+        where = _find(store, address, room, options)
+        directory, listing = fetch_run(store, where, room, limits, warn=output.warn, max_bytes=most)
+        job = read_job(directory, limits, lambda: store)
         job_cid = where.job if options.cluster is not None else ""
-        source = Stores(locations=places, job_cid=job_cid, job_dir=run.directory, limits=limits)
+        source = Stores(locations=places, job_cid=job_cid, job_dir=directory, limits=limits)
         sharing = options.sharing(options.threads)
         with output.progress("auditing intervals", job.spec.intervals) as bar:
 
             def progress(done: int, total: int) -> None:
                 bar.done(done)
-                room.require_bounded()
+                if (used := size_of(room)) > most:
+                    raise NoSpace(f"the temporary files take {used} bytes, and {most} are allowed: raise --max-size.")
 
             reports = Reports(progress=progress, event=output.warn)
-            audited, chosen = room.path / "audited", options.run_options()
-            found = audit_by_segments(job, run.listing, source, audited, sharing, chosen, reports=reports)
-        made = _result(run, found)
-        file = options.result or free_name(run.spec.run_id.hex()[:8])
-        made.write(file)
+            audited, chosen = room / "audited", options.run_options()
+            found = audit_by_segments(job, listing, source, audited, sharing, chosen, reports=reports)
+        file = options.result or free_name(job.spec.run_id.hex()[:8])
+        _result(where, job.spec, listing.roots, found).write(file)
         if json:
             facts = {"job": where.job, "claim_address": where.claim, "result": file}
             seconds = round(time.monotonic() - started, 3)
@@ -502,7 +487,7 @@ def _posted(number: int, options: PublishedOptions) -> Whereabouts:
     )
 
 
-def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
+def _result(where: Whereabouts, spec: TrainingSpec, roots: Sequence[bytes], found: SegmentAudit) -> Receipt:
     """Return the findings, as a receipt of the claimed roots."""
     from roundlog.signed_json import printable
     from roundlog.training import AuditRecord, Receipt, interval_ranges
@@ -511,14 +496,14 @@ def _result(run: PublishedRun, found: SegmentAudit) -> Receipt:
     if wrong is not None and wrong.stopped is not None:
         wrong = replace(wrong, stopped=printable(wrong.stopped))
     audit = AuditRecord(
-        job=run.where.job,
-        claim=run.where.claim,
+        job=where.job,
+        claim=where.claim,
         parts=found.units,
         drawn=found.drawn,
         right=interval_ranges(found.right),
         wrong=wrong,
     )
-    return Receipt.of(run.spec, run.listing.roots, version("tiebreak")).about(audit)
+    return Receipt.of(spec, roots, version("tiebreak")).about(audit)
 
 
 def _is_number(text: str) -> bool:

@@ -130,8 +130,7 @@ def status(
 
 
 def _show_contract(game: VerificationGame, account: ChecksumAddress | None, as_json: bool) -> None:
-    from tiebreak.cli.account_summary import read_summary
-    from tiebreak.cli.summary_text import plain_summary, show_account
+    from tiebreak.cli.summary_text import plain_summary, read_summary, show_account
 
     facts = {
         "chain_id": game.node.chain_id,

@@ -6,7 +6,6 @@ import shlex
 import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from tiebreak import quantities
@@ -60,7 +59,7 @@ def devnet(
             f"no development chain runs at port {port}: start one with `tiebreak devnet`, or name its port with --port."
         )
     if running is None:
-        signal.signal(signal.SIGTERM, _interrupt)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         _run(port, kind, state, accounts, json)
     elif state is not None:
         raise WrongUsage(f"a development chain runs at port {port} already: leave --state away, or stop that chain.")
@@ -194,7 +193,3 @@ def _introduce(
     keeps = f"{kept.directory} keeps it" if kept is not None and chain.kind == "anvil" else "nothing of it is kept"
     output.show_line(f"Ctrl-C ends the chain; {keeps}.")
     output.flush()
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

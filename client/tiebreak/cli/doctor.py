@@ -106,7 +106,8 @@ def _of_pytorch(host: HostFacts, found: MachineFindings) -> Iterator[Problem]:
 def _of_devices(found: MachineFindings) -> Iterator[Problem]:
     for one in found.devices:
         if not one["passes"]:
-            yield Problem(one["device"], True, f"{one['device']} does not compute as it has to: {_ended(one['why'])}")
+            why = one["why"].removesuffix(".")
+            yield Problem(one["device"], True, f"{one['device']} does not compute as it has to: {why}.")
         if one["triton_works"] is False:
             why = f" ({one['why_not']})" if one["why_not"] else ""
             remedy = "pip install 'tiebreak[cuda]'"
@@ -114,10 +115,6 @@ def _of_devices(found: MachineFindings) -> Iterator[Problem]:
                 remedy = "see that a C compiler is here, and that Triton fits PyTorch and the driver"
             said = f"loops on {one['device']} are not compiled, so that training is slower{why}: {remedy}."
             yield Problem(one["device"], False, said)
-
-
-def _ended(text: str) -> str:
-    return text if text.endswith(".") else text + "."
 
 
 def _show_machine(found: MachineFindings) -> None:

@@ -137,7 +137,7 @@ _AS_JSON = "tiebreak.cli.as_json"
 
 def error_code(error: Exception) -> str:
     """Return the code of an error: one of `ERROR_CODES`."""
-    if _is_disk_full(error) or _is_disk_full(error.__cause__):
+    if any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in (error, error.__cause__)):
         return "disk-full"
     for kind in type(error).__mro__:
         if kind.__module__.partition(".")[0] in _OUR_PACKAGES and kind.__name__ in _CODES:
@@ -151,7 +151,8 @@ def error_code(error: Exception) -> str:
 
 def sentence(error: Exception) -> str:
     """Return an error as one sentence, on one line, without control characters."""
-    if _is_disk_full(error) or _is_disk_full(error.__cause__):
+    code = error_code(error)
+    if code == "disk-full":
         text = "the disk is full: make room and run the same command again"
     elif type(error).__module__.partition(".")[0] in _OUR_PACKAGES:
         remedy = _REMEDIES.get(type(error).__name__)
@@ -162,7 +163,7 @@ def sentence(error: Exception) -> str:
         text = "there is not enough memory: close other programs or take a smaller job"
     else:
         text = f"a defect of Tiebreak ends this command ({type(error).__name__}: {error})"
-    if error_code(error) == "internal":
+    if code == "internal":
         said = text.removesuffix(".")
         text = f"{said}; please run it again as `tiebreak --debug ...` and send what it prints to Tiebreak's authors"
     return _one_line(text)
@@ -180,10 +181,6 @@ def _of_system(error: OSError) -> str:
     if error.filename is None:
         return f"the system refused ({reason}): check your files and connections"
     return f"{error.filename} cannot be used ({reason}): check the path"
-
-
-def _is_disk_full(error: BaseException | None) -> bool:
-    return isinstance(error, OSError) and error.errno == errno.ENOSPC
 
 
 def _is_typers_own(error: Exception) -> bool:

@@ -57,15 +57,6 @@ TRAINING_RECEIPT = "Receipt of the run that the weights come from, to be named i
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightOptions:
-    """Options of the model's weights and arithmetic."""
-
-    panel: ClassVar = "The model"
-    dtype: WeightFormat | None = DTYPE
-    arithmetic: ProductArithmetic = ARITHMETIC
-
-
-@dataclass(frozen=True, kw_only=True)
 class ChoiceOptions:
     """Options of the choice of tokens, as those of `transformers`."""
 
@@ -121,7 +112,8 @@ def generate(
     prompt: str | None = option("The prompt; without it, standard input is read.", metavar="TEXT"),
     raw: bool = option("Take the prompt as it is, without the chat template.", False),
     *,
-    weights: WeightOptions,
+    dtype: WeightFormat | None = DTYPE,
+    arithmetic: ProductArithmetic = ARITHMETIC,
     choice: ChoiceOptions,
     wanted: ReceiptOptions,
     json: bool = JSON,
@@ -139,12 +131,10 @@ def generate(
     bar = output.Steps("Preparing", stages=4)
     try:
         bar.tell(READS_MODEL)
-        loaded = read_model(model, weights.dtype)
+        loaded = read_model(model, dtype)
         tokens = tokens_of_prompt(loaded, said, raw=raw)
         positions = len(tokens) + choice.max_new_tokens
-        generator = Generator(
-            loaded.model, positions=positions, arithmetic=weights.arithmetic, is_as_read=True, tell=bar.tell
-        )
+        generator = Generator(loaded.model, positions=positions, arithmetic=arithmetic, is_as_read=True, tell=bar.tell)
         stream = TextStream(TextDecoder(loaded.tokenizer, tokens), None if json else sys.stdout, bar.close)
         text = generator.generate(
             tokens,

@@ -28,20 +28,6 @@ class JobOrigin:
     unportable: dict[str, str] | None
     """Operators by which other machines come to other numbers -> where they were called; None with --torch-random."""
 
-    @property
-    def random(self) -> str:
-        if self.unportable is None:
-            return "PyTorch's own (--torch-random): the same function gives another job on another machine"
-        return "portable: the same function gives the same job on every machine" if not self.unportable else "portable"
-
-    @property
-    def warning(self) -> str:
-        named = ", ".join(f"{name}{place}" for name, place in (self.unportable or {}).items())
-        return (
-            f"the initial state depends on this machine, on which PyTorch itself has computed {named}: it travels with "
-            "the job as data, and your function may make another job on another machine"
-        )
-
 
 class RoundingPolicy(enum.StrEnum):
     """Names of a spec's `rounding_policy`."""
@@ -205,29 +191,34 @@ def show_checked_job(source: str, job: Job, max_memory: int, *, quiet: bool) -> 
 def show_made_job(job: Job, where: Path, made: JobOrigin | None, *, quiet: bool) -> dict[str, object]:
     """Print a job, if not quiet, and the warning about its making; return both for programs. made: None for a job that
     was there."""
-    plain: dict[str, object] = {"directory": where} | plain_job(job)
-    if made is not None:
-        plain["sameness"] = dataclasses.asdict(made.sameness)
-        plain["random"] = "torch" if made.unportable is None else "portable"
-        plain["unportable"] = made.unportable
+    plain, facts = {"directory": where} | plain_job(job), job_facts(job)
+    if made is None:
+        if not quiet:
+            output.show_facts(f"Job in {where}", facts)
+        return plain
+    random = "PyTorch's own (--torch-random): the same function gives another job on another machine"
+    if made.unportable is not None:
+        random = "portable" + (": the same function gives the same job on every machine" if not made.unportable else "")
     if not quiet:
-        output.show_facts(f"Job in {where}", job_facts(job) | ({} if made is None else {"random numbers": made.random}))
-        if made is not None:
-            output.show_line(f"{str(made.sameness)[0].upper()}{str(made.sameness)[1:]}.")
-    if made is not None and made.unportable:
-        output.warn(made.warning)
-    if made is not None and made.sameness.warning:
+        output.show_facts(f"Job in {where}", facts | {"random numbers": random})
+        output.show_line(f"{str(made.sameness)[0].upper()}{str(made.sameness)[1:]}.")
+    if made.unportable:
+        named = ", ".join(f"{name}{place}" for name, place in made.unportable.items())
+        output.warn(
+            f"the initial state depends on this machine, on which PyTorch itself has computed {named}: it travels with "
+            "the job as data, and your function may make another job on another machine"
+        )
+    if made.sameness.warning:
         output.warn(f"warning: {made.sameness.warning}")
-    return plain
+    kind = "torch" if made.unportable is None else "portable"
+    return plain | {"sameness": dataclasses.asdict(made.sameness), "random": kind, "unportable": made.unportable}
 
 
 def plain_job(job: Job) -> dict[str, object]:
-    from dataclasses import asdict
-
     from roundlog.training import step_bytes
 
     return {
-        "spec": asdict(job.spec),
+        "spec": dataclasses.asdict(job.spec),
         "arithmetic": job.arithmetic,
         "run_id": job.spec.run_id,
         "states": {name: str(kind) for name, kind in job.program.states.items()},

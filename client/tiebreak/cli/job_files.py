@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from roundlog.spec import TrainingSpec
     from roundlog.training import Job
 
-    from tiebreak.contract.structs import JobView
     from tiebreak.store.store import Store
 
 _MEND = "let `tiebreak train` end in the same directory, which mends it"
@@ -29,14 +28,12 @@ def read_job(directory: Path, max_memory: int, micro_batches: int = 1, content: 
     data in the directory. Raises JobError, CommandError, StoreError."""
     if not directory.is_dir():
         raise CommandError(f"there is no job directory {directory}: make one with `tiebreak job create`.")
-    from roundlog.training import Job, JobLimits
+    from roundlog.training import JobLimits
 
-    from tiebreak.segment_audits import lies_elsewhere, read_elsewhere
+    from tiebreak import segment_audits
 
     limits = JobLimits(memory_bytes=max_memory, micro_batches=micro_batches)
-    if lies_elsewhere(directory):
-        return read_elsewhere(directory, limits, None if content is None else content.open_content())
-    return Job.read(directory, limits)
+    return segment_audits.read_job(directory, limits, (lambda: None) if content is None else content.open_content)
 
 
 def require_publishable(directory: Path) -> None:
@@ -60,7 +57,7 @@ def published_job(directory: Path, store: Store) -> str | None:
     from tiebreak.segment_audits import addresses_of, lies_elsewhere
 
     if lies_elsewhere(directory):
-        return addresses_of(directory).job
+        return addresses_of(directory)["job"]
     try:
         require_publishable(directory)
     except CommandError as error:
@@ -113,7 +110,11 @@ def fetch(
 
     from tiebreak.segment_audits import fetch_named, fetch_without_data, job_plan
 
-    posted = _posted(job, chain)
+    posted = None
+    if job.isascii() and job.isdigit():
+        from tiebreak.cli.summary_text import find_job
+
+        posted = find_job(chain.open_game(), int(job))
     cid = job if posted is None else posted.job_cid
     if out.exists():
         raise CommandError(f"{out} exists already: choose another place for the job.")
@@ -131,15 +132,6 @@ def fetch(
     data = sum(kind.nbytes(spec.data_rows) for kind in program.fields.values())
     facts = {"directory": out, "cid": cid, "run_id": spec.run_id, "data_bytes": data, "has_data": not without_data}
     output.show_result(json, facts, f"Job in {out}")
-
-
-def _posted(job: str, chain: ContractOptions) -> JobView | None:
-    """Return the posted job of a number; None for a content address."""
-    if not (job.isascii() and job.isdigit()):
-        return None
-    from tiebreak.cli.summary_text import find_job
-
-    return find_job(chain.open_game(), int(job))
 
 
 def as_root(text: str) -> bytes | None:

@@ -67,29 +67,25 @@ class PostedTerms:
             raise CommandError("these are terms of audits, but nobody has to attest: ask for some with --attestations.")
         if (self.audit_window is None) != (self.opening_window is None):
             raise CommandError("blind audits have two windows: give both --audit-window and --opening-window.")
-        if self.reward is not None and 2 * (self.audit_fee or 0) > self.record(self.reward).trainer_bond:
+        terms = None if self.reward is None else self.record(self.reward)
+        if terms is not None and 2 * terms.audit_fee > terms.trainer_bond:
             raise CommandError(
                 "half of the trainer's bond has to make good the audit fee: make --trainer-bond at least twice "
                 "--audit-fee."
             )
-        if self.reward is not None and self.opening_window is not None:
-            self._check_blind(self.record(self.reward))
-        if self.reward is not None and self.referee is None:
-            raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")
-        self.addresses()
-
-    def _check_blind(self, terms: Terms) -> None:
-        """Refuse blind audits whose seals could not be opened, or be challenges. Raises CommandError."""
-        if terms.opening_window >= terms.challenge_window:
+        if terms is not None and self.opening_window is not None and terms.opening_window >= terms.challenge_window:
             raise CommandError(
                 "audits have to be open before the window for challenges closes: make --opening-window shorter than "
                 "--challenge-window."
             )
-        if terms.attestation_bond != terms.challenger_bond:
+        if terms is not None and self.opening_window is not None and terms.attestation_bond != terms.challenger_bond:
             raise CommandError(
                 "a sealed audit may turn out to be a challenge: leave --attestation-bond away, or make it the "
                 "challenger's bond."
             )
+        if self.reward is not None and self.referee is None:
+            raise CommandError("a posted job needs someone who decides disputes: name an account with --referee.")
+        self.addresses()
 
     def addresses(self) -> tuple[ChecksumAddress | None, ChecksumAddress | None]:
         """Return the referee, and the only trainer. Raises CommandError for what is no address."""

@@ -70,7 +70,6 @@ def create(
     generates, and `job text` shows the texts.
     """
     from tiebreak.cli.role_process import RoleSetup
-    from tiebreak.roles.policy import Policy
 
     reward, check, policy, bits = posted.reward, captured.check, captured.policy, captured.bits
     if check and reward is not None:
@@ -85,7 +84,7 @@ def create(
         )
     posted.check()
     name = source or str(text.model)
-    setup = RoleSetup(party, max_memory, Policy())
+    setup = RoleSetup(party, max_memory)
     if reward is not None:
         setup.contract()  # what cannot be posted is noticed before the work of capturing it
     try:
@@ -113,12 +112,11 @@ def _post(posted: PostedTerms, reward: int, setup: RoleSetup, where: Path, *, qu
     """Post the job of a directory. Return its number, and the contract that it is posted on."""
     from tiebreak.cli.role_process import NoticePrinter
     from tiebreak.roles.customer_role import post_job
-    from tiebreak.roles.notices import ignore
 
     judge, _ = posted.addresses()
     assert judge is not None, "PostedTerms.check asks for a referee"
-    with NoticePrinter(as_json=False) as printer:
-        context = setup.context("customer", ignore if quiet else printer.show)
+    with contextlib.closing(NoticePrinter(as_json=False)) as printer:
+        context = setup.context("customer", (lambda notice: None) if quiet else printer.show)
         with contextlib.closing(context.sender):
             number = post_job(context, where, posted.record(reward), judge)
     if not quiet:

@@ -106,13 +106,6 @@ class ContentOptions:
         named = locations(self.store)
         return tuple(str(Path(one).expanduser().resolve()) if is_folder(one) else one for one in named)
 
-    def check_content(self) -> None:
-        """Check what is wrong for good: a place that cannot be meant, a pinning service without Kubo. Raises
-        StoreError."""
-        from tiebreak.store import require_daemon
-
-        require_daemon(self.places(), self.pin_service)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ChainOptions:

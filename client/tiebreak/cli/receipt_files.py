@@ -71,11 +71,8 @@ class SigningOptions:
             raise WrongUsage("--format model-signing is signed by a P-256 key: add --signing-key FILE.")
         if form is not ReceiptForm.JSON and (self.sign or self.signing_key is not None):
             with extra("in-toto", "signed statements need"):
-                import tiebreak.attestation.envelope  # noqa: F401
-        if self.signing_key is not None:
-            from tiebreak.attestation.envelope import read_signing_key
-
-            key = read_signing_key(self.signing_key)
+                from tiebreak.attestation.envelope import read_signing_key
+            key = None if self.signing_key is None else read_signing_key(self.signing_key)
         return ReceiptWriter(network.account(self.keystore) if self.sign else None, key, form)
 
 

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -79,54 +79,49 @@ class Operation:
             yield monitor
 
 
+@dataclass(eq=False)
 class RoleSetup:
     """The chain, store and directory of a role, opened as its options say."""
 
-    def __init__(
-        self,
-        party: PartyOptions,
-        max_memory: int,
-        policy: Policy | None = None,
-        options: RunOptions | None = None,
-        spending: SpendingLimits | None = None,
-    ) -> None:
-        self._spending = spending or SpendingLimits()
-        self._party, self._policy = party, policy
-        self.max_memory, self.options = max_memory, options
-        self.helpers: Helpers | None = None
-        """The other ranks, if there are some."""
-        self.stop = threading.Event()
-        """Set it, and everything that waits here ends: for the chain, the store, the next look."""
-        self._opened: tuple[VerificationGame, Key] | None = None
+    party: PartyOptions
+    max_memory: int
+    policy: Policy | None = None
+    options: RunOptions | None = None
+    spending: SpendingLimits = field(default_factory=SpendingLimits)
+    helpers: Helpers | None = None
+    """The other ranks, if there are some."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set it, and everything that waits here ends: for the chain, the store, the next look."""
+    _opened: tuple[VerificationGame, Key] | None = None
 
     def contract(self) -> tuple[VerificationGame, Key]:
         """Open the contract, and the account that writes to it. Raises CommandError, ChainError."""
         if self._opened is None:
-            signer = self._party.key(stop=self.stop)
-            self._opened = self._party.open_game(signer, stop=self.stop), signer
+            signer = self.party.key(stop=self.stop)
+            self._opened = self.party.open_game(signer, stop=self.stop), signer
         return self._opened
 
-    def context(self, role: str, notify: Notify, on_look: OnLook | None = None) -> RoleContext:
+    def context(self, role: str, notify: Notify, on_look: OnLook = lambda progress, outage: None) -> RoleContext:
         """Make the context of a role. Raises CommandError, ChainError, StoreError, OSError."""
         from roundlog.training import RunOptions
 
         from tiebreak.process_resources import usable_memory
         from tiebreak.roles.context import RoleContext, RoleLimits
         from tiebreak.roles.engine import Engine
-        from tiebreak.roles.notices import of_warnings, unseen
+        from tiebreak.roles.notices import of_warnings
         from tiebreak.roles.policy import Policy
         from tiebreak.roles.published_content import PublishedContent
         from tiebreak.transactions.sender import Sender
 
         contract, signer = self.contract()
-        directory = self._party.directory
+        directory = self.party.directory
         if directory is None:
             from platformdirs import user_data_path
 
             directory = user_data_path("tiebreak") / role / signer.address
         directory.mkdir(parents=True, exist_ok=True)
         sender = Sender(contract.node, signer, directory=directory)
-        store = self._party.open_content(stop=self.stop, warn=of_warnings(role, notify))
+        store = self.party.open_content(stop=self.stop, warn=of_warnings(role, notify))
         return RoleContext(
             contract=contract.by(sender),
             sender=sender,
@@ -135,13 +130,13 @@ class RoleSetup:
             engine=Engine(options=self.options or RunOptions(), helpers=self.helpers, warn=of_warnings(role, notify)),
             limits=RoleLimits(
                 memory_bytes=min(self.max_memory, usable_memory()),
-                wei_per_day=self._spending.spend_per_day,
-                wei_per_job=self._spending.spend_per_job,
-                rooms_bytes=self._spending.most_disk,
+                wei_per_day=self.spending.spend_per_day,
+                wei_per_job=self.spending.spend_per_job,
+                rooms_bytes=self.spending.most_disk,
             ),
-            policy=self._policy or Policy(),
+            policy=self.policy or Policy(),
             notify=notify,
-            on_look=on_look or unseen,
+            on_look=on_look,
         )
 
     def context_in_time(self, role: str, monitor: RoleMonitor) -> RoleContext | None:
@@ -153,9 +148,9 @@ class RoleSetup:
         from tiebreak.roles.job_role import LOOKS
         from tiebreak.roles.notices import of_warnings, sentence
         from tiebreak.rpc.chain_errors import AccountError, ChainError, DeploymentError
-        from tiebreak.store import StoreError
+        from tiebreak.store import StoreError, require_daemon
 
-        self._party.check_content()  # what is wrong for good is no outage
+        require_daemon(self.party.places(), self.party.pin_service)  # what is wrong for good is no outage
         pauses, warn, foreign = Pauses(first=1.0, most=30.0), of_warnings(role, monitor.notice), 0
         while not self.stop.is_set():
             try:
@@ -205,7 +200,7 @@ def play(
             progress = Progress(state="not started")
             with (
                 _stopped_by_signals(setup),
-                NoticePrinter(as_json=as_json) as printer,
+                closing(NoticePrinter(as_json=as_json)) as printer,
                 (operation or Operation()).monitor(name, printer.show) as monitor,
             ):
                 context = setup.context_in_time(name, monitor)
@@ -252,13 +247,12 @@ _STYLES = {What.SENT: "green", What.WARNING: "yellow", What.ALERT: "bold red", W
 
 
 class NoticePrinter:
-    """Printer of notices. A context gets its `show`, which may be called from several threads; leaving the `with` block
-    ends the last progress bar."""
+    """Printer of notices. A context gets its `show`, which may be called from several threads; `close` ends the last
+    progress bar."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._bar: output.Steps | None = None
-        self._doing = ""
         self._lock = threading.RLock()
 
     def show(self, notice: Notice) -> None:
@@ -273,7 +267,7 @@ class NoticePrinter:
         if notice.what is What.STEP:
             self._step(notice)
             return
-        self._end_bar()
+        self.close()
         about = " ".join(
             f"{name} {value}" for name, value in (("job", notice.job), ("game", notice.game)) if value is not None
         )
@@ -287,19 +281,13 @@ class NoticePrinter:
     def _step(self, notice: Notice) -> None:
         name = f"{notice.role}: {printable(notice.text)}"
         note = f"loss {notice.loss:.4f}" if notice.loss is not None else ""
-        if self._bar is None or self._doing != name:
-            self._end_bar()
+        if self._bar is None or self._bar.name != name:
+            self.close()
             self._bar = output.Steps(name, notice.total)
-            self._doing = name
         self._bar.done(notice.done, note)
 
-    def _end_bar(self) -> None:
+    def close(self) -> None:
+        """End the progress bar, if there is one."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-    def __enter__(self) -> NoticePrinter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end_bar()

@@ -29,7 +29,7 @@ from tiebreak.http_client import Halted, NoResponse, TooLate, ask, pause, sessio
 from tiebreak.process_resources import environment_of_others
 from tiebreak.quantities import in_ether, in_time
 from tiebreak.roles.context import RoleContext
-from tiebreak.roles.notices import Notice, Notify, Progress, What, ignore, sentence
+from tiebreak.roles.notices import Notice, Notify, Progress, What, sentence
 from tiebreak.rpc.chain_errors import ChainError, printable
 from tiebreak.rpc.transport import ALONE, NodeAgreement
 from tiebreak.store import StoreError
@@ -313,7 +313,7 @@ class RoleMonitor:
     def __init__(
         self,
         role: str,
-        tell: Notify = ignore,
+        tell: Notify = lambda notice: None,
         *,
         messenger: Messenger | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -234,7 +234,7 @@ class BlindAudits:
         """Take a place that has a share once the run is sure to be done in time, whatever its data; tells if it is not
         done in time after all."""
         deadline, left = posted.audits.audit_deadline, self._auditing.seconds_left
-        time = deadline - self._role.now() - BLOCKS_A_MOVE * self._role.block_seconds()
+        time = deadline - self._role.now() - BLOCKS_A_MOVE * self._role.context.queue.block_seconds()
         if audit is None:
             share = sure_fee(posted.terms, posted.audits.count)
             if share and left is not None and _DEAREST * left <= time and self._role.confirmed(posted):
@@ -314,15 +314,9 @@ class BlindAudits:
         role.order(text, ContractCall.of("openAudit", role.job, root, served.log_cid, served.model_cid, secret.salt))
 
     def is_published(self, posted: JobView) -> bool:
-        """Return whether log and model of an attestation are published by this process; has it done if not. The audit
-        may have been opened at the last moment without a store, or by a process that was killed."""
-        if not self._publishing.is_done:
-            priority = Priority(
-                deadline=posted.claim.challenge_deadline, stake=posted.terms.attestation_bond, bonded=True
-            )
-            if self._auditing.trees(posted, priority, posted.claim.checkpoint_root) is not None:
-                self._publishing.published(posted, priority)
-        return self._publishing.is_done
+        """Return whether log and model of an attestation are published by this process; has it done if not."""
+        stake, root = posted.terms.attestation_bond, posted.claim.checkpoint_root
+        return self._publishing.finish(posted, stake, lambda priority: self._auditing.trees(posted, priority, root))
 
     def _secret(self, posted: JobView, audit: AuditView, priority: Priority) -> Secret | None:
         """Return the content of the seal that the chain shows: from disk, or computed again. None until it is there; if

@@ -30,7 +30,6 @@ class Appealing:
         self._role = role
         self._auditing = auditing
         self._games = Games(role, long_work, Side.TRAINER)
-        self._told_stakes = False
 
     def games(self) -> dict[int, GameView]:
         """Return the appeals that this account has made."""
@@ -64,10 +63,8 @@ class Appealing:
             return self._gives_up(f"its own replay comes to 0x{trees.claim.root.hex()} now", deadline)
         if not role.confirmed_verdict(posted):
             return Progress(working=True, state="waits until the verdict lies deep enough", deadline=deadline)
-        if not self._told_stakes:
-            self._told_stakes = True
-            lost = f"the claim is right, and was lost in game {posted.audits.verdict}"
-            role.tell(What.STAKED, f"{lost}: {stakes(posted, bond)}")
+        lost = f"the claim is right, and was lost in game {posted.audits.verdict}"
+        role.tell(What.STAKED, f"{lost}: {stakes(posted, bond)}")
         about = f" against game {posted.audits.verdict}"
         call = role.calls.paying("appeal", role.job, spec_hash=posted.spec_hash, bond=bond, about=about)
         role.order("appeal against the verdict", call)
@@ -158,7 +155,9 @@ class AuditorRole(JobRole):
             case JobStatus.APPEALABLE if audit is not None and attested:
                 return self._appealing.consider(posted, audit)
             case JobStatus.APPEALABLE if held or self._has_a_share(posted, mine):
-                return self._during_appeals(posted, mine)
+                # Bond and prize wait until it has played again with each auditor that appeals.
+                live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
+                return self._play(posted, live) if live else await_appeals(self, posted)
         if (collecting := self._attesting.collect(posted, audit)) is not None:
             return collecting
         if attested and posted.audits.lost:
@@ -168,14 +167,6 @@ class AuditorRole(JobRole):
             late = "the trainer has not opened its claim on" if was_sealed else "nobody has committed to"
             return self.leave(f"{late} job {self.job} in time")
         return self.leave(f"job {self.job} is {posted.status.name}")
-
-    def _during_appeals(self, posted: JobView, mine: dict[int, GameView]) -> Progress:
-        """Do what is due after a game that was won with this auditor's root: play again with each auditor that appeals,
-        since bond and prize wait for that."""
-        live = {number: game for number, game in mine.items() if game.phase is not Phase.OVER}
-        if live:
-            return self._play(posted, live)
-        return await_appeals(self, posted)
 
     def _has_a_share(self, posted: JobView, mine: dict[int, GameView]) -> bool:
         """Return whether a challenge of this auditor, which another one's verdict has made void, holds the root that

@@ -176,15 +176,11 @@ class BackgroundJobs:
     ) -> BackgroundJob[T]:
         """Return the job of `key`, begun if there is none. priority: its present stake and deadline."""
         with self._change:
-            if (known := self._jobs.get(key)) is not None:
-                known.priority = priority
-                self._prefer(lane)
-                self._begin(lane)
-                return known
-            self._jobs[key] = job = BackgroundJob(lane, key, work, priority, doing)
-            if lane is Lane.RUNS:
-                job.hold = self._wait_for_games
-            self._waiting[lane][key] = job
+            if (job := self._jobs.get(key)) is None:
+                self._jobs[key] = self._waiting[lane][key] = job = BackgroundJob(lane, key, work, priority, doing)
+                if lane is Lane.RUNS:
+                    job.hold = self._wait_for_games
+            job.priority = priority
             self._prefer(lane)
             self._begin(lane)
             return job
@@ -220,18 +216,13 @@ class BackgroundJobs:
     def _begin(self, lane: Lane) -> None:
         """Start a thread for each job that waits, in their order, where the lane has room for it. Called with the
         lock held."""
-        for first in self._order(lane) if self._waiting[lane] and not self._closed else ():
-            if not self._has_room(lane, self._waiting[lane][first]):
-                continue
-            job = self._waiting[lane].pop(first)
-            self._running[lane].append(job)
-            threading.Thread(target=self._run, args=(job,), name=f"tiebreak-{lane.name.lower()}", daemon=True).start()
-
-    def _has_room(self, lane: Lane, job: BackgroundJob[Any]) -> bool:
-        alike = [
-            one for one in self._running[lane] if lane is not Lane.FILES or one.priority.bonded == job.priority.bonded
-        ]
-        return len(alike) < lane.width
+        for key in [] if self._closed else self._order(self._waiting[lane]):
+            job, running = self._waiting[lane][key], self._running[lane]
+            alike = [one for one in running if lane is not Lane.FILES or one.priority.bonded == job.priority.bonded]
+            if len(alike) < lane.width:
+                running.append(self._waiting[lane].pop(key))
+                name = f"tiebreak-{lane.name.lower()}"
+                threading.Thread(target=self._run, args=(job,), name=name, daemon=True).start()
 
     def _run(self, job: BackgroundJob[Any]) -> None:
         job.run()
@@ -245,8 +236,8 @@ class BackgroundJobs:
             self._begin(lane)
             self._change.notify_all()
 
-    def _order(self, lane: Lane) -> list[Hashable]:
-        return order({key: job.measured() for key, job in self._waiting[lane].items()}, self._now())
+    def _order(self, jobs: Mapping[Hashable, BackgroundJob[Any]]) -> list[Hashable]:
+        return order({key: job.measured() for key, job in jobs.items()}, self._now())
 
     def _prefer(self, lane: Lane) -> None:
         """Tell the current run to give way if a waiting run is more urgent."""
@@ -254,7 +245,7 @@ class BackgroundJobs:
             return
         running = self._running[lane][0]
         both = {running.key: running, **self._waiting[lane]}  # first, so that it continues if all else is equal
-        if order({key: job.measured() for key, job in both.items()}, self._now())[0] != running.key:
+        if self._order(both)[0] != running.key:
             running.gives_way.set()
         else:
             running.gives_way.clear()

@@ -24,7 +24,7 @@ from tiebreak.contract.structs import JobView
 from tiebreak.process_resources import usable_memory
 from tiebreak.roles.background_jobs import BackgroundJobs
 from tiebreak.roles.engine import Engine
-from tiebreak.roles.notices import Notify, OnLook, ignore, unseen
+from tiebreak.roles.notices import Notify, OnLook
 from tiebreak.roles.policy import Policy
 from tiebreak.roles.transaction_queue import TransactionQueue
 from tiebreak.rpc.node import DEVELOPMENT_CHAINS
@@ -151,8 +151,8 @@ class RoleContext:
     engine: Engine = field(default_factory=Engine)
     limits: RoleLimits = field(default_factory=RoleLimits)
     policy: Policy = field(default_factory=Policy)
-    notify: Notify = ignore
-    on_look: OnLook = unseen
+    notify: Notify = lambda notice: None
+    on_look: OnLook = lambda progress, outage: None
     background_jobs: BackgroundJobs = field(default_factory=BackgroundJobs)
     clock: Callable[[], float] = time.monotonic
     make_queue: Callable[[VerificationGame, Sender], TransactionQueue] = TransactionQueue

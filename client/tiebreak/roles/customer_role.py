@@ -21,7 +21,7 @@ from tiebreak.roles.engine import step_seconds
 from tiebreak.roles.fetched_content import Refused, fetch_state, unanswerable_program, unanswerable_spec
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.notices import Notice, Progress, What
-from tiebreak.roles.player import await_appeals, end_overdue, start_waiting
+from tiebreak.roles.player import await_appeals, end_overdue, finalize_after, start_waiting
 from tiebreak.roles.policy import MeasuredPace, least_clock
 from tiebreak.roles.published_content import OVER
 from tiebreak.store import StoreError
@@ -53,12 +53,14 @@ def post_job(context: RoleContext, job_dir: Path, terms: Terms, referee: Checksu
     context.sender.settle()
     name = {"job_cid": cid, "spec_hash": spec.hash.hex()}
     record = read_record(record_path) if record_path.exists() else {}
-    if _is_about(record, name) and (found := _posted_since(context, record)) is not None:
+    if {key: record.get(key) for key in name} != name:
+        record = {}  # of another job
+    if record and (found := _posted_since(context, record)) is not None:
         record_path.unlink()
         return found
     context.directory.mkdir(parents=True, exist_ok=True)
     # After a kill the payment has the same name, so that it is made once.
-    token = str(record.get("token") or os.urandom(8).hex()) if _is_about(record, name) else os.urandom(8).hex()
+    token = str(record.get("token") or os.urandom(8).hex())
     write_record(record_path, {**name, "token": token, "from_block": context.contract.node.head().number + 1})
     contract = context.contract
     receipt = contract.send(contract.post_job(spec, terms, cid, purpose=f"post a job: {token}"))
@@ -82,10 +84,6 @@ def require_time(context: RoleContext, job: engine.Job, terms: Terms) -> None:
             f"its clocks would run {terms.clock_allowance} seconds, and the right party needs {needed} here: give "
             "them that much, or make intervals shorter"
         )
-
-
-def _is_about(record: dict[str, object], name: dict[str, str]) -> bool:
-    return {key: record.get(key) for key in name} == name
 
 
 def _posted_since(context: RoleContext, record: dict[str, object]) -> int | None:
@@ -144,11 +142,7 @@ class CustomerRole(JobRole):
         if games := posted.live_games + posted.queued_games:
             end_overdue(self, self.live_games())
             return Progress(state=f"waits for {games} games")
-        deadline = posted.claim.challenge_deadline
-        if self.now() <= deadline:
-            return Progress(state="waits for the challenge window to close", until=deadline + 1)
-        self.order("finalize", ContractCall.of("finalize", self.job))
-        return Progress(state="finalizes")
+        return finalize_after(self, posted.claim.challenge_deadline, "waits for the challenge window to close")
 
     def _collect_forfeits(self, posted: JobView) -> None:
         """Take the customer's half of the bonds of sealed audits that were not opened, if it is more than the gas.

@@ -17,7 +17,6 @@ from roundlog.adjudication import needed
 from roundlog.dispute import DisputedOperator, FabricatedValues, StepTrace, outputs_of, trace_step
 from roundlog.execution.microbatch import samples_of
 from roundlog.rounding import without_log
-from roundlog.segment_audits import Listing, Reports, SegmentAudit, Sharing, StateSource, audit_by_segments
 from roundlog.training import (
     DEFAULT_OPTIONS,
     Job,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from roundlog.training import Helpers
 
 CACHE_BYTES = 1 << 30
+"""Memory for computed trees and states; games at the same place share them."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -54,25 +54,18 @@ class DisputeTrees:
     thread at a time may call `tree`; any thread may call `at_hand`."""
 
     def __init__(
-        self,
-        job: Job,
-        run_dir: Path,
-        state_roots: Sequence[bytes],
-        options: RunOptions = DEFAULT_OPTIONS,
-        *,
-        cache_bytes: int = CACHE_BYTES,
+        self, job: Job, run_dir: Path, state_roots: Sequence[bytes], options: RunOptions = DEFAULT_OPTIONS
     ) -> None:
-        """state_roots: one an interval. options: as of the run. cache_bytes: memory for computed trees and states;
-        games at the same place share them."""
+        """state_roots: one an interval. options: as of the run."""
         self.job = job
         self.run_dir = run_dir
         self.fabricated = FabricatedValues(run_dir)
         self._options = options
         self._roots: dict[Place, Leaves] = {(): Leaves(state_roots)}
         # Games at different places take turns, so more than the newest item of each kind is kept.
-        self._before: LruCache[int, list[torch.Tensor]] = LruCache(cache_bytes // 4)
-        self._traces: LruCache[int, Trace] = LruCache(cache_bytes // 4)
-        self._outputs: LruCache[Place, Output] = LruCache(cache_bytes // 2)
+        self._before: LruCache[int, list[torch.Tensor]] = LruCache(CACHE_BYTES // 4)
+        self._traces: LruCache[int, Trace] = LruCache(CACHE_BYTES // 4)
+        self._outputs: LruCache[Place, Output] = LruCache(CACHE_BYTES // 2)
 
     @property
     def claim(self) -> Leaves:
@@ -163,38 +156,34 @@ class LruCache(Generic[K, V]):
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._sizes: dict[K, int] = {}
-        self._values: OrderedDict[K, V] = OrderedDict()
+        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
     def get(self, key: K) -> V | None:
         """Return the value of a key; None if it is not kept."""
-        value = self._values.get(key)
-        if value is not None:
-            with suppress(KeyError):  # another thread has just put it out
-                self._values.move_to_end(key)
-        return value
+        if (found := self._kept.get(key)) is None:
+            return None
+        with suppress(KeyError):  # another thread has just put it out
+            self._kept.move_to_end(key)
+        return found[0]
 
     def put(self, key: K, value: V, size: int) -> None:
         """Keep a value of `size` bytes, and drop the values that were not used for the longest time."""
-        self._values[key], self._sizes[key] = value, size
-        while sum(self._sizes.values()) > self._most and len(self._values) > 1:
-            dropped, _ = self._values.popitem(last=False)
-            del self._sizes[dropped]
+        self._kept[key] = value, size
+        while sum(one for _, one in self._kept.values()) > self._most and len(self._kept) > 1:
+            self._kept.popitem(last=False)
 
     def __iter__(self) -> Iterator[K]:
-        return iter(list(self._values))
+        return iter(list(self._kept))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """A party's engine.
 
-    `options`: of its runs. An audit uses at most as many micro-batches as there are samples; a training uses whole
-    batches. `cache_bytes`: memory for steps that are executed again for games. `helpers`: the other ranks, which help
-    with trainings and audits, and not with what a game needs. `warn`: is told when they do not."""
+    `options`: of its runs; a training uses whole batches. `helpers`: the other ranks, which help with trainings and
+    audits, and not with what a game needs. `warn`: is told when they do not."""
 
     options: RunOptions = field(default_factory=RunOptions)
-    cache_bytes: int = CACHE_BYTES
     helpers: Helpers | None = None
     warn: Callable[[str], None] = lambda text: None
 
@@ -216,7 +205,7 @@ class Engine:
     ) -> Verdict:
         """Audit a claimed checkpoint root (None: one that is not known yet), and continue after a stop. Raises as
         `audit`."""
-        options = replace(self._options(job), on_step=on_step, continue_after_stop=True)
+        options = replace(self.options_for(job), on_step=on_step, continue_after_stop=True)
         return self._executed(
             job,
             options,
@@ -239,24 +228,9 @@ class Engine:
             job, lambda execution: run(replace(options, execution=execution)), options.execution, self.warn
         )
 
-    def share_out(
-        self,
-        job: Job,
-        listing: Listing,
-        source: StateSource,
-        run_dir: Path,
-        sharing: Sharing,
-        *,
-        challenged: bytes | None,
-        reports: Reports,
-    ) -> SegmentAudit:
-        """Audit a claim by many workers. Raises as `audit_by_segments`."""
-        given = self._options(job)
-        return audit_by_segments(job, listing, source, run_dir, sharing, given, challenged=challenged, reports=reports)
-
     def trees(self, job: Job, run_dir: Path, state_roots: list[bytes]) -> DisputeTrees:
         """Return the dispute trees of a run that was executed in `run_dir`. state_roots: one an interval."""
-        return DisputeTrees(job, run_dir, state_roots, self._options(job), cache_bytes=self.cache_bytes)
+        return DisputeTrees(job, run_dir, state_roots, self.options_for(job))
 
     def recall(self, job: Job, run_dir: Path) -> DisputeTrees | None:
         """Return the dispute trees of a run that an earlier process has finished; None if there is none."""
@@ -266,16 +240,17 @@ class Engine:
     def dispute_bytes(self, job: Job) -> int:
         """Most memory of a game about a step of a job: a step in micro-batches, the state before another step, and an
         operator's inputs and output."""
-        nodes, count = job.program.nodes, self._options(job).micro_batches
+        nodes, count = job.program.nodes, self.options_for(job).micro_batches
         operators = (sum(nodes[value].type.nbytes for value in needed(job.program, q)) for q in range(len(nodes)))
         another = sum(kind.nbytes for kind in job.program.moved_states.values())
         return run_bytes(job.program, job.spec, count) + another + max(operators)
 
     def step_seconds(self, job: Job) -> float:
         """Return seconds of a step of a job as this process executes it for games, without the helpers."""
-        return step_seconds(job, self._options(job))
+        return step_seconds(job, self.options_for(job))
 
-    def _options(self, job: Job) -> RunOptions:
+    def options_for(self, job: Job) -> RunOptions:
+        """Return the options of an audit of a job: at most as many micro-batches as there are samples."""
         return replace(self.options, micro_batches=min(self.options.micro_batches, samples_of(job.program)))
 
 

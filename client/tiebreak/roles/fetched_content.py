@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from roundlog import training as engine
 from roundlog.adjudication import largest_proof
-from roundlog.commitments import CommitmentError, state_root
 from roundlog.log import LogError
 from roundlog.number_format import FLOAT32
 from roundlog.program import Program
 from roundlog.rounding import checked_header
 from roundlog.spec import SpecError, TrainingSpec
-from roundlog.storage import StorageError, load_tensors
-from roundlog.training import kept_bytes, log_header, log_path, most_job_bytes, most_state_bytes
+from roundlog.training import kept_bytes, log_header, log_path, most_job_bytes, most_state_bytes, wrong_state
 
 from tiebreak.contract.structs import PostedSpec
 from tiebreak.segment_audits import fetch_named, job_plan, log_plan
@@ -203,7 +200,7 @@ class JobContent:
 def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine.Job:
     """Return the posted job, read from its files in a directory. Raises Damaged, and Refused as `JobContent.job`."""
     try:
-        job = engine.Job.read(directory, _job_limits(context))
+        job = engine.Job.read(directory, job_limits(context))
     except engine.TooLargeJobError as error:
         raise Refused(str(error)) from error
     except engine.JobError as error:  # a wrong bit can also make a NaN, which no job may have
@@ -213,7 +210,8 @@ def read_files(context: RoleContext, posted: JobView, directory: Path) -> engine
     return job
 
 
-def _job_limits(context: RoleContext) -> engine.JobLimits:
+def job_limits(context: RoleContext) -> engine.JobLimits:
+    """Return the limits of a job that a role reads."""
     return engine.JobLimits(
         memory_bytes=context.limits.memory_bytes, micro_batches=context.engine.options.micro_batches
     )
@@ -226,7 +224,7 @@ def _require_posted(posted: JobView, spec: TrainingSpec) -> None:
 
 def _require_acceptable(context: RoleContext, program: Program, spec: TrainingSpec) -> None:
     try:
-        engine.require_memory(program, spec, _job_limits(context))
+        engine.require_memory(program, spec, job_limits(context))
     except engine.TooLargeJobError as error:
         raise Refused(str(error)) from error
     if (why := unanswerable_program(program, spec)) is not None:
@@ -243,22 +241,17 @@ def _require_readable(directory: Path, job: engine.Job, cid: str) -> None:
             raise Refused(f"the log at {cid} is of another run in interval {interval}")
 
 
-def fetch_state(
-    context: RoleContext, cid: str, program: Program, root: bytes, path: Path, *, within: float
-) -> list[torch.Tensor]:
-    """Return the state with this state root, fetched from the store. The file is left at `path`.
+def fetch_state(context: RoleContext, cid: str, program: Program, root: bytes, path: Path, *, within: float) -> None:
+    """Fetch the state with this state root from the store to `path`.
 
     Raises Refused if the file holds anything else, StoreError if it cannot be had at present, or not in `within`
     seconds."""
     path.unlink(missing_ok=True)
     try:
         context.store.get_file(cid, path, max_bytes=most_state_bytes(program.states), within=within)
-        states = list(load_tensors(path, program.states).values())
-        found = state_root(states)
-    except (*_NEVER_BETTER, StorageError, CommitmentError) as error:
+        why = wrong_state(path, program, root)
+    except _NEVER_BETTER as error:
+        why = str(error)
+    if why is not None:
         path.unlink(missing_ok=True)
-        raise Refused(f"the file at {cid} is not a state of this job: {error}") from error
-    if found != root:
-        path.unlink()
-        raise Refused(f"the state at {cid} has another root than 0x{root.hex()}")
-    return states
+        raise Refused(f"the file at {cid} is not a state of this job with the root 0x{root.hex()}: {why}")

@@ -126,11 +126,11 @@ class Role(ABC):
         game: int | None = None,
         receipt: TransactionReceipt | None = None,
     ) -> None:
-        """Tell a notice; a warning only if it is new. text: one sentence without a full stop. job: None for the role's
-        own, if it has one; 0 for none."""
+        """Tell a notice; a warning, or what is at stake, only if it is new. text: one sentence without a full stop.
+        job: None for the role's own, if it has one; 0 for none."""
         about = self.job if job is None else job or None
         notice = Notice(role=self.name, what=what, text=text, job=about, game=game, receipt=receipt)
-        if what is not What.WARNING or self._warnings.is_new(notice):
+        if what not in (What.WARNING, What.STAKED) or self._warnings.is_new(notice):
             self.context.notify(notice)
 
     def order(self, text: str, call: ContractCall, *, job: int | None = None, game: int | None = None) -> bool:
@@ -217,7 +217,10 @@ class JobRole(Role):
             progress = self.consider(posted)
         except Refused as error:
             if held := self.bond_held(posted):
-                progress = self._try_again(self.refusal(str(error)), held)
+                # Memory may be short at present, or a limit lower than when the bond was paid.
+                self.tell(What.WARNING, self.refusal(str(error)))
+                self.long_work.try_again()
+                progress = Progress(state=self.refusal(str(error)), stake=held)
             else:
                 progress = self.leave(self.refusal(str(error)))
                 if progress.finished:
@@ -253,13 +256,6 @@ class JobRole(Role):
         it cannot work at present."""
         return 0
 
-    def _try_again(self, why: str, held: int) -> Progress:
-        """Schedule refused work for another attempt after a pause. Memory may be short at present, or a limit lower
-        than when the bond was paid."""
-        self.tell(What.WARNING, why)
-        self.long_work.try_again()
-        return Progress(state=why, stake=held)
-
     def leave(self, why: str) -> Progress:
         """End the role for a reason (a clause), after it has seen the same one often enough and deep enough, and has
         withdrawn all that it is owed."""
@@ -279,7 +275,8 @@ class JobRole(Role):
             self.tell(
                 What.WARNING, f"job {self.job} is another job than before: a reorganisation has given its number away"
             )
-        self.long_work.begin_anew(posted.spec_hash)
+        self.long_work.drop()
+        self.long_work.spec_hash = posted.spec_hash
         self.context.rooms.enter(self.context.room(self.job, posted))
 
     def doing(self) -> list[str]:
@@ -301,10 +298,6 @@ class JobRole(Role):
         head = self.context.queue.watch.head
         assert head is not None, "look first"
         return head.number
-
-    def block_seconds(self) -> float:
-        """Return seconds between two blocks; measured once."""
-        return self.context.queue.block_seconds()
 
     def posted(self) -> JobView | None:
         """Return the job as the chain shows it now; None if it shows none."""

@@ -19,7 +19,7 @@ from tiebreak.http_client import Pauses
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Lane, Priority
 from tiebreak.roles.fetched_content import Damaged, JobContent, Refused, read_files
 from tiebreak.roles.notices import OUTAGES, Notice, What, sentence
-from tiebreak.roles.policy import MeasuredPace, least_clock
+from tiebreak.roles.policy import MeasuredPace, least_clock, too_short
 from tiebreak.rpc.chain_errors import AccountError
 from tiebreak.store.store_errors import causes
 
@@ -67,11 +67,6 @@ class LongWork:
         self._files: Path | None = None
         """Directory of the job's files, once it is known."""
         self._are_damaged = False
-
-    def begin_anew(self, spec_hash: bytes) -> None:
-        """Drop results of another job. Results belong to a spec, not to the number that the chain has given to it."""
-        self.drop()
-        self.spec_hash = spec_hash
 
     def try_again(self) -> None:
         """Schedule refused work for another attempt after a pause."""
@@ -287,7 +282,7 @@ class LongWork:
         if apart is None:
             apart = self.context.engine.options.keep_every
         needed = least_clock(job.program, job.spec, pace, posted.terms.concurrent_games, apart)
-        if (objection := self.context.policy.clock_objection(posted, needed)) is not None:
+        if self.context.policy.least_clock is None and (objection := too_short(posted, needed)) is not None:
             raise Refused(objection)
 
 
@@ -342,6 +337,16 @@ class Publishing:
         found = self._long_work.result(Lane.FILES, "publishing", publish, priority, "publishing log and model")
         self.is_done = self.is_done or found is not None
         return found
+
+    def finish(self, posted: JobView, stake: int, trees: Callable[[Priority], DisputeTrees | None]) -> bool:
+        """Return whether log and model of an open claim or audit are published by this process; has it done if not: it
+        may have been opened at the last moment without a store, or by a process that was killed. stake: wei. trees:
+        gets the run ready; None until it is."""
+        if not self.is_done:
+            priority = Priority(deadline=posted.claim.challenge_deadline, stake=stake, bonded=True)
+            if trees(priority) is not None:
+                self.published(posted, priority)
+        return self.is_done
 
     def publish_so_far(self, posted: JobView, priority: Priority) -> None:
         """Have the checkpoints published that a run under way has made since the last time, beside the run: nobody

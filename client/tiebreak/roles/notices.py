@@ -80,10 +80,6 @@ def plain(notice: Notice) -> dict[str, Any]:
 Notify = Callable[[Notice], None]
 
 
-def ignore(notice: Notice) -> None:
-    """Drop all notices: a `Notify`."""
-
-
 def of_warnings(role: str, notify: Notify) -> Callable[[str], None]:
     """Tell the warnings of a role's content store as its notices, each once."""
     known = Warnings()
@@ -119,10 +115,6 @@ class Progress:
 OnLook = Callable[[Progress, Exception | None], None]
 """Is told the result of every look, and the error of what could not be reached, if any. It runs between two looks, so
 it must wait for nothing."""
-
-
-def unseen(progress: Progress, outage: Exception | None) -> None:
-    """Drop all looks: an `OnLook`."""
 
 
 def together(found: Sequence[Progress], state: str) -> Progress:

@@ -233,9 +233,13 @@ def await_appeals(role: JobRole, posted: JobView) -> Progress:
     if appeals := posted.live_games + posted.queued_games:
         end_overdue(role, role.live_games())
         return Progress(state=f"waits for {appeals} {'appeal' if appeals == 1 else 'appeals'} of others")
-    deadline = posted.audits.appeal_deadline
+    return finalize_after(role, posted.audits.appeal_deadline, "waits for appeals")
+
+
+def finalize_after(role: JobRole, deadline: int, waits: str) -> Progress:
+    """Finalize the claim on a job, once a deadline (chain time) is over. waits: what the role does until then."""
     if role.now() <= deadline:
-        return Progress(state="waits for appeals", until=deadline + 1)
+        return Progress(state=waits, until=deadline + 1)
     role.order("finalize", ContractCall.of("finalize", role.job))
     return Progress(state="finalizes")
 
@@ -243,11 +247,7 @@ def await_appeals(role: JobRole, posted: JobView) -> Progress:
 def end_claim(role: JobRole, posted: JobView) -> Progress:
     """Finalize a claim that this account has attested to, once its window is closed and no game is left; after a head
     start for trainer and customer, who mostly do it."""
-    ready = posted.claim.challenge_deadline + _head_start(role)
-    if role.now() <= ready:
-        return Progress(state="waits for the end of the claim", until=ready + 1)
-    role.order("finalize", ContractCall.of("finalize", role.job))
-    return Progress(state="finalizes")
+    return finalize_after(role, posted.claim.challenge_deadline + _head_start(role), "waits for the end of the claim")
 
 
 def end_unopened(role: JobRole, posted: JobView) -> Progress:
@@ -262,7 +262,7 @@ def end_unopened(role: JobRole, posted: JobView) -> Progress:
 
 def _head_start(role: JobRole) -> int:
     """Return seconds of `HEAD_START`."""
-    return math.ceil(HEAD_START * role.block_seconds())
+    return math.ceil(HEAD_START * role.context.queue.block_seconds())
 
 
 def end_overdue(role: JobRole, games: Mapping[int, GameView]) -> None:

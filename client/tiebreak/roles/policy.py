@@ -128,11 +128,6 @@ class Policy:
         """Return the last place, counted from 0, that a bond is put on."""
         return ANY_PLACE if self.without_fee and not self.least_fee else terms.attestations_needed - 1
 
-    def clock_objection(self, posted: JobView, needed: int) -> str | None:
-        """Return the objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough,
-        or this policy sets a `least_clock` itself."""
-        return too_short(posted, needed) if self.least_clock is None else None
-
 
 def too_short(posted: JobView, needed: int) -> str | None:
     """Return the objection, in one clause, to clocks of less than `needed` seconds; None if they are long enough."""

@@ -108,11 +108,17 @@ class PublishedContent(Store):
                 cids = list(room.cids) if due else []
             for cid in cids:
                 with self._unpinning:
-                    if not self._needed_elsewhere(name, cid):
+                    with self._lock:
+                        is_needed = any(cid in room.cids for other, room in self._rooms.items() if other != name)
+                    if not is_needed:
                         self._store.unpin(cid)
                         self._unpinned.add(cid)
                         gone.append((_number(name), cid))
-                    self._forget(name, cid)
+                    with self._lock:
+                        self._rooms[name].cids.remove(cid)
+                        if not self._rooms[name].cids:
+                            del self._rooms[name]
+                        self._write()
         return gone
 
     def _note_ends(self, now: int, block: int, look: Look) -> list[str]:
@@ -134,17 +140,6 @@ class PublishedContent(Store):
             if is_over:
                 over.append(name)
         return over
-
-    def _needed_elsewhere(self, name: str, cid: str) -> bool:
-        with self._lock:
-            return any(cid in room.cids for other, room in self._rooms.items() if other != name)
-
-    def _forget(self, name: str, cid: str) -> None:
-        with self._lock:
-            self._rooms[name].cids.remove(cid)
-            if not self._rooms[name].cids:
-                del self._rooms[name]
-            self._write()
 
     def _remember(self, path: Path, cid: str) -> str:
         name = self._room_of(path)

@@ -17,14 +17,15 @@ from roundlog.segment_audits import (
     Reports,
     SegmentAudit,
     Sharing,
+    audit_by_segments,
     keep_published,
     read_listing,
     units,
 )
-from roundlog.training import Job, JobLimits, Run
+from roundlog.training import Job, Run
 
 from tiebreak.roles.background_jobs import BackgroundJob, Interrupted, Priority
-from tiebreak.roles.fetched_content import Refused
+from tiebreak.roles.fetched_content import Refused, job_limits
 from tiebreak.roles.notices import What
 from tiebreak.segment_audits import Stores
 
@@ -90,7 +91,7 @@ class SharedAudit:
             locations=self._workers.stores,
             job_cid="" if self._workers.sharing.common_disk else posted.job_cid,
             job_dir=room / "job",
-            limits=JobLimits(memory_bytes=work.context.limits.memory_bytes, micro_batches=engine.options.micro_batches),
+            limits=job_limits(work.context),
             job_bytes=work.context.limits.job_bytes,
             within=min(max(left, _STATE_SECONDS[0]), _STATE_SECONDS[1]),
         )
@@ -98,12 +99,13 @@ class SharedAudit:
             progress=self._progress(background_job, job), event=lambda text: work.tell(What.WARNING, text)
         )
         try:
-            found = engine.share_out(
+            found = audit_by_segments(
                 job,
                 listing,
                 source,
                 room / SHARED,
                 self._workers.sharing,
+                engine.options_for(job),
                 challenged=challenged,
                 reports=reports,
             )

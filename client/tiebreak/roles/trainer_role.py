@@ -7,6 +7,7 @@ while nobody knows its root, and opened once nobody can seal an audit any more."
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from roundlog.execution import StoppedError
 
@@ -20,7 +21,7 @@ from tiebreak.roles.fetched_content import Refused, require_decidable
 from tiebreak.roles.job_role import JobRole
 from tiebreak.roles.long_work import LongWork, PublishedAddresses, Publishing
 from tiebreak.roles.notices import Progress, What
-from tiebreak.roles.player import Games, start_waiting
+from tiebreak.roles.player import Games, finalize_after, start_waiting
 from tiebreak.roles.policy import stakes
 from tiebreak.roles.sealing import Sealing, Secret
 
@@ -136,13 +137,6 @@ class SealedClaim:
         self._role.order(text, call)
         return Progress(state="opens its claim", stake=stake, deadline=deadline)
 
-    def finish_publishing(self, posted: JobView) -> None:
-        """Publish log and model of an open claim, if this process has not done so: the claim may have been opened at
-        the last moment without a store, or by a process that was killed."""
-        priority = Priority(deadline=posted.claim.challenge_deadline, stake=posted.terms.trainer_bond, bonded=True)
-        if self._run.trees(posted, priority) is not None:
-            self._publishing.published(posted, priority)
-
     def _again(self, posted: JobView, trees: DisputeTrees, priority: Priority) -> Secret | None:
         """Return the content of the seal, computed again because its file is lost; None until that is done."""
         addresses = self._publishing.addresses(posted, priority)
@@ -167,7 +161,6 @@ class TrainerRole(JobRole):
         self._run = TrainedRun(self.long_work)
         self._publishing = Publishing(self.long_work, RUN, publish_every)
         self._sealed = SealedClaim(self, self.long_work, self._run, self._publishing)
-        self._told_stakes = False
 
     # The work.
 
@@ -190,10 +183,8 @@ class TrainerRole(JobRole):
         require_decidable(self.context, posted)
         if (missing := self.missing_funds(posted.terms.trainer_bond)) is not None:
             return Progress(state=missing)
-        if not self._told_stakes:
-            # Told before the work, so that a user can object in time.
-            self.tell(What.STAKED, stakes(posted, posted.terms.trainer_bond))
-            self._told_stakes = True
+        # Told before the work, so that a user can object in time.
+        self.tell(What.STAKED, stakes(posted, posted.terms.trainer_bond))
         priority = Priority(deadline=posted.commit_deadline, stake=posted.terms.reward)
         if not self.long_work.files_are_here(posted, priority):
             return Progress(working=True, state="fetches the job's files", until=posted.commit_deadline)
@@ -235,22 +226,13 @@ class TrainerRole(JobRole):
         return Progress(state="commits")
 
     def _defend(self, posted: JobView) -> Progress:
-        stake = posted.terms.trainer_bond
+        stake, trees = posted.terms.trainer_bond, partial(self._run.trees, posted)
         if posted.game_count:
             self._games.tell_ended(self.games(lambda game: True))
         start_waiting(self, posted)
         if posted.live_games or posted.queued_games:  # every game delays the claim
-            played = self._games.play_running(
-                posted, self.live_games(), stake, lambda priority: self._run.trees(posted, priority)
-            )
-            return replace(played, stake=stake)
-        if posted.terms.opening_window and not self._publishing.is_done:
-            self._sealed.finish_publishing(posted)
-        else:
+            return replace(self._games.play_running(posted, self.live_games(), stake, trees), stake=stake)
+        if not posted.terms.opening_window or self._publishing.finish(posted, stake, trees):
             self._run.rest()
-        if self.now() <= posted.claim.challenge_deadline:
-            return Progress(
-                state="waits for the challenge window to close", until=posted.claim.challenge_deadline + 1, stake=stake
-            )
-        self.order("finalize", ContractCall.of("finalize", self.job))
-        return Progress(state="finalizes", stake=stake)
+        end = finalize_after(self, posted.claim.challenge_deadline, "waits for the challenge window to close")
+        return replace(end, stake=stake)

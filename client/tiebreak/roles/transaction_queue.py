@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from eth_typing import ChecksumAddress
@@ -161,14 +161,6 @@ class Order:
     failed: Callable[[ChainError], None]
 
 
-@dataclass(slots=True)
-class _Submission:
-    """A transaction and the orders in it."""
-
-    sent: Sent
-    orders: dict[str, Order] = field(default_factory=dict)
-
-
 class TransactionQueue:
     """The view of the chain and the sending of transactions, for one account."""
 
@@ -189,7 +181,8 @@ class TransactionQueue:
         self.spending: Spending | None = None
         """Record of the money in new undertakings; None: nobody counts it."""
         self._reached_limit: SpendingLimit | None = None
-        self._under_way: list[_Submission] = []
+        self._under_way: list[tuple[Sent, dict[str, Order]]] = []
+        """Transactions, and the orders in each."""
         self._jobs = 0
         self._jobs_asked_at: int | None = None
 
@@ -259,7 +252,7 @@ class TransactionQueue:
         if self._funds is None or self._has_paid or clock - self._funds_at > _SECONDS_BETWEEN_BALANCES:
             self._funds, self._funds_at = funds(self.contract.node, self._sender.address, bond), clock
             self._has_paid = False
-        waiting = [self._orders, *(submission.orders for submission in self._under_way)]
+        waiting = [self._orders, *(orders for _, orders in self._under_way)]
         payments = [order for orders in waiting for order in orders.values() if order.call.value]
         promised = sum(order.call.value for order in payments if order.call.arguments[0] != job)
         return replace(self._funds, bond=bond, balance=max(0, self._funds.balance - promised))
@@ -287,7 +280,7 @@ class TransactionQueue:
         something while the nodes contradict each other or a limit on spending is reached; `failed` is called then."""
         call = order.call
         name = call.purpose or purpose_of(self.contract.address, self.contract.encode(call), call.value)
-        if name in self._orders or any(name in submission.orders for submission in self._under_way):
+        if name in self._orders or any(name in orders for _, orders in self._under_way):
             return False
         try:
             self._begin(name, order)
@@ -346,14 +339,14 @@ class TransactionQueue:
         if not self._orders or len(self._sender.pending) >= MOST_UNDER_WAY:
             return False
         orders, self._orders = self._orders, {}
-        submissions: dict[int, _Submission] = {}
+        submissions: dict[Sent, dict[str, Order]] = {}
         for name, order in orders.items():
             if order.call.value and (sent := self._submitted(name, order)) is not None:
-                submissions.setdefault(id(sent), _Submission(sent)).orders[name] = order
+                submissions.setdefault(sent, {})[name] = order
         moves = {name: order for name, order in orders.items() if not order.call.value}
         for name, sent in self._submitted_together(moves):
-            submissions.setdefault(id(sent), _Submission(sent)).orders[name] = moves[name]
-        self._under_way += submissions.values()
+            submissions.setdefault(sent, {})[name] = moves[name]
+        self._under_way += submissions.items()
         return bool(submissions) and self._read_results()
 
     def _submitted(self, name: str, order: Order) -> Sent | None:
@@ -396,12 +389,13 @@ class TransactionQueue:
         self._sender.poll()
         mined = False
         for submission in list(self._under_way):
-            receipt, error = submission.sent.receipt, submission.sent.error
+            sent, orders = submission
+            receipt, error = sent.receipt, sent.error
             if receipt is None and error is None:
                 continue
             self._under_way.remove(submission)
-            self._has_paid |= any(order.call.value for order in submission.orders.values())
-            for name, order in submission.orders.items():
+            self._has_paid |= any(order.call.value for order in orders.values())
+            for name, order in orders.items():
                 if receipt is not None:
                     self._settle(name, order, receipt)
                 if receipt is not None and receipt.succeeded:

@@ -29,7 +29,7 @@ _DATA = re.compile(r"0x([0-9a-fA-F]{2})*")
 T = TypeVar("T")
 
 Read = Callable[[object, str], Any]
-"""Reads one value of JSON; the text says what it is, for an InvalidAnswer."""
+"""Reader of one JSON value. The text names the value in the message of an InvalidAnswer."""
 
 
 def quantity(value: object, what: str, maximum: int = 2**256 - 1) -> int:
@@ -167,8 +167,8 @@ def read_logs(answer: object) -> list[Log]:
 
 
 def to_json(value: object) -> object:
-    """Return as JSON what was read, with the fields that were read and no others, and what web3's middleware and
-    providers make of an answer: numbers, bytes, immutable records."""
+    """Return the JSON of a record that this module has read, with no other fields, or of an answer as web3's middleware
+    and providers leave it: with numbers, bytes, immutable mappings."""
     if is_dataclass(value):
         shown = {one.metadata["name"]: getattr(value, one.name) for one in fields(value)}
         return to_json({name: int(item) if isinstance(item, bool) else item for name, item in shown.items()})

@@ -124,7 +124,7 @@ class RemoteSigner:
             wanted = TypedTransaction.from_dict({**transaction, "v": v, "r": r, "s": s}).encode()
             signer = Account.recover_transaction(wanted)
         except (RLPException, RecursionError, BadSignature, ValidationError, ValueError, TypeError) as error:
-            raise self._wrong("what it gave is no transaction under a signature") from error
+            raise self._wrong("what it gave is no transaction with a valid signature") from error
         for name, ours, theirs in zip(_FIELDS, rlp.decode(wanted[1:]), found, strict=False):
             if ours != theirs:
                 raise self._wrong(f"it has changed the {name}")

@@ -274,5 +274,5 @@ def lying(context: RoleContext, execution: MakeExecution, side: Side | None = No
     too; None: on neither."""
     engine = replace(context.engine, options=replace(context.engine.options, execution=execution))
     if side is not None:
-        engine = LyingEngine(options=engine.options, cache_bytes=engine.cache_bytes, side=side)
+        engine = LyingEngine(options=engine.options, side=side)
     return replace(context, engine=engine)

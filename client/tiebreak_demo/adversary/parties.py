@@ -126,7 +126,7 @@ def lying_auditor(context: RoleContext, job: int, *, first_wrong_step: int) -> A
 def lazy_auditor(context: RoleContext, job: int, *, whispered: Path) -> AuditorRole:
     """Return an auditor in a job with blind audits that repeats nothing: it seals and opens the run of the trainer, in
     the directory `whispered`. It does not appeal either, since that would be work."""
-    engine = CopyingEngine(options=context.engine.options, cache_bytes=context.engine.cache_bytes, whispered=whispered)
+    engine = CopyingEngine(options=context.engine.options, whispered=whispered)
     return AuditorRole(replace(context, engine=engine, make_queue=ResigningQueue), job)
 
 

@@ -25,7 +25,7 @@ from roundlog.training.job import Job, JobLimits
 from roundlog.training.trainer import Trainer
 from tiebreak.contract.structs import ANYONE
 from tiebreak.roles.engine import DisputeTrees
-from tiebreak.segment_audits import fetch_without_data, read_elsewhere
+from tiebreak.segment_audits import fetch_without_data, read_job
 from tiebreak.store import FolderStore
 from tiebreak.strategy import Output, opening_arguments
 
@@ -119,7 +119,7 @@ def read_everywhere(directory: Path, room: Path, monkeypatch: pytest.MonkeyPatch
         left = Job.read(directory)
     store = FolderStore(room / "store")
     fetch_without_data(store, store.add_directory(directory), room / "far", warn=print, max_bytes=1 << 30)
-    return [held, left, read_elsewhere(room / "far", JobLimits(), store)]
+    return [held, left, read_job(room / "far", JobLimits(), lambda: store)]
 
 
 def elements_of(rng: Random, column: Column, spec: TrainingSpec, step: int) -> dict[int, int]:

@@ -45,8 +45,8 @@ def test_notices_of_several_threads_are_lines_of_their_own(monkeypatch: pytest.M
 
     monkeypatch.setattr(sys, "stdout", written := Slow())
     notices = [Notice(role="auditor", what=What.STEP, text=f"step {number}") for number in range(40)]
-    with NoticePrinter(as_json=True) as printer, ThreadPoolExecutor(4) as threads:
-        list(threads.map(printer.show, notices))
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(NoticePrinter(as_json=True).show, notices))
     texts = [json.loads(line)["text"] for line in written.getvalue().splitlines()]
     assert sorted(texts) == sorted(notice.text for notice in notices)
 

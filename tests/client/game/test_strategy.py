@@ -189,7 +189,7 @@ class ForgedLeaves(Leaves):
 
     def as_next_root(self) -> NextRoot:
         row_of_root = tuple(row(self.tree, self.tree.depth, 0))
-        return NextRoot(root=self.root, last_leaf_proof=tuple(self.tree.proof(len(self) - 1)), row=row_of_root)
+        return NextRoot(root=self.root, last_leaf_proof=tuple(self.tree.proof(len(self.payloads) - 1)), row=row_of_root)
 
 
 @pytest.mark.slow_but("3")

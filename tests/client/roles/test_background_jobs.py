@@ -16,7 +16,7 @@ from roundlog.arithmetic import MachineError
 from tiebreak.roles.background_jobs import BackgroundJob, BackgroundJobs, Interrupted, Lane, Priority, order
 from tiebreak.roles.context import RoleContext
 from tiebreak.roles.job_role import Role
-from tiebreak.roles.notices import Progress, ignore, unseen
+from tiebreak.roles.notices import Progress
 
 ETHER = 10**18
 SOON, LATER = Priority(deadline=100, stake=ETHER), Priority(deadline=1000, stake=ETHER)
@@ -144,8 +144,8 @@ def test_a_role_that_ends_by_an_error_leaves_no_work_behind(background_jobs: Bac
         contract=contract,
         queue=queue,
         background_jobs=background_jobs,
-        notify=ignore,
-        on_look=unseen,
+        notify=lambda notice: None,
+        on_look=lambda progress, outage: None,
         clock=time.monotonic,
     )
     with pytest.raises(MachineError):
