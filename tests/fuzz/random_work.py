@@ -35,7 +35,7 @@ class Reading:
 
     def read(self, limits: JobLimits) -> Job:
         with holding(self.held):
-            return read_job(self.directory, limits, self.stores)
+            return read_job(self.directory, limits, lambda: open_stores(self.stores, warn=print))
 
 
 @contextmanager
