@@ -27,7 +27,6 @@ from roundlog.training import (
     TrainingResult,
     Verdict,
     audit,
-    replay,
     replay_interval,
     replay_state,
     run_bytes,
@@ -148,7 +147,7 @@ class DisputeTrees:
         near = max((known for known in self._before if checkpoint <= known < step), default=None)
         if near is None or (states := self._before.get(near)) is None:
             return replay_state(self._run, step)
-        return next(after for done, after in replay(self._run, near, states) if done + 1 == step)
+        return next(after for done, after in self._run.replay(near, states) if done + 1 == step)
 
 
 class LruCache(Generic[K, V]):

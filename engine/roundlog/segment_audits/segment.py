@@ -35,7 +35,6 @@ from roundlog.spec import TrainingSpec
 from roundlog.storage import StorageError, read_hashes, read_record, write_record
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.repetition import replay
 from roundlog.training.run import Run
 from roundlog.training.run_files import checkpoint_path, load_kept, save_checkpoint
 
@@ -148,7 +147,7 @@ def execute(run: Run, segment: Segment, states: list[torch.Tensor]) -> Generator
     """Execute the intervals of a segment; yield the state after each. States that the caller keeps are in memory beside
     those before and after a step. Raises as `Run.step`."""
     length = run.job.spec.interval
-    steps = replay(run, segment.first * length, states)
+    steps = run.replay(segment.first * length, states)
     del states
     for _ in range(len(segment)):
         yield next(islice(steps, length - 1, None))[1]

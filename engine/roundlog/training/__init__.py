@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         draw_intervals,
         repeat,
         repeat_all,
-        replay,
         replay_interval,
         replay_state,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -19,23 +19,11 @@ import torch
 
 from roundlog.commitments import state_root
 from roundlog.execution import StoppedError
-from roundlog.rounding.policies import without_log
 from roundlog.training.auditor import Auditor
 from roundlog.training.job import Job
 from roundlog.training.options import DEFAULT_OPTIONS, RunOptions
 from roundlog.training.run import Run
 from roundlog.training.run_files import checkpoint_path, load_kept, wrong_checkpoint
-
-
-def replay(run: Run, first: int, states: Sequence[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    """(step, state after it) of every step from `first` to the end of the run. states: before step `first`. Where
-    the log decides, states are those of this machine without a log."""
-    rounding = without_log(run.job.spec)
-    after: Sequence[torch.Tensor] = [tensor.to(run.device) for tensor in states]
-    del states  # two states are in memory, before and after a step, where the caller keeps the newest one alone
-    for step in range(first, run.job.spec.steps):
-        after = run.step(step, after, rounding)
-        yield step, list(after)
 
 
 def replay_interval(run: Run, interval: int) -> list[bytes]:
@@ -47,7 +35,7 @@ def replay_interval(run: Run, interval: int) -> list[bytes]:
     wanted = range(interval * spec.interval, (interval + 1) * spec.interval)
     done, states = run.newest(interval)
     roots: list[bytes] = []
-    ends = replay(run, done * spec.interval, states)
+    ends = run.replay(done * spec.interval, states)
     del states
     for step, after in ends:
         if step in wanted:
@@ -67,7 +55,7 @@ def replay_state(run: Run, steps: int) -> list[torch.Tensor]:
     first = done * spec.interval
     if first == steps:
         return [tensor.to(run.device) for tensor in states]
-    ends = replay(run, first, states)
+    ends = run.replay(first, states)
     del states
     return next(islice(ends, steps - first - 1, None))[1]
 
@@ -140,7 +128,7 @@ def repeat(
                 break
         while done <= interval:
             try:
-                ends = replay(run, done * length, states)
+                ends = run.replay(done * length, states)
                 del states
                 states = next(islice(ends, length - 1, None))[1]
             except StoppedError as error:

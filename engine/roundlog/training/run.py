@@ -324,6 +324,16 @@ class Run:
             self.options.on_step(StepEvent(step, loss, seconds))
         return after
 
+    def replay(self, first: int, states: Sequence[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
+        """(step, state after it) of every step from `first` to the end of the run. states: before step `first`. Where
+        the log decides, states are those of this machine without a log."""
+        rounding = without_log(self.job.spec)
+        after: Sequence[torch.Tensor] = [tensor.to(self.device) for tensor in states]
+        del states  # two states are in memory, before and after a step, where the caller keeps the newest one alone
+        for step in range(first, self.job.spec.steps):
+            after = self.step(step, after, rounding)
+            yield step, list(after)
+
     def _beyond(self, inputs: StepInputs, error: StoppedError) -> list[torch.Tensor]:
         """The fabricated state after a step that stops."""
         program, f32_format = self.job.program, self.job.spec.f32_format

@@ -241,14 +241,13 @@ def test_states_that_fit_wrong_roots_are_no_proof(trained: Trained, tmp_path: Pa
     states = load_tensors(directory / "run" / "checkpoints" / "00000006.safetensors", job.program.states)
     next(iter(states.values())).view(-1)[0] += 1
     from roundlog.commitments import state_root
-    from roundlog.training.repetition import replay
     from roundlog.training.run import Run
 
     kept = tmp_path / "kept"
     shutil.copytree(directory / "run", kept)
     save_tensors(kept / "checkpoints" / "00000006.safetensors", states)
     roots = [*result.state_roots[:2], state_root(states.values())]
-    for step, after in replay(Run(job, tmp_path / "other"), 6, list(states.values())):
+    for step, after in Run(job, tmp_path / "other").replay(6, list(states.values())):
         if step % 2:
             roots.append(state_root(after))
             named = dict(zip(job.program.state_names, after, strict=True))

@@ -14,7 +14,7 @@ from roundlog.segment_audits.plan import Reports, SegmentAudit, Sharing
 from roundlog.segment_audits.segment import Listing, MakeWorker
 from roundlog.training.job import Job
 from roundlog.training.options import RunOptions
-from roundlog.training.repetition import replay, replay_interval
+from roundlog.training.repetition import replay_interval
 from roundlog.training.run import Run
 from roundlog.training.run_files import load_kept, save_checkpoint
 from roundlog.training.trainer import Trainer
@@ -97,7 +97,7 @@ class Liar:
     def _follow(self, interval: int, states: list[torch.Tensor]) -> None:
         """Goes on from the state after an interval as an honest trainer would."""
         length, run = self.job.spec.interval, Run(self.job, self.run, RunOptions(continue_after_stop=True))
-        for step, after in replay(run, (interval + 1) * length, states):
+        for step, after in run.replay((interval + 1) * length, states):
             if (step + 1) % length == 0:
                 self._put(step // length, after)
 
