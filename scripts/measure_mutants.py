@@ -27,14 +27,14 @@ QUICK = "not slow and not long and not browser"
 
 ROOMS = {
     "engine/roundlog/adjudication": ["tests/engine/adjudication", "tests/engine/dispute"],
-    "engine/roundlog/rounding": ["tests/engine/rounding"],
+    "engine/roundlog/rounding": ["tests/engine/rounding", "tests/engine/running", "tests/engine/microbatch"],
     "engine/roundlog/log": ["tests/engine/log"],
     "engine/roundlog/commitments": [
         "tests/engine/test_merkle.py",
         "tests/engine/test_tensor_roots.py",
-        "tests/engine/log",
+        "tests/engine/data",
     ],
-    "engine/roundlog/training/receipt.py": ["tests/engine/running/test_receipts.py"],
+    "engine/roundlog/training/receipt.py": ["tests/engine/running", "tests/client/cli/test_cli_receipts.py"],
     "contracts/src": [],
 }
 """Files or folders -> the tests that hold them; those of contracts are forge's."""
