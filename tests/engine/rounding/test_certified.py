@@ -10,7 +10,7 @@ from roundlog.log import Decision, Entries
 from roundlog.number_format import FLOAT32, narrow_float32
 from roundlog.operators import Inexact, operator
 from roundlog.operators.bounds import FullBound
-from roundlog.rounding import Follower, LogFinding, LogFindingKind, Recorder
+from roundlog.rounding import Follower, LogFinding, LogFindingKind, Recorder, Window, in_order
 
 GUARD = 4
 
@@ -276,3 +276,13 @@ def test_nothing_depends_on_how_many_elements_are_decided_at_once(
     again = work()
     assert torch.equal(bits(again[0]), bits(right)) and again[1] == entries
     assert torch.equal(bits(again[2]), bits(result)) and sorted(map(str, again[3])) == sorted(map(str, findings))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_entries_of_parts_in_any_order_are_those_of_the_whole(axis: int) -> None:
+    draw = np.random.default_rng(axis)
+    decisions = draw.integers(0, 3, 60, dtype=np.uint8)
+    values = np.arange((decisions == Decision.VALUE).sum(), dtype=np.uint32)
+    whole = Entries(np.sort(draw.permutation(4 * 5 * 6)[:60]), decisions, values)
+    parts = [Window((4, 5, 6), axis, start, stop) for start, stop in ((2, 4 + axis), (0, 2))]
+    assert in_order([one.entries_of_whole(one.entries(whole)) for one in parts]) == whole
