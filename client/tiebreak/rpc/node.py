@@ -189,7 +189,7 @@ class ChainNode:
         """Return the gas that a transaction is expected to use."""
         answer = self.ask("eth_estimateGas", _call(to, data, sender, value))
         found = answers.quantity(answer, "a gas estimate", 2**40)
-        # What it takes before anything is executed (Yellow Paper, section 6.2): no node takes a transaction with less.
+        # Intrinsic gas (Yellow Paper, section 6.2): no node takes a transaction that has less.
         if found < (least := 21_000 + 16 * len(data) - 12 * data.count(0)):
             raise InvalidAnswer(
                 f"{self.name} estimates {found} gas for a transaction whose data alone take {least}: use another node."
