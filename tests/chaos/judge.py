@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from tiebreak.cli.summary_text import UNDECIDED
 from tiebreak.contract.enums import AuditStatus, JobStatus, Outcome, Phase
 from tiebreak.contract.events import Appealed, Challenged, JobPosted
 from tiebreak.contract.game import VerificationGame
 from tiebreak_demo.scene import transactions
 
 from tests.chaos.stage import ETHER, Stage
-
-UNDECIDED = (JobStatus.OPEN, JobStatus.SEALED, JobStatus.CLAIMED, JobStatus.APPEALABLE)
-"""Statuses of a job that is not over."""
 
 
 def left_behind(contract: VerificationGame, job: int, honest: Mapping[str, str]) -> list[str]:

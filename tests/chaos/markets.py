@@ -11,7 +11,7 @@ from typing import Any
 
 from eth_account import Account
 from eth_hash.auto import keccak
-from tiebreak.cli.summary_text import next_step, read_summary
+from tiebreak.cli.summary_text import UNDECIDED, next_step, read_summary
 from tiebreak.contract.contract_calls import ContractCall
 from tiebreak.contract.enums import JobStatus, Phase
 from tiebreak.contract.structs import JobView
@@ -26,7 +26,7 @@ from tiebreak.store import FolderStore
 from tiebreak.store.store_errors import StoreUnavailable
 from tiebreak.transactions.keys import devnet_account
 
-from tests.chaos.judge import UNDECIDED, left_behind, losses
+from tests.chaos.judge import left_behind, losses
 from tests.chaos.machine import Round
 from tests.chaos.misbehaving import WRONG_CLAIMS, Kind, auditor_of, trainer_of
 from tests.client.inline_jobs import Paced

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar
 
+from tiebreak.cli.summary_text import UNDECIDED
 from tiebreak.contract.enums import AuditStatus, JobStatus, Phase, Side
 from tiebreak.contract.structs import AuditView, GameView
 from tiebreak.roles.sealing import audit_seal
@@ -22,7 +23,7 @@ from tiebreak.roles.sealing import audit_seal
 from tests.chaos.anvil import NodeError
 from tests.chaos.faulty_node import Weather
 from tests.chaos.jobs import read_roots, write_jobs
-from tests.chaos.judge import UNDECIDED, judge, won_appeals
+from tests.chaos.judge import judge, won_appeals
 from tests.chaos.machine import Round
 from tests.chaos.misbehaving import Kind
 from tests.chaos.parties import Party, slowness
